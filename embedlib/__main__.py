@@ -1,0 +1,5 @@
+"""`python -m embedlib` is the `embedlib` command."""
+
+from embedlib.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""From texts to batches: tokenizer thread, scheduler and batch manager."""

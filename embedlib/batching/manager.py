@@ -1,0 +1,216 @@
+"""The batch manager: one thread that keeps the engine busy and gives every job its rows.
+
+It alone owns the scheduler and talks to the engine. New sequences and finished batches arrive in the
+same inbox, so it waits in one place and never polls.
+"""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+from embedlib.batching.scheduler import Scheduler
+from embedlib.batching.sequence import Sequence, deliver, pack
+from embedlib.batching.stats import Meter
+from embedlib.engines.base import Engine, Lane, Pending
+from embedlib.errors import (
+    EmbedderClosedError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+    QueueFullError,
+)
+
+
+class _InFlight:
+    """A batch on the engine, and what to do with its result."""
+
+    pending: Pending
+
+    def __init__(self, sequences: list[Sequence], lane: Lane, submitted_at: float) -> None:
+        self.sequences = sequences
+        self.lane = lane
+        self.submitted_at = submitted_at
+        self.finished_at = submitted_at
+
+
+class _Stop:
+    """Put into the inbox by `close`."""
+
+
+class BatchManager:
+    """Runs sequences through an engine, queries first."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        meter: Meter,
+        *,
+        max_queued_texts: int,
+    ) -> None:
+        self._engine = engine
+        self._limits = engine.limits
+        self._meter = meter
+        self._scheduler = Scheduler(engine.limits)
+        self._inflight: list[_InFlight] = []
+        self._inbox: SimpleQueue[list[Sequence] | _InFlight | _Stop] = SimpleQueue()
+        self._max_queued = max_queued_texts
+        self._num_inbox = dict.fromkeys(Lane, 0)
+        self._num_scheduled = dict.fromkeys(Lane, 0)
+        self._refusal: EmbedderClosedError | None = None
+        """Set once no sequence is accepted any more."""
+        self._changed = threading.Condition()
+        """Guards the counts and `_refusal`, the only state shared with callers."""
+        self._thread = threading.Thread(target=self._run, name="embedlib-batches", daemon=True)
+        self._thread.start()
+
+    def add_bulk(self, sequences: list[Sequence]) -> None:
+        """Queue sequences; blocks while too many wait.
+
+        Raises:
+            EmbedderClosedError: closed, before or while waiting.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._refusal or self._num_queued(Lane.BULK) < self._max_queued
+            )
+            self._accept(Lane.BULK, sequences)
+
+    def add_queries(self, sequences: list[Sequence]) -> None:
+        """Queue sequences without ever blocking.
+
+        Raises:
+            QueueFullError: too many wait already.
+            EmbedderClosedError: closed.
+        """
+        with self._changed:
+            num_queued = self._num_queued(Lane.QUERY)
+            if self._refusal is None and num_queued + len(sequences) > self._max_queued:
+                raise QueueFullError(
+                    f"{num_queued} queries wait already and max_queued_texts is "
+                    f"{self._max_queued}; try again later or send fewer at once"
+                )
+            self._accept(Lane.QUERY, sequences)
+
+    def _accept(self, lane: Lane, sequences: list[Sequence]) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        self._num_inbox[lane] += len(sequences)
+        self._inbox.put(sequences)
+
+    def _num_queued(self, lane: Lane) -> int:
+        return self._num_inbox[lane] + self._num_scheduled[lane]
+
+    def stop_accepting(self) -> None:
+        """Refuse new sequences and let blocked producers go."""
+        self._refuse(EmbedderClosedError("this Embedder is closed; make a new one"))
+
+    def close(self) -> None:
+        """Fail what waits, finish what is in flight, join the thread."""
+        self.stop_accepting()
+        self._inbox.put(_Stop())
+        self._thread.join()
+
+    def _refuse(self, refusal: EmbedderClosedError) -> None:
+        with self._changed:
+            if self._refusal is None:
+                self._refusal = refusal
+            self._changed.notify_all()
+
+    # Everything below runs on the manager's thread.
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # a bug: whoever waits must hear of it
+            cause: BaseException = error
+        else:
+            cause = EmbedderClosedError("the Embedder was closed before this was computed")
+        refusal = EmbedderClosedError(f"this Embedder has stopped: {cause}")
+        refusal.__cause__ = cause
+        self._refuse(refusal)
+        left = self._scheduler.clear()
+        left += [sequence for batch in self._inflight for sequence in batch.sequences]
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            left += message if isinstance(message, list) else []
+        for sequence in left:
+            sequence.job.fail(cause)
+
+    def _serve(self) -> None:
+        is_stopping = False
+        while self._inflight or not is_stopping:
+            message = self._inbox.get()
+            if isinstance(message, _Stop):
+                is_stopping = True
+            elif isinstance(message, _InFlight):
+                self._inflight.remove(message)
+                self._resolve(message)
+            else:
+                self._scheduler.add(message)
+            if not is_stopping:
+                self._fill_engine()
+            self._publish(message if isinstance(message, list) else [])
+
+    def _fill_engine(self) -> None:
+        while True:
+            num_queries = sum(batch.lane is Lane.QUERY for batch in self._inflight)
+            sequences = self._scheduler.next_batch(num_queries, len(self._inflight) - num_queries)
+            if not sequences:
+                return
+            self._submit(sequences)
+
+    def _publish(self, received: list[Sequence]) -> None:
+        """Count what waits anew and let blocked producers look."""
+        with self._changed:
+            if received:
+                self._num_inbox[received[0].job.lane] -= len(received)
+            for lane in Lane:
+                self._num_scheduled[lane] = self._scheduler.num_waiting(lane)
+            self._changed.notify_all()
+
+    def _submit(self, sequences: list[Sequence]) -> None:
+        lane = sequences[0].job.lane
+        now = self._meter.clock()
+        inflight = _InFlight(sequences, lane, now)
+
+        def on_done() -> None:
+            inflight.finished_at = self._meter.clock()
+            self._inbox.put(inflight)
+
+        queued_s = sum(now - sequence.queued_at for sequence in sequences)
+        self._meter.batch_submitted(queued_s, lane is Lane.QUERY)
+        try:
+            inflight.pending = self._engine.submit(pack(sequences, lane), on_done)
+        except Exception as error:
+            self._meter.batch_over(0.0)
+            self._recover(sequences, error)
+        else:
+            self._inflight.append(inflight)
+
+    def _resolve(self, batch: _InFlight) -> None:
+        self._meter.batch_over(batch.finished_at - batch.submitted_at)
+        sequences = batch.sequences
+        try:
+            vectors = batch.pending.result()
+        except Exception as error:
+            self._recover(sequences, error)
+            return
+        lengths = [sequence.num_tokens for sequence in sequences]
+        num_tokens = sum(lengths)
+        num_computed = max(lengths) * len(lengths) if self._limits.is_padded else num_tokens
+        self._meter.batch_answered(len(sequences), num_tokens, num_computed)
+        deliver(sequences, vectors)
+
+    def _recover(self, sequences: list[Sequence], error: Exception) -> None:
+        """Split a batch that did not fit; fail the jobs of any other."""
+        if isinstance(error, EngineOutOfMemoryError) and len(sequences) > 1:
+            self._scheduler.retry(sequences)
+            return
+        self._meter.batch_failed()
+        num_tokens = sum(sequence.num_tokens for sequence in sequences)
+        told = EngineRunError(
+            f"a batch of {len(sequences)} texts ({num_tokens} tokens) failed: {error}"
+        )
+        told.__cause__ = error
+        for job in {sequence.job for sequence in sequences}:
+            job.fail(error if isinstance(error, EngineOutOfMemoryError) else told)

@@ -1,0 +1,129 @@
+"""Texts in, a Job out: tokenizer, tokenizer thread and batch manager wired to one engine.
+
+This is what an Embedder holds. It is safe to call from any number of threads and has to be closed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence as Items
+from time import perf_counter
+
+import tokenizers
+
+from embedlib.batching.manager import BatchManager
+from embedlib.batching.sequence import Job
+from embedlib.batching.stats import Meter, Stats
+from embedlib.batching.tokenizer import MICRO_BATCH_TEXTS, Tokenizer, TokenizerThread
+from embedlib.config import Config
+from embedlib.engines.base import Engine, Lane
+from embedlib.errors import EmbedderClosedError
+from embedlib.models.spec import ModelSpec
+
+
+class Pipeline:
+    """Turns texts into vectors with one engine, which it owns from now on."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        spec: ModelSpec,
+        tokenizer: tokenizers.Tokenizer,
+        config: Config,
+        *,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._engine = engine
+        self._meter = Meter(clock)
+        self.tokenizer = Tokenizer(
+            tokenizer,
+            spec.max_seq_tokens if config.max_seq_tokens is None else config.max_seq_tokens,
+            on_truncate=config.on_truncate,
+            excludes_prompt=not spec.pooling.include_prompt,
+            meter=self._meter,
+        )
+        self._pid = os.getpid()
+        self._manager = BatchManager(
+            engine,
+            self._meter,
+            max_queued_texts=config.max_queued_texts,
+        )
+        self._tokenizer_thread = TokenizerThread(
+            self.tokenizer,
+            self._manager.add_bulk,
+            max_queued_texts=config.max_queued_texts,
+        )
+
+    def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
+        """Return the job of a call, to be fed next.
+
+        Args:
+            num_texts: N.
+            lane: who is waiting.
+            first_row: what the first text is called in messages.
+
+        Raises:
+            EmbedderClosedError: called in a forked child.
+        """
+        self._check_process()
+        job = Job(num_texts, self._engine.limits.embedding_dim, lane, first_row)
+        self._meter.job_opened()
+        job.future.add_done_callback(lambda _: self._meter.job_over())
+        return job
+
+    def feed(
+        self,
+        job: Job,
+        texts: Items[str],
+        prompt: str,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Send all texts of a job on their way.
+
+        The query lane is tokenized right here: no queue hop. The bulk lane goes to the tokenizer
+        thread in micro-batches and blocks while its queue is full; `on_progress` is called between
+        them.
+
+        Raises:
+            EmbedderClosedError: closed, before or while waiting.
+            QueueFullError: too many queries wait.
+            InputError: a query cannot be tokenized; bulk texts tell it through the job.
+        """
+        try:
+            if job.lane is Lane.QUERY:
+                self._manager.add_queries(self.tokenizer(job, 0, texts, prompt))
+                return
+            for first_row in range(0, len(texts), MICRO_BATCH_TEXTS):
+                if job.is_over:  # failed or cancelled: the rest would be computed for nobody
+                    return
+                chunk = texts[first_row : first_row + MICRO_BATCH_TEXTS]
+                self._tokenizer_thread.put(job, first_row, chunk, prompt)
+                on_progress()
+        except BaseException:
+            job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute
+            raise
+
+    def stats(self) -> Stats:
+        """Return the totals so far."""
+        return self._meter.read()
+
+    def _check_process(self) -> None:
+        """Refuse to work in a forked child, where the threads and the engine are not.
+
+        Raises:
+            EmbedderClosedError: this is not the process the pipeline was made in.
+        """
+        if os.getpid() != self._pid:
+            raise EmbedderClosedError(
+                f"this Embedder was made in process {self._pid} and this is its forked child "
+                f"{os.getpid()}; make the Embedder in the child, or start it with 'spawn'"
+            )
+
+    def close(self) -> None:
+        """Fail what waits, finish what is in flight, join the threads, free the engine."""
+        if os.getpid() != self._pid:
+            return  # a forked child has none of it
+        self._manager.stop_accepting()  # lets a blocked tokenizer thread go
+        self._tokenizer_thread.close()
+        self._manager.close()
+        self._engine.close()

@@ -1,0 +1,142 @@
+"""Which sequences are computed together, and when: pure policy, no thread, no clock.
+
+Queries go first, bulk fills what is left. A batch is cut by token budget, never by a timer: an idle
+engine gets whatever is waiting at once, a busy one lets the next batch grow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from embedlib.batching.sequence import Sequence
+from embedlib.engines.base import EngineLimits, Lane
+
+WINDOW_SEQS = 1024
+"""Bulk sequences sorted by length together. More would pad less (2 % at 1,024 mixed texts already)
+but let a long text be overtaken for longer."""
+
+MAX_QUERY_STREAK = 8
+"""Query batches in a row while bulk waits and has nothing in flight; then bulk gets one."""
+
+MIN_SPLIT_TOKENS = 128
+"""A small job is not split into batches below this; the fixed cost of a batch would outweigh it."""
+
+
+class Scheduler:
+    """Waiting sequences to batches. Owned by one thread."""
+
+    def __init__(self, limits: EngineLimits) -> None:
+        self.limits = limits
+        self._queries: deque[Sequence] = deque()
+        self._bulk: deque[Sequence] = deque()
+        self._window: list[Sequence] = []
+        """Bulk sequences being cut into batches, longest last."""
+        self._num_admitted = 0
+        """Sequences the present window has taken in; it is refilled only up to WINDOW_SEQS, so
+        that short texts are not overtaken for ever."""
+        self._retries: deque[list[Sequence]] = deque()
+        self._query_streak = 0
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """Take sequences in, each into the lane of its job."""
+        for sequence in sequences:
+            (self._queries if sequence.job.lane is Lane.QUERY else self._bulk).append(sequence)
+
+    def num_waiting(self, lane: Lane) -> int:
+        """Sequences of a lane not handed out yet."""
+        if lane is Lane.QUERY:
+            return len(self._queries)
+        return len(self._bulk) + len(self._window)
+
+    def retry(self, sequences: list[Sequence]) -> None:
+        """Put back a batch that did not fit, in two halves that are not joined again."""
+        middle = len(sequences) // 2
+        self._retries += (sequences[:middle], sequences[middle:])
+
+    def clear(self) -> list[Sequence]:
+        """Give up everything that waits and return it."""
+        waiting = [*self._queries, *self._bulk, *self._window]
+        waiting += [sequence for batch in self._retries for sequence in batch]
+        for queue in (self._queries, self._bulk, self._window, self._retries):
+            queue.clear()
+        return waiting
+
+    def next_batch(self, num_queries: int, num_bulk: int) -> list[Sequence]:
+        """Return the sequences to compute next, of one lane; empty: nothing fits or nothing waits.
+
+        Args:
+            num_queries: query batches in flight.
+            num_bulk: bulk batches in flight.
+        """
+        if num_queries + num_bulk >= self.limits.max_inflight_batches:
+            return []
+        while self._retries:
+            batch = [item for item in self._retries.popleft() if not item.job.is_over]
+            if batch:
+                return batch
+        bulk_starves = self._query_streak >= MAX_QUERY_STREAK and num_bulk == 0
+        if not bulk_starves:
+            batch = self._cut_queries()
+            if batch:
+                self._query_streak = self._query_streak + 1 if num_bulk == 0 else 0
+                return batch
+        self._query_streak = 0
+        if num_bulk < self.limits.max_inflight_bulk:
+            batch = self._cut_bulk(self.limits.num_parallel_batches - num_bulk)
+            if batch:
+                return batch
+        return self._cut_queries() if bulk_starves else []
+
+    def _cut_queries(self) -> list[Sequence]:
+        """First come, first served, up to the token budget."""
+        cut = _Cut(self.limits.max_batch_tokens, self.limits.is_padded)
+        while self._queries and cut.try_add(self._queries[0]):
+            self._queries.popleft()
+        return cut.sequences
+
+    def _cut_bulk(self, num_idle: int) -> list[Sequence]:
+        """Longest first out of the window, up to the budget or a fair share for idle streams."""
+        self._refill()
+        budget = self.limits.max_batch_tokens
+        if num_idle > 1 and not self._bulk:
+            waiting = sum(sequence.num_tokens for sequence in self._window)
+            budget = min(budget, max(-(-waiting // num_idle), MIN_SPLIT_TOKENS))
+        cut = _Cut(budget, self.limits.is_padded)
+        while self._window and cut.try_add(self._window[-1]):
+            self._window.pop()
+        return cut.sequences
+
+    def _refill(self) -> None:
+        """Sort newly arrived sequences into the window."""
+        if not self._window:
+            self._num_admitted = 0
+        num_new = min(WINDOW_SEQS - self._num_admitted, len(self._bulk))
+        if num_new:
+            self._num_admitted += num_new
+            self._window += [self._bulk.popleft() for _ in range(num_new)]
+            self._window.sort(key=lambda sequence: sequence.num_tokens)
+
+
+class _Cut:
+    """A batch being filled up to its token budget."""
+
+    def __init__(self, budget: int, is_padded: bool) -> None:
+        self.sequences: list[Sequence] = []
+        self._budget = budget
+        self._is_padded = is_padded
+        self._longest = 0
+        self._num_tokens = 0
+
+    def try_add(self, sequence: Sequence) -> bool:
+        """Take a sequence, or drop it if its caller has gone; False: the batch is full."""
+        if sequence.job.is_over:
+            return True
+        longest = max(self._longest, sequence.num_tokens)
+        num_tokens = self._num_tokens + sequence.num_tokens
+        cost = longest * (len(self.sequences) + 1) if self._is_padded else num_tokens
+        if self.sequences and cost > self._budget:
+            return False  # the first one always goes, however long
+        self.sequences.append(sequence)
+        self._longest, self._num_tokens = longest, num_tokens
+        return True

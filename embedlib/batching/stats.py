@@ -1,0 +1,126 @@
+"""What an Embedder has done so far: counts and times, safe to read from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """Totals since the Embedder was made.
+
+    Times are sums: over texts for `queue_ms`, over micro-batches for `tokenize_ms`, over batches for
+    `engine_ms`, which therefore passes the wall clock when batches run side by side.
+    """
+
+    num_texts: int
+    """Texts answered."""
+    num_tokens: int
+    """Tokens of those texts, special tokens included, padding excluded."""
+    num_truncated: int
+    """Texts that were cut at the length limit."""
+    num_batches: int
+    num_query_batches: int
+    """How many of those were of the query lane."""
+    num_failed_batches: int
+    tokenize_ms: float
+    queue_ms: float
+    """From tokenized to submitted."""
+    engine_ms: float
+    """From submitted to computed."""
+    engine_idle_share: float
+    """Share of the time with unanswered texts in which the engine had no batch, 0 to 1. High: it is
+    starved, by tokenizing or by a slow reader of `encode_stream`."""
+    padding_share: float
+    """Share of computed tokens that were padding, 0 to 1."""
+
+
+class Meter:
+    """Collects `Stats`; every method takes the lock for a few additions only."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._num_texts = self._num_tokens = self._num_truncated = 0
+        self._num_batches = self._num_query_batches = self._num_failed_batches = 0
+        self._tokenize_s = self._queue_s = self._engine_s = 0.0
+        self._num_computed_tokens = 0
+        # Integrals over time: with a job open, and of that with nothing on the engine.
+        self._num_jobs = self._num_inflight = 0
+        self._changed_at = 0.0
+        self._open_s = self._idle_s = 0.0
+
+    def _advance(self) -> None:
+        now = self.clock()
+        if self._num_jobs:
+            self._open_s += now - self._changed_at
+            if not self._num_inflight:
+                self._idle_s += now - self._changed_at
+        self._changed_at = now
+
+    def job_opened(self) -> None:
+        """A call came in."""
+        with self._lock:
+            self._advance()
+            self._num_jobs += 1
+
+    def job_over(self) -> None:
+        """A call was answered, failed or was given up."""
+        with self._lock:
+            self._advance()
+            self._num_jobs -= 1
+
+    def tokenized(self, seconds: float, num_truncated: int) -> None:
+        """A micro-batch of texts became sequences."""
+        with self._lock:
+            self._tokenize_s += seconds
+            self._num_truncated += num_truncated
+
+    def batch_submitted(self, queued_s: float, is_query: bool) -> None:
+        """A batch went to the engine; `queued_s` is the sum over its sequences."""
+        with self._lock:
+            self._advance()
+            self._num_inflight += 1
+            self._queue_s += queued_s
+            self._num_batches += 1
+            self._num_query_batches += is_query
+
+    def batch_over(self, seconds: float) -> None:
+        """The engine is done with a batch, whatever came of it."""
+        with self._lock:
+            self._advance()
+            self._num_inflight -= 1
+            self._engine_s += seconds
+
+    def batch_answered(self, num_texts: int, num_tokens: int, num_computed_tokens: int) -> None:
+        """A batch gave its vectors."""
+        with self._lock:
+            self._num_texts += num_texts
+            self._num_tokens += num_tokens
+            self._num_computed_tokens += num_computed_tokens
+
+    def batch_failed(self) -> None:
+        """A batch gave an error instead."""
+        with self._lock:
+            self._num_failed_batches += 1
+
+    def read(self) -> Stats:
+        """Return the totals so far."""
+        with self._lock:
+            self._advance()
+            computed = self._num_computed_tokens
+            return Stats(
+                num_texts=self._num_texts,
+                num_tokens=self._num_tokens,
+                num_truncated=self._num_truncated,
+                num_batches=self._num_batches,
+                num_query_batches=self._num_query_batches,
+                num_failed_batches=self._num_failed_batches,
+                tokenize_ms=self._tokenize_s * 1e3,
+                queue_ms=self._queue_s * 1e3,
+                engine_ms=self._engine_s * 1e3,
+                engine_idle_share=self._idle_s / self._open_s if self._open_s else 0.0,
+                padding_share=1 - self._num_tokens / computed if computed else 0.0,
+            )

@@ -1,0 +1,76 @@
+"""The `embedlib` command. Commands read options and files and call the library; nothing more.
+
+Importing this must stay quick, because every `embedlib --help` pays for it: a command's module is
+loaded when it is asked for, and imports the library inside the command's function.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+import embedlib
+from embedlib.errors import EmbedlibError
+
+_COMMANDS = ("bench", "doctor", "encode", "inspect")
+"""Each is the function of that name in the module of that name."""
+
+_DEBUG = "embedlib.debug"
+_EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+
+def _remember_debug(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    context.meta[_DEBUG] = context.meta.get(_DEBUG, False) or value
+
+
+def _debug_option() -> click.Option:
+    return click.Option(
+        ["--debug"],
+        is_flag=True,
+        expose_value=False,
+        callback=_remember_debug,
+        help="Show the Python traceback of an error.",
+    )
+
+
+class _Commands(click.Group):
+    """Loads a command's module when it is needed and turns errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            module = importlib.import_module(f"{__name__}.{cmd_name}")
+            command: click.Command = getattr(module, cmd_name)
+            command.params.append(_debug_option())
+            self.add_command(command, cmd_name)
+        return self.commands[cmd_name]
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except EmbedlibError as error:
+            if ctx.meta.get(_DEBUG):
+                raise
+            raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(_EXIT_INTERRUPTED)
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EMBEDLIB"},
+    epilog="Every option can be set in the environment: --truncate-dim of `embedlib encode` is "
+    "EMBEDLIB_ENCODE_TRUNCATE_DIM.",
+)
+@click.version_option(embedlib.__version__, prog_name="embedlib", allow_from_autoenv=False)
+def main() -> None:
+    """Text embeddings in your own process, at the speed of the chip."""
+
+
+main.params.append(_debug_option())

@@ -1,0 +1,65 @@
+"""`embedlib doctor`: what this machine can run, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from embedlib.cli.table import print_table
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Show what this machine can run, and why.
+
+    The machine, the packages, the engines, and which of them `auto` picks. Put it into bug reports.
+
+    \b
+    Example:
+      embedlib doctor --json
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    from embedlib.cli.machine import describe_machine, describe_packages
+    from embedlib.config import Config
+    from embedlib.engines.select import available_engines, choose_engine
+    from embedlib.errors import EngineUnavailableError
+
+    machine = describe_machine()
+    packages = describe_packages()
+    engines = available_engines()
+    try:
+        chosen = choose_engine(Config())
+        choice = f"{chosen.name}: {chosen.reason}"
+    except EngineUnavailableError as error:
+        choice = f"none: {error}"
+    cache = str(Config().engine_cache_path)
+    if as_json:
+        content = {
+            "machine": machine,
+            "packages": packages,
+            "engines": [
+                {
+                    "name": engine.name,
+                    "is_available": engine.is_available,
+                    "reason": engine.reason,
+                    "version": engine.version,
+                }
+                for engine in engines
+            ],
+            "auto": choice,
+            "cache_folder": cache,
+        }
+        click.echo(json.dumps(content, indent=2))
+        return
+    print_table(machine.items())
+    click.echo()
+    print_table((name, version or "not installed") for name, version in packages.items())
+    click.echo()
+    print_table(
+        [
+            *((e.name, f"{'yes' if e.is_available else 'no'}: {e.reason}") for e in engines),
+            ("auto picks", choice),
+            ("cache folder", cache),
+        ]
+    )

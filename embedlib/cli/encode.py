@@ -1,0 +1,135 @@
+"""`embedlib encode`: texts in, a file of vectors out."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    TEXT_OPTIONS,
+    config_options,
+    make_config,
+)
+
+if TYPE_CHECKING:
+    from embedlib.cli.records import Record
+    from embedlib.models.prompts import Task
+
+_T = TypeVar("_T")
+_FORMATS = ("npy", "jsonl")
+
+
+@click.command()
+@click.argument("model")
+@click.argument("inputs", nargs=-1)
+@click.option(
+    "-o",
+    "--output",
+    default="-",
+    show_default=True,
+    help="File to write; - is standard output. It gets its name only when it is complete.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(_FORMATS),
+    help="npy: a float32[N, D] array. jsonl: per text a line with the input's fields and the "
+    "embedding.  [default: by the output's extension; jsonl on standard output]",
+)
+@click.option(
+    "--input-format",
+    type=click.Choice(("auto", "lines", "jsonl")),
+    default="auto",
+    show_default=True,
+    help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines.",
+)
+@click.option(
+    "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
+)
+@click.option("--query", "task", flag_value="query", help="Use the model's prompt for queries.")
+@click.option(
+    "--document", "task", flag_value="document", help="Use the model's prompt for documents."
+)
+@click.option("--prompt-name", help="Use the model's prompt of this name.")
+@click.option("--prompt", help="Put this in front of every text.")
+@click.option("--normalize", is_flag=True, help="Scale every vector to unit length.")
+@config_options(*TEXT_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
+def encode(
+    model: str,
+    inputs: tuple[str, ...],
+    output: str,
+    output_format: str | None,
+    input_format: str,
+    field: str,
+    task: Task | None,
+    prompt_name: str | None,
+    prompt: str | None,
+    normalize: bool,
+    **options: Any,
+) -> None:
+    """Embed the texts of INPUTS with MODEL.
+
+    MODEL is a folder, a hub name, or package:NAME for a model installed as a Python package. INPUTS
+    are files, read one text per line; without any, or for -, standard input is read.
+
+    \b
+    Examples:
+      embedlib encode BAAI/bge-small-en-v1.5 notes.txt -o notes.npy
+      cat tickets.jsonl | embedlib encode ./model --input-format jsonl > vectors.jsonl
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    if sum(value is not None for value in (task, prompt_name, prompt)) > 1:
+        raise click.UsageError("give one of --query, --document, --prompt-name and --prompt")
+    output_format = _output_format(output, output_format)
+    config = make_config(options)
+
+    from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
+    from embedlib.cli.vectors import open_writer
+    from embedlib.embedder import Embedder
+
+    paths = inputs or (STDIN,)
+    check_inputs(paths)
+    with Embedder(model, config=config) as embedder:
+        if task is not None:
+            prompt_name = embedder.prompts.task_name(task)
+        dim = embedder.get_embedding_dimension()
+        records = read_records(paths, input_format=input_format, field=field)
+        # The embedder reads some texts ahead; their records wait here for their vectors.
+        waiting: deque[Record] = deque()
+
+        def texts() -> Iterator[str]:
+            for record in records:
+                waiting.append(record)
+                yield record.text
+
+        with open_writer(output, output_format, dim) as writer:
+            vectors = embedder.encode_stream(
+                texts(), prompt_name=prompt_name, prompt=prompt, normalize_embeddings=normalize
+            )
+            for vector in _with_progress(vectors, lambda: count_records(paths)):
+                writer.write(waiting.popleft().fields, vector)
+
+
+def _output_format(output: str, output_format: str | None) -> str:
+    extension = Path(output).suffix.removeprefix(".")
+    chosen = output_format or ("jsonl" if output == "-" else extension)
+    if chosen not in _FORMATS:
+        raise click.UsageError(f"{output!r} ends neither in .npy nor in .jsonl; add --format")
+    if output == "-" and chosen == "npy" and sys.stdout.isatty():
+        raise click.UsageError("npy is not for a terminal; add -o FILE")
+    return chosen
+
+
+def _with_progress(vectors: Iterator[_T], count: Callable[[], int | None]) -> Iterator[_T]:
+    """Show a bar on standard error where that is a terminal."""
+    if not sys.stderr.isatty():
+        return vectors
+    from tqdm import tqdm
+
+    return iter(tqdm(vectors, total=count(), unit=" texts", smoothing=0.1))

@@ -1,0 +1,144 @@
+"""`embedlib inspect`: what a model's files say, as embedlib understands them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.table import print_table
+
+if TYPE_CHECKING:
+    from embedlib.models.spec import Encoder, ModelSpec, Module
+
+_MAX_SHOWN_PROMPT = 60
+
+
+@click.command()
+@click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
+@click.option(
+    "--fingerprint", is_flag=True, help="Also hash the weights; this reads the whole files."
+)
+@config_options(*MODEL_OPTIONS)
+def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> None:
+    """Show what MODEL is, from its files.
+
+    Layers, pooling, prompts, and the length limit with the file it comes from. MODEL is a folder, a
+    hub name, or package:NAME. The weights are not loaded.
+
+    \b
+    Example:
+      embedlib inspect BAAI/bge-small-en-v1.5
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    config = make_config(options)
+
+    from embedlib.models.files import read_model_files
+    from embedlib.models.fingerprint import fingerprint as make_fingerprint
+    from embedlib.models.hub import resolve
+
+    folder = resolve(
+        model,
+        revision=config.revision,
+        token=config.token,
+        cache_folder=config.cache_folder,
+        local_files_only=config.local_files_only,
+    )
+    files = read_model_files(folder.path)
+    spec = files.spec
+    digest = make_fingerprint(files, folder.revision, "float32") if fingerprint else None
+    if as_json:
+        content = {
+            "model": folder.name,
+            "folder": str(folder.path),
+            "revision": folder.revision,
+            **({"fingerprint": digest} if digest else {}),
+            **_as_json(spec),
+        }
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    print_table(
+        [
+            ("model", folder.name),
+            ("folder", str(folder.path)),
+            *([("revision", folder.revision)] if folder.revision else []),
+            *_encoder_rows(spec.encoder),
+            ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),
+            ("after it", "\n".join(_describe(module) for module in spec.modules)),
+            ("embedding", _embedding(spec)),
+            ("similarity", spec.similarity),
+            ("prompts", _prompts(spec)),
+            *([("fingerprint", digest)] if digest else []),
+        ]
+    )
+
+
+def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:
+    heads = f"{encoder.num_heads} heads"
+    if encoder.num_kv_heads != encoder.num_heads:
+        heads += f" on {encoder.num_kv_heads} key/value heads"
+    if encoder.rope is None:
+        positions = f"learned, {encoder.num_positions}"
+    else:
+        positions = f"rotary ({encoder.rope.kind}, theta {encoder.rope.theta:g})"
+    windows = sorted({window for window in encoder.windows if window is not None})
+    seen = "only what is before it" if encoder.is_causal else "the whole text"
+    if windows:
+        num_windowed = sum(window is not None for window in encoder.windows)
+        seen += f", within {', '.join(map(str, windows))} tokens in {num_windowed} layers"
+    return [
+        ("family", encoder.family),
+        ("layers", f"{encoder.num_layers}, hidden size {encoder.hidden_size}, {heads}"),
+        ("feed-forward", f"{encoder.intermediate_size} wide, {_feed_forward(encoder)}"),
+        ("positions", positions),
+        ("a token sees", seen),
+        ("vocabulary", f"{encoder.vocab_size} tokens"),
+    ]
+
+
+def _feed_forward(encoder: Encoder) -> str:
+    return f"{encoder.activation}, gated" if encoder.is_gated else encoder.activation
+
+
+def _describe(module: Module) -> str:
+    from embedlib.models.spec import Dense, LayerNorm, Pooling
+
+    if isinstance(module, Pooling):
+        note = "" if module.include_prompt else ", without the prompt's tokens"
+        return f"pooling: {' + '.join(module.modes)}{note}"
+    if isinstance(module, Dense):
+        return f"dense: {module.in_features} to {module.out_features}, {module.activation}"
+    if isinstance(module, LayerNorm):
+        return f"layer norm: {module.dim}"
+    return "normalize: to unit length"
+
+
+def _embedding(spec: ModelSpec) -> str:
+    length = "unit length" if spec.is_normalized else "not normalized"
+    cut = "" if spec.truncate_dim is None else f", truncated to {spec.truncate_dim}"
+    return f"{spec.embedding_dim} numbers{cut}, {length}"
+
+
+def _prompts(spec: ModelSpec) -> str:
+    lines = []
+    for name, prompt in spec.prompts.items():
+        shown = json.dumps(prompt, ensure_ascii=False)
+        if len(shown) > _MAX_SHOWN_PROMPT:
+            shown = shown[:_MAX_SHOWN_PROMPT] + "…"
+        lines.append(f"{name}: {shown}" + (" (default)" * (name == spec.default_prompt_name)))
+    return "\n".join(lines) or "none"
+
+
+def _as_json(spec: ModelSpec) -> dict[str, Any]:
+    """The spec as plain values; every module says its kind."""
+    return {
+        **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)},
+        "encoder": dataclasses.asdict(spec.encoder),
+        "modules": [
+            {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
+        ],
+        "prompts": dict(spec.prompts),
+    }

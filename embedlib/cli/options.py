@@ -1,0 +1,98 @@
+"""Click options made from `Config`: one name, type and default, kept in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from embedlib.config import Config
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
+"""Options that decide which files are read."""
+TEXT_OPTIONS = ("truncate_dim", "max_seq_tokens", "on_truncate")
+"""Options that decide what a text's vector is."""
+ENGINE_OPTIONS = (
+    "engine",
+    "device",
+    "threads",
+    "max_batch_tokens",
+    "max_inflight_batches",
+    "engine_cache_dir",
+)
+"""Options that decide how it is computed."""
+
+_HELP = {
+    "revision": "Branch, tag or commit of a hub model.  [default: its default branch]",
+    "token": "Hub token for private models; in the variable HF_TOKEN nobody else sees it.",
+    "cache_folder": "Folder for downloaded models.  [default: the hub's own cache]",
+    "local_files_only": "Use downloaded files only; open no connection.",
+    "truncate_dim": "Keep only the first so many numbers of each vector.  [default: the model's]",
+    "max_seq_tokens": "Longest text in tokens.  [default: the model's own limit]",
+    "on_truncate": "What to do with a longer text.",
+    "engine": "What computes; `embedlib doctor` tells what auto would pick.",
+    "device": "Which device of the engine, such as cuda:1.  [default: its first]",
+    "threads": "CPU threads.  [default: every usable core]",
+    "max_batch_tokens": "Token budget of a batch.  [default: measured for the engine]",
+    "max_inflight_batches": "Batches given to the engine at once.  [default: the engine's choice]",
+    "engine_cache_dir": "Folder for compiled models.  [default: the platform's cache folder]",
+}
+
+
+def config_options(*names: str) -> Callable[[_F], _F]:
+    """Decorate a command with the options of these `Config` fields."""
+
+    def decorate(function: _F) -> _F:
+        for option in reversed([_option(name) for name in names]):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def make_config(values: dict[str, Any]) -> Config:
+    """Build a `Config` from a command's values."""
+    return Config(**values)
+
+
+def config_fields() -> tuple[str, ...]:
+    """Names of all fields of `Config`."""
+    return tuple(field.name for field in dataclasses.fields(Config))
+
+
+def _option(name: str) -> Callable[[_F], _F]:
+    field = next(field for field in dataclasses.fields(Config) if field.name == name)
+    flag = f"--{name.replace('_', '-')}"
+    kind = _kind(get_type_hints(Config)[name])
+    if kind is bool:
+        return click.option(flag, is_flag=True, default=field.default, help=_HELP[name])
+    return click.option(
+        flag,
+        type=kind,
+        default=field.default,
+        # None means "decided later", which each help text says in words.
+        show_default=field.default is not None,
+        help=_HELP[name],
+    )
+
+
+def _kind(hint: Any) -> Any:
+    """The click type of a field's type hint, told by its most special member."""
+    members = _members(hint)
+    for member in members:
+        if get_origin(member) is Literal:
+            return click.Choice([str(value) for value in get_args(member)])
+    for kind, parameter in ((Path, click.Path(path_type=Path)), (str, str), (int, int)):
+        if kind in members:
+            return parameter
+    return bool
+
+
+def _members(hint: Any) -> Iterable[Any]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)

@@ -1,0 +1,132 @@
+"""Vectors to .npy or .jsonl, row by row; a file appears under its name only when it is complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import SinkError
+
+STDOUT = "-"
+
+
+class VectorWriter(ABC):
+    """Takes records with their vectors in order."""
+
+    @abstractmethod
+    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
+        """Add one row."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Complete the file; called once, after the last row."""
+
+
+class _JsonlWriter(VectorWriter):
+    """One JSON object per row: the input's fields and "embedding"."""
+
+    def __init__(self, stream: IO[bytes], dim: int) -> None:
+        self._stream = stream
+        # Nine digits give back the same float32; formatting a row at once is ten times faster than
+        # json, number by number.
+        self._template = ", ".join(["%.9g"] * dim)
+
+    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
+        fields = {key: value for key, value in fields.items() if key != "embedding"}
+        head = json.dumps(fields)[:-1]
+        comma = ", " if fields else ""
+        numbers = self._template % tuple(vector.tolist())
+        self._stream.write(f'{head}{comma}"embedding": [{numbers}]}}\n'.encode())
+
+    def finish(self) -> None:
+        self._stream.flush()
+
+
+class _NpyWriter(VectorWriter):
+    """A float32[N, D] array whose N is filled in at the end."""
+
+    def __init__(self, stream: IO[bytes], dim: int) -> None:
+        self._stream = stream
+        self._dim = dim
+        self._num_rows = 0
+        self._write_header()
+        self._header_bytes = stream.tell()
+
+    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
+        self._stream.write(np.ascontiguousarray(vector, dtype="<f4").tobytes())
+        self._num_rows += 1
+
+    def finish(self) -> None:
+        end = self._stream.tell()
+        self._stream.seek(0)
+        self._write_header()
+        # numpy pads the header so that the first dimension can grow without moving the data.
+        assert self._stream.tell() == self._header_bytes
+        self._stream.seek(end)
+        self._stream.flush()
+
+    def _write_header(self) -> None:
+        np.lib.format.write_array_header_1_0(
+            self._stream,
+            {"descr": "<f4", "fortran_order": False, "shape": (self._num_rows, self._dim)},
+        )
+
+
+@contextmanager
+def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWriter]:
+    """Open a writer; the result is in place when the block ends without an error.
+
+    Args:
+        output: a file name, or "-" for standard output.
+        output_format: "npy" or "jsonl".
+        dim: D of the vectors.
+
+    Raises:
+        SinkError: the output cannot be written.
+    """
+    make = _NpyWriter if output_format == "npy" else _JsonlWriter
+    try:
+        with _open_stream(output, needs_rewind=output_format == "npy") as stream:
+            writer = make(stream, dim)
+            yield writer
+            writer.finish()
+    except BrokenPipeError:
+        raise  # the reader had enough: click ends the program without a word
+    except OSError as error:
+        name = "standard output" if output == STDOUT else repr(output)
+        raise SinkError(f"cannot write {name}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
+    if output != STDOUT:
+        path = Path(output)
+        # Written beside its place and renamed at the end: what has the name is whole.
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                yield file
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        return
+    if needs_rewind:
+        # A pipe cannot be rewound to fill in N.
+        with tempfile.TemporaryFile() as spool:
+            yield spool
+            spool.seek(0)
+            shutil.copyfileobj(spool, sys.stdout.buffer)
+    else:
+        yield sys.stdout.buffer
+    sys.stdout.buffer.flush()

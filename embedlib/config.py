@@ -1,0 +1,123 @@
+"""Config: every option of an Embedder, in one frozen object that checks itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from embedlib.errors import ConfigError
+
+EngineName = Literal["auto", "tensorrt_llm", "cuda", "openvino"]
+OnTruncate = Literal["warn", "error", "ignore"]
+Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Options of an `Embedder`; the defaults suit almost everybody.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    revision: str | None = None
+    """Branch, tag or commit of a hub model. Pin a commit where vectors must never change."""
+    token: str | bool | None = field(default=None, repr=False)
+    """Hub token for private models; None uses the one you logged in with."""
+    cache_folder: str | Path | None = None
+    """Where hub models are kept; None: the hub's own cache."""
+    local_files_only: bool = False
+    """Never open a connection: use what is in the cache or fail."""
+
+    prompts: Mapping[str, str] | None = None
+    """Prompts by name; they replace the model's own of the same names."""
+    default_prompt_name: str | None = None
+    """The prompt `encode` uses when none is named; None: the model's own default."""
+    max_seq_tokens: int | None = None
+    """Texts are cut at this many tokens; lower is faster, at most the model's own limit."""
+    on_truncate: OnTruncate = "warn"
+    """What happens when a text is cut: a warning with its row, an error, or nothing."""
+    truncate_dim: int | None = None
+    """Keep only the first dimensions (Matryoshka models); None: the model's own choice."""
+    similarity_fn_name: Similarity | None = None
+    """What `similarity` computes: cosine, dot, euclidean or manhattan; None: the model's own."""
+
+    engine: EngineName = "auto"
+    """auto takes the fastest one that runs here; `embedlib doctor` says which and why."""
+    device: str | None = None
+    """cpu, cuda or cuda:N; None follows the engine."""
+    threads: int | None = None
+    """CPU cores to use; None: all that this process may run on."""
+    engine_cache_dir: Path | None = None
+    """Where compiled engines are kept; None: embedlib's folder in the user's cache."""
+
+    max_batch_tokens: int | None = None
+    """Token budget of a batch; None: the engine's measured best."""
+    max_inflight_batches: int | None = None
+    """Bulk batches given to the engine at once; None: as many as keep it busy."""
+    max_queued_texts: int = 8192
+    """Texts waiting at most; a backfill then pauses, a query gets QueueFullError."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        for name in (
+            "max_seq_tokens",
+            "truncate_dim",
+            "threads",
+            "max_batch_tokens",
+            "max_inflight_batches",
+            "max_queued_texts",
+        ):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
+        self._check_choice("engine", get_args(EngineName))
+        self._check_choice("on_truncate", get_args(OnTruncate))
+        if self.similarity_fn_name is not None:
+            self._check_choice("similarity_fn_name", get_args(Similarity))
+        for name, prompt in (self.prompts or {}).items():
+            if not isinstance(prompt, str):
+                raise ConfigError(f"prompts[{name!r}] = {prompt!r}; a prompt must be a str")
+
+    def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in allowed:
+            raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Config:
+        """Build a Config from keyword options, naming the nearest one when a name is unknown.
+
+        Raises:
+            ConfigError: an option is unknown or out of range.
+        """
+        known = [item.name for item in fields(cls)]
+        for name in options:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(f"unknown option {name!r}; {hint}")
+        return cls(**options)
+
+    @property
+    def num_threads(self) -> int:
+        """`threads`, or the number of cores this process may run on."""
+        if self.threads is not None:
+            return self.threads
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+
+    @property
+    def engine_cache_path(self) -> Path:
+        """`engine_cache_dir`, or embedlib's folder in the user's cache.
+
+        Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+        """
+        if self.engine_cache_dir is not None:
+            return Path(self.engine_cache_dir)
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embedlib"

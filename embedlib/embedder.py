@@ -1,0 +1,553 @@
+"""Embedder: what users hold. It resolves a model, starts the pipeline and shapes the results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from itertools import islice
+from os import PathLike
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+
+import numpy as np
+import tokenizers
+from numpy.typing import ArrayLike, NDArray
+
+from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.sequence import Job
+from embedlib.batching.stats import Stats
+from embedlib.batching.tokenizer import describe_truncated
+from embedlib.config import Config
+from embedlib.engines.base import Engine, Lane
+from embedlib.errors import ConfigError, InputError, TruncationWarning
+from embedlib.models.prompts import Prompts, Task
+from embedlib.models.spec import ModelSpec
+from embedlib.similarity import normalize, similarity
+
+Vectors = NDArray[np.float32]
+
+MAX_QUERY_TEXTS = 16
+"""`encode_query` with more texts than this is a backfill and goes to the bulk lane."""
+
+STREAM_JOB_TEXTS = 512
+STREAM_JOBS = 8
+"""`encode_stream` reads this many jobs of this many texts ahead: several windows of the scheduler."""
+
+PROGRESS_SECONDS = 0.1
+"""How often a progress bar looks."""
+
+PROGRESS_DELAY_SECONDS = 2.0
+"""Work shorter than this shows no bar unless one is asked for."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _same_arguments_as(
+    method: Callable[P, object],
+) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a method that passes everything on the signature of the one it passes it to."""
+
+    def decorate(function: Callable[..., R]) -> Callable[P, R]:
+        function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+class Embedder:
+    """Texts to vectors, in this process.
+
+    Any number of threads may call any method. Queries (`encode` of one str, `encode_query`) are
+    answered before bulk work. Close it, or use it as a context manager, to free the engine early;
+    the end of the program does so too.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | PathLike[str],
+        *,
+        config: Config | None = None,
+        trust_remote_code: bool = False,
+        **options: Any,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
+                installed Python package brings.
+            config: the options as one object; not together with `options`.
+            trust_remote_code: accepted for sentence-transformers' sake; embedlib never runs it.
+            **options: fields of `Config`, such as `revision`, `token`, `cache_folder`, `prompts`,
+                `truncate_dim`, `max_seq_tokens`, `threads`.
+
+        Raises:
+            ConfigError: an option is unknown or out of range.
+            ModelNotFoundError: there is no such model.
+            ModelUnsupportedError: a model file says something embedlib does not implement.
+            ModelWeightsError: the weights do not fit the model's configuration.
+            EngineUnavailableError: the engine's library or device is missing.
+        """
+        from embedlib.engines.select import choose_engine, make_engine
+        from embedlib.models.files import read_model_files
+        from embedlib.models.fingerprint import fingerprint
+        from embedlib.models.hub import resolve
+        from embedlib.models.tokenizer_files import load_tokenizer
+
+        config = _one_config(config, options)
+        choice = choose_engine(config)
+        folder = resolve(
+            model_name_or_path,
+            revision=config.revision,
+            token=config.token,
+            cache_folder=config.cache_folder,
+            local_files_only=config.local_files_only,
+        )
+        files = read_model_files(folder.path)
+        files = replace(files, spec=_limit_length(files.spec, config.max_seq_tokens))
+        if trust_remote_code:
+            warnings.warn(
+                "trust_remote_code is ignored: embedlib never runs code from a model folder",
+                stacklevel=2,
+            )
+        self._start(
+            files.spec,
+            load_tokenizer(files),
+            make_engine(choice, files, config),
+            config,
+            lambda: fingerprint(files, folder.revision, "float32"),
+        )
+
+    @classmethod
+    def from_engine(
+        cls,
+        engine: Engine,
+        spec: ModelSpec,
+        tokenizer: tokenizers.Tokenizer,
+        config: Config | None = None,
+        *,
+        fingerprint: str = "",
+    ) -> Embedder:
+        """Put an Embedder around an engine of your own, or `embedlib.testing.FakeEngine`.
+
+        The Embedder owns the engine from then on and closes it.
+        """
+        embedder = cls.__new__(cls)
+        embedder._start(spec, tokenizer, engine, config or Config(), lambda: fingerprint)
+        return embedder
+
+    def _start(
+        self,
+        spec: ModelSpec,
+        tokenizer: tokenizers.Tokenizer,
+        engine: Engine,
+        config: Config,
+        fingerprint: Callable[[], str],
+    ) -> None:
+        self.spec = spec
+        self.config = config
+        self.prompts = Prompts(spec, config)
+        self._truncate_dim = config.truncate_dim or spec.truncate_dim
+        self._check_dim(self._truncate_dim)
+        self._fingerprint = fingerprint
+        self._pipeline = Pipeline(engine, spec, tokenizer, config)
+        # Runs when the Embedder is collected and at the end of the program, whichever comes first.
+        self._finalizer = weakref.finalize(self, self._pipeline.close)
+
+    # Encoding: the names and the order of arguments are sentence-transformers'.
+
+    def encode(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        task: Task | None = None,
+        sentences: str | Iterable[str] | None = None,
+    ) -> Any:
+        """Return the vectors of texts, in their order.
+
+        Args:
+            inputs: a text or any iterable of texts.
+            prompt_name: the prompt to put in front, by name; None: the default one.
+            prompt: the prompt to put in front, as text; wins over `prompt_name`.
+            batch_size: accepted as a hint; batches are made by token budget.
+            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            output_value: "sentence_embedding".
+            precision: "float32".
+            convert_to_numpy: False returns a list of torch tensors.
+            convert_to_tensor: True returns one torch tensor; needs torch.
+            device: None or "cpu".
+            normalize_embeddings: scale to unit length, also if the model does not.
+            truncate_dim: keep the first dimensions; vectors that had unit length get it again.
+            task: "query" or "document"; `encode_query` and `encode_document` set it.
+            sentences: the former name of `inputs`.
+
+        Returns:
+            float32[N, D] for N texts, float32[D] for a single str.
+
+        Raises:
+            InputError: a text is not a str or not valid Unicode; the message names its row.
+            SequenceTooLongError: with on_truncate="error".
+            ConfigError: an argument is out of range.
+            EngineRunError: a batch failed.
+            EmbedderClosedError: the Embedder was closed.
+        """
+        if batch_size < 1:
+            raise ConfigError(f"batch_size = {batch_size}; it must be at least 1")
+        _check_only("output_value", output_value, "sentence_embedding")
+        _check_only("precision", precision, "float32")
+        _check_only("device", device, None, "cpu")
+        call = self._call(
+            inputs if sentences is None else sentences,
+            prompt_name,
+            prompt,
+            task,
+            normalize_embeddings,
+            truncate_dim,
+        )
+        job = self._pipeline.open_job(len(call.texts), call.lane)
+        with _Progress(job, show_progress_bar) as progress:
+            self._pipeline.feed(job, call.texts, call.prompt, progress.update)
+            vectors = call.finish(progress.wait())
+        self._warn_truncated(job.truncated, stacklevel=3 if task is None else 4)
+        if convert_to_tensor or not convert_to_numpy:
+            return _to_torch(vectors, as_list=not convert_to_tensor)
+        return vectors
+
+    @_same_arguments_as(encode)
+    def encode_query(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the vectors of queries: `encode` with the prompt "query", ahead of bulk work."""
+        return self.encode(*args, task="query", **kwargs)
+
+    @_same_arguments_as(encode)
+    def encode_document(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the vectors of documents: `encode` with their prompt, on the bulk lane."""
+        return self.encode(*args, task="document", **kwargs)
+
+    async def aencode(
+        self,
+        inputs: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        task: Task | None = None,
+    ) -> Vectors:
+        """Return what `encode` returns without blocking the event loop.
+
+        Cancelling drops the texts that are not being computed yet.
+        """
+        call = self._call(inputs, prompt_name, prompt, task, normalize_embeddings, truncate_dim)
+        job = self._pipeline.open_job(len(call.texts), call.lane)
+        try:
+            if call.lane is Lane.QUERY:
+                self._pipeline.feed(job, call.texts, call.prompt)
+            else:  # may have to wait for room in the queue
+                await asyncio.to_thread(self._pipeline.feed, job, call.texts, call.prompt)
+            vectors = call.finish(await asyncio.wrap_future(job.future))
+        finally:
+            job.future.cancel()
+        self._warn_truncated(job.truncated, stacklevel=2)
+        return vectors
+
+    @_same_arguments_as(aencode)
+    async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
+        """Return what `encode_query` returns without blocking the event loop."""
+        return await self.aencode(*args, task="query", **kwargs)
+
+    @_same_arguments_as(aencode)
+    async def aencode_document(self, *args: Any, **kwargs: Any) -> Vectors:
+        """Return what `encode_document` returns without blocking the event loop."""
+        return await self.aencode(*args, task="document", **kwargs)
+
+    def encode_stream(
+        self,
+        inputs: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        task: Task | None = None,
+    ) -> Iterator[Vectors]:
+        """Yield the vector of every text, float32[D], in their order and in bounded memory.
+
+        Texts are read a few thousand ahead of the vector that is yielded, no further. Leaving the
+        loop drops what was read ahead.
+
+        Raises:
+            what `encode` raises; rows in messages count from the first text of the stream.
+        """
+        call = self._call((), prompt_name, prompt, task, normalize_embeddings, truncate_dim)
+        return self._stream(iter(inputs), call)
+
+    def _stream(self, texts: Iterator[str], call: _Call) -> Iterator[Vectors]:
+        jobs: deque[Job] = deque()
+        truncated: list[tuple[int, int]] = []
+        num_read = 0
+        try:
+            while True:
+                chunk = list(islice(texts, STREAM_JOB_TEXTS))
+                if chunk:
+                    jobs.append(self._pipeline.open_job(len(chunk), Lane.BULK, num_read))
+                    self._pipeline.feed(jobs[-1], chunk, call.prompt)
+                    num_read += len(chunk)
+                    if len(jobs) < STREAM_JOBS:
+                        continue
+                if not jobs:
+                    break
+                yield from call.finish(jobs[0].future.result())
+                truncated += jobs.popleft().truncated
+        finally:
+            for job in jobs:
+                job.future.cancel()
+        self._warn_truncated(truncated, stacklevel=3)
+
+    def submit(
+        self, text: str, prompt_name: str | None = None, prompt: str | None = None
+    ) -> Future[Vectors]:
+        """Start a query and return the future of its vector, float32[D]; never blocks.
+
+        Raises:
+            QueueFullError: `max_queued_texts` queries wait already.
+            InputError: the text cannot be tokenized.
+        """
+        call = self._call(text, prompt_name, prompt, None, False, None)
+        job = self._pipeline.open_job(1, Lane.QUERY)
+        self._pipeline.feed(job, call.texts, call.prompt)
+        future: Future[Vectors] = Future()
+
+        def resolve(done: Future[Vectors]) -> None:
+            if future.set_running_or_notify_cancel():
+                error = done.exception()
+                if error is None:
+                    future.set_result(call.finish(done.result()))
+                else:
+                    future.set_exception(error)
+
+        job.future.add_done_callback(resolve)
+        return future
+
+    def _call(
+        self,
+        inputs: str | Iterable[str] | None,
+        prompt_name: str | None,
+        prompt: str | None,
+        task: Task | None,
+        normalize_embeddings: bool,
+        truncate_dim: int | None,
+    ) -> _Call:
+        """Check the arguments that all ways of encoding share."""
+        if inputs is None:
+            raise InputError("inputs is missing; pass a text or a list of texts")
+        is_single = isinstance(inputs, str)
+        texts = [cast(str, inputs)] if is_single else list(inputs)
+        self._check_dim(truncate_dim)
+        dim = truncate_dim or self._truncate_dim
+        is_query = task != "document" and is_single
+        is_query |= task == "query" and len(texts) <= MAX_QUERY_TEXTS
+        return _Call(
+            texts=texts,
+            prompt=self.prompts.resolve(prompt_name, prompt, task),
+            lane=Lane.QUERY if is_query else Lane.BULK,
+            is_single=is_single,
+            truncate_dim=dim,
+            normalizes=normalize_embeddings or (dim is not None and self.spec.is_normalized),
+        )
+
+    def _check_dim(self, truncate_dim: int | None) -> None:
+        dim = self.spec.embedding_dim
+        if truncate_dim is not None and not 1 <= truncate_dim <= dim:
+            raise ConfigError(f"truncate_dim = {truncate_dim}; this model allows 1 to {dim}")
+
+    def _warn_truncated(self, truncated: Sequence[tuple[int, int]], stacklevel: int) -> None:
+        if truncated and self.config.on_truncate == "warn":
+            warnings.warn(
+                f"{describe_truncated(truncated)} and was cut at {self.max_seq_length} tokens; "
+                'split it, or pass on_truncate="ignore" or "error" to the Embedder',
+                TruncationWarning,
+                stacklevel=stacklevel,
+            )
+
+    # What it is.
+
+    @property
+    def max_seq_length(self) -> int:
+        """Texts are cut at this many tokens, special tokens included; may be set."""
+        return self._pipeline.tokenizer.max_seq_tokens
+
+    @max_seq_length.setter
+    def max_seq_length(self, max_seq_tokens: int) -> None:
+        limit = _longest(self.spec)
+        if self.spec.encoder.rope is not None:
+            limit = self.spec.max_seq_tokens  # the engine was built for these positions
+        _check_length(max_seq_tokens, limit, self._pipeline.tokenizer.num_special_tokens)
+        self._pipeline.tokenizer.max_seq_tokens = max_seq_tokens
+
+    def get_embedding_dimension(self) -> int:
+        """Return D, after `truncate_dim`."""
+        return self._truncate_dim or self.spec.embedding_dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+    """The former name."""
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """What `similarity` computes."""
+        return self.config.similarity_fn_name or self.spec.similarity
+
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> NDArray[np.float32]:
+        """Return float32[N, M]: how alike every pair of vectors is, higher is more.
+
+        Args:
+            embeddings1: float[N, D] or float[D].
+            embeddings2: float[M, D] or float[D].
+        """
+        kind = self.config.similarity_fn_name or self.spec.similarity
+        return similarity(kind, embeddings1, embeddings2)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the vectors may change; store it beside them. Computed when asked for."""
+        return self._fingerprint()
+
+    def task_prompt_name(self, task: Task) -> str | None:
+        """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
+        return self.prompts.task_name(task)
+
+    def stats(self) -> Stats:
+        """Return what was done so far: counts, times, idle and padding shares."""
+        return self._pipeline.stats()
+
+    # Life cycle.
+
+    def close(self) -> None:
+        """Fail what waits with EmbedderClosedError, finish what is computing, free the engine."""
+        self._finalizer()
+
+    def __enter__(self) -> Embedder:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: threads and engines stay where they are."""
+        raise TypeError(
+            "an Embedder cannot be pickled; send the model's name and a Config to the other "
+            "process and make the Embedder there"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """One call's texts and how its vectors are to look."""
+
+    texts: list[str]
+    prompt: str
+    lane: Lane
+    is_single: bool
+    truncate_dim: int | None
+    normalizes: bool
+
+    def finish(self, vectors: Vectors) -> Vectors:
+        """float32[N, D] of the model to what the caller asked for."""
+        if self.truncate_dim is not None:
+            vectors = np.ascontiguousarray(vectors[:, : self.truncate_dim])
+        if self.normalizes:
+            vectors = normalize(vectors)
+        return vectors[0] if self.is_single else vectors
+
+
+class _Progress:
+    """Waits for a job, with a progress bar where one is wanted."""
+
+    def __init__(self, job: Job, show: bool | None) -> None:
+        self._job = job
+        self._bar: Any = None
+        if show or (show is None and job.lane is Lane.BULK and sys.stderr.isatty()):
+            from tqdm import tqdm
+
+            delay = 0.0 if show else PROGRESS_DELAY_SECONDS
+            self._bar = tqdm(total=job.num_texts, unit="text", desc="Encoding", delay=delay)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._job.future.cancel()  # left early, by Ctrl-C say: nobody waits any more
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self) -> None:
+        """Move the bar to where the job is."""
+        if self._bar is not None:
+            self._bar.update(self._job.num_done - self._bar.n)
+
+    def wait(self) -> Vectors:
+        """Return the job's vectors."""
+        while self._bar is not None and not self._job.is_over:
+            wait([self._job.future], timeout=PROGRESS_SECONDS)
+            self.update()
+        return self._job.future.result()
+
+
+def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
+    if config is None:
+        return Config.from_options(options)
+    if options:
+        raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
+    return config
+
+
+def _longest(spec: ModelSpec) -> int:
+    """Tokens the model has positions for."""
+    return spec.encoder.num_positions - spec.encoder.position_offset
+
+
+def _limit_length(spec: ModelSpec, max_seq_tokens: int | None) -> ModelSpec:
+    """The spec with the caller's length limit."""
+    if max_seq_tokens is None:
+        return spec
+    _check_length(max_seq_tokens, _longest(spec), 0)
+    return replace(spec, max_seq_tokens=max_seq_tokens, max_seq_tokens_source="max_seq_tokens")
+
+
+def _check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
+    if not num_special_tokens < max_seq_tokens <= limit:
+        raise ConfigError(
+            f"max_seq_length = {max_seq_tokens}; this model allows {num_special_tokens + 1} to {limit}"
+        )
+
+
+def _check_only(name: str, value: object, *allowed: object) -> None:
+    if value not in allowed:
+        choices = " or ".join(map(repr, allowed))
+        raise ConfigError(f"{name} = {value!r} is not supported; it must be {choices}")
+
+
+def _to_torch(vectors: Vectors, *, as_list: bool) -> Any:
+    import torch
+
+    tensor = torch.from_numpy(vectors)
+    return list(tensor) if as_list else tensor

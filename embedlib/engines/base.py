@@ -1,0 +1,96 @@
+"""The seam between scheduling and computing: what a batch is and what an engine must do.
+
+An engine knows nothing of text, queues or databases; the batch manager knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Lane(Enum):
+    """Who is waiting: somebody at a prompt, or a backfill."""
+
+    QUERY = "query"
+    BULK = "bulk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """B sequences computed together, packed: T tokens, one sequence behind the other."""
+
+    lane: Lane
+    token_ids: NDArray[np.int32]
+    """int32[T]."""
+    cu_seqlens: NDArray[np.int32]
+    """int32[B + 1], in tokens, starts at 0: sequence b is token_ids[cu_seqlens[b]:cu_seqlens[b + 1]]."""
+    num_prompt_tokens: NDArray[np.int32]
+    """int32[B]: leading tokens that pooling leaves out (0 unless the model excludes its prompt)."""
+
+    @property
+    def num_seqs(self) -> int:
+        """B."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def seq_lens(self) -> NDArray[np.int32]:
+        """int32[B], in tokens; never 0."""
+        return np.diff(self.cu_seqlens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """What the scheduler must know of an engine."""
+
+    embedding_dim: int
+    """D."""
+    is_padded: bool
+    """True: a batch costs num_seqs * longest tokens. False: it costs the sum of its lengths."""
+    max_batch_tokens: int
+    """Best token budget of a bulk batch, by measurement."""
+    num_parallel_batches: int
+    """Batches computed side by side; a small job is cut into this many."""
+    max_inflight_batches: int
+    """Batches taken at most: those computing and those made ready behind them."""
+    max_inflight_bulk: int
+    """How many of those may be bulk; the rest is kept free for queries."""
+
+
+class Pending(Protocol):
+    """A batch on its way through the engine."""
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D], one row per sequence in batch order; called once, after `on_done`.
+
+        Raises:
+            EngineOutOfMemoryError: the batch did not fit; a smaller one may.
+            EngineRunError: the batch failed.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Runs batches of one model on one device."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler must know; constant."""
+        ...
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
+        """Start a batch and return at once.
+
+        Only one thread calls this. `on_done` is called exactly once, from any thread, when `result`
+        will no longer block, also when the batch failed. It must be quick and does not raise.
+        """
+        ...
+
+    def close(self) -> None:
+        """Wait for what is in flight, then free the device. Calling it again does nothing."""
+        ...

@@ -1,0 +1,159 @@
+"""Runs a model on the CPU with OpenVINO: one compiled model for each lane.
+
+Bulk wants throughput: one stream per core, each computing a batch of its own on one thread. A query
+wants latency: all cores on one batch. Both models are compiled from the same graph and may run at
+the same time; the operating system then shares the cores, so a query never waits for a bulk batch
+to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, EngineLimits, Lane
+from embedlib.engines.openvino.graph import Weights, build_graph
+from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
+from embedlib.models.spec import ModelSpec
+
+MAX_BATCH_TOKENS = 768
+"""Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
+
+MAX_INFLIGHT_QUERIES = 2
+"""One computing, one ready."""
+
+
+class OpenVINOEngine:
+    """A model on the CPU. See `embedlib.engines.base.Engine`."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        threads: int,
+        max_batch_tokens: int | None = None,
+        max_inflight_bulk: int | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
+        """Build and compile the graph.
+
+        Args:
+            spec: the model.
+            weights: its weights; float32 ones are used in place, so their file must not change.
+            threads: cores to use.
+            max_batch_tokens: token budget of a batch; None: the measured best.
+            max_inflight_bulk: bulk batches taken at once; None: one per core and one ready.
+            cache_dir: where OpenVINO keeps compiled models; None: nowhere.
+
+        Raises:
+            EngineUnsupportedError: the spec asks for something this engine does not do.
+            EngineBuildError: OpenVINO could not compile the graph.
+        """
+        num_bulk = threads + 1 if max_inflight_bulk is None else max_inflight_bulk
+        self._limits = EngineLimits(
+            embedding_dim=spec.embedding_dim,
+            is_padded=True,
+            max_batch_tokens=max_batch_tokens or MAX_BATCH_TOKENS,
+            num_parallel_batches=threads,
+            max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
+            max_inflight_bulk=num_bulk,
+        )
+        graph = build_graph(spec, weights)
+        self._num_inputs = len(graph.inputs)
+        # The graph's constants are views onto these arrays.
+        self._weights = weights
+        core = ov.Core()
+        shared = {
+            # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "EXECUTION_MODE_HINT": "ACCURACY",
+            "INFERENCE_NUM_THREADS": threads,
+            # Pinned threads of two models, or two Embedders, would sit on the same cores.
+            "ENABLE_CPU_PINNING": False,
+        }
+        if cache_dir is not None:
+            shared["CACHE_DIR"] = str(cache_dir)
+        try:
+            bulk = core.compile_model(
+                graph, "CPU", {**shared, "PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
+            )
+            query = core.compile_model(
+                graph, "CPU", {**shared, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+            )
+        except RuntimeError as error:
+            raise EngineBuildError(f"engine openvino: compiling failed: {_told(error)}") from error
+        self._free = {
+            Lane.BULK: [bulk.create_infer_request() for _ in range(num_bulk)],
+            Lane.QUERY: [query.create_infer_request() for _ in range(MAX_INFLIGHT_QUERIES)],
+        }
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler must know."""
+        return self._limits
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
+        """Start a batch and return at once."""
+        free = self._free[batch.lane if self._free[batch.lane] else Lane.BULK]
+        request = free.pop()
+        inputs = [pad(batch), batch.seq_lens, batch.num_prompt_tokens][: self._num_inputs]
+        pending = _Pending(request, free, inputs, batch)
+        try:
+            request.set_callback(lambda _: on_done(), None)
+            request.start_async(dict(enumerate(inputs)), share_inputs=True)
+        except RuntimeError as error:
+            free.append(request)
+            raise _run_error(error) from error
+        return pending
+
+    def close(self) -> None:
+        """Wait for what is in flight and free the compiled models."""
+        self._free.clear()
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A batch on its way; holds the input arrays, which OpenVINO reads in place."""
+
+    request: ov.InferRequest
+    free: list[ov.InferRequest]
+    inputs: list[NDArray[np.int32]]
+    batch: Batch
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D] and give the request back."""
+        try:
+            self.request.wait()
+            vectors: NDArray[np.float32] = self.request.get_output_tensor().data.copy()
+        except RuntimeError as error:
+            raise _run_error(error) from error
+        finally:
+            self.free.append(self.request)
+        return vectors
+
+
+def pad(batch: Batch) -> NDArray[np.int32]:
+    """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
+    seq_lens = batch.seq_lens
+    padded = np.zeros((batch.num_seqs, int(seq_lens.max())), np.int32)
+    padded[np.arange(padded.shape[1]) < seq_lens[:, None]] = batch.token_ids
+    return padded
+
+
+def _run_error(error: RuntimeError) -> EngineRunError:
+    told = _told(error)
+    if "bad_alloc" in told or "allocate" in told or "out of memory" in told.lower():
+        return EngineOutOfMemoryError(f"engine openvino: out of memory: {told}")
+    return EngineRunError(f"engine openvino: {told}")
+
+
+def _told(error: RuntimeError) -> str:
+    """The last line of an OpenVINO message; the ones before are places in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

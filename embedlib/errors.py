@@ -1,0 +1,111 @@
+"""Every error embedlib raises on purpose.
+
+    EmbedlibError
+    ├── ConfigError (ValueError)             an option is wrong
+    ├── InputError (ValueError)              a text cannot be embedded (not a str, a lone surrogate)
+    │   └── SequenceTooLongError             more tokens than the limit, with on_truncate="error"
+    ├── ModelError
+    │   ├── ModelNotFoundError               no folder, package or hub repository of that name
+    │   ├── ModelUnsupportedError            a model file says something embedlib does not implement
+    │   └── ModelWeightsError                a tensor is missing, left over or of the wrong shape
+    ├── EngineError
+    │   ├── EngineUnavailableError           the engine's library or device is missing here
+    │   ├── EngineUnsupportedError           this engine cannot run this model
+    │   ├── EngineBuildError                 lowering or compiling failed
+    │   └── EngineRunError                   a batch failed
+    │       └── EngineOutOfMemoryError       a batch did not fit; larger batches are split and retried
+    ├── QueueFullError                       more queries wait than `max_queued_texts`
+    ├── EmbedderClosedError                  the embedder was closed, or belongs to another process
+    ├── SourceError                          texts could not be read
+    └── SinkError                            vectors could not be written
+
+    TruncationWarning (UserWarning)          texts were cut, with on_truncate="warn"
+
+A message is one line: what happened, the value, what is allowed, what to do.
+"""
+
+
+class EmbedlibError(Exception):
+    """Base of every error raised by embedlib."""
+
+
+class ConfigError(EmbedlibError, ValueError):
+    """An option is unknown or out of range."""
+
+
+class InputError(EmbedlibError, ValueError):
+    """A text cannot be embedded."""
+
+
+class SequenceTooLongError(InputError):
+    """Texts have more tokens than the limit and `on_truncate="error"` was asked for.
+
+    Attributes:
+        rows: positions of the texts in the call.
+        max_seq_tokens: the limit.
+    """
+
+    def __init__(self, message: str, rows: tuple[int, ...], max_seq_tokens: int) -> None:
+        super().__init__(message)
+        self.rows = rows
+        self.max_seq_tokens = max_seq_tokens
+
+
+class ModelError(EmbedlibError):
+    """A model cannot be used."""
+
+
+class ModelNotFoundError(ModelError):
+    """No model of that name; the message lists what was tried."""
+
+
+class ModelUnsupportedError(ModelError):
+    """A model file holds a value that embedlib does not implement."""
+
+
+class ModelWeightsError(ModelError):
+    """The weights do not fit the model's configuration."""
+
+
+class EngineError(EmbedlibError):
+    """An engine cannot be used or failed."""
+
+
+class EngineUnavailableError(EngineError):
+    """The library or device an engine needs is not here."""
+
+
+class EngineUnsupportedError(EngineError):
+    """The engine cannot run this model."""
+
+
+class EngineBuildError(EngineError):
+    """The engine could not be built for this model."""
+
+
+class EngineRunError(EngineError):
+    """A batch failed on the engine."""
+
+
+class EngineOutOfMemoryError(EngineRunError):
+    """A batch did not fit into memory."""
+
+
+class QueueFullError(EmbedlibError):
+    """Too many queries are waiting already."""
+
+
+class EmbedderClosedError(EmbedlibError):
+    """The embedder was closed, or was made in another process."""
+
+
+class SourceError(EmbedlibError):
+    """Texts could not be read."""
+
+
+class SinkError(EmbedlibError):
+    """Vectors could not be written."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts were longer than the limit and were cut; the message names their rows."""

@@ -1,0 +1,298 @@
+"""From a model's name to the folder that holds its files.
+
+A name is a folder, `package:NAME` (a model shipped inside an installed Python package) or a
+repository of the Hugging Face hub. Nothing here reads what the files say; `files.py` does.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
+
+PACKAGE_PREFIX = "package:"
+
+_ALLOW = ("*.json", "*.safetensors")
+# The same weights in another runtime's format or layout, and what training left behind.
+_IGNORE = (
+    "onnx/*",
+    "openvino/*",
+    "coreml/*",
+    "original/*",
+    "*/onnx/*",
+    "*/openvino/*",
+    "checkpoint-*/*",
+    "consolidated*.safetensors",
+)
+# Models published without an owner's name: sentence-transformers looks there too.
+_DEFAULT_OWNER = "sentence-transformers"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFolder:
+    """Where a model's files are and which version of them it is."""
+
+    name: str
+    """What the caller asked for."""
+    path: Path
+    revision: str | None = None
+    """The resolved commit of a hub model; None for a folder or a package."""
+
+
+def resolve(
+    name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+) -> ModelFolder:
+    """Find the folder of a model, downloading what is missing.
+
+    Args:
+        name: a folder, `package:NAME`, or a hub name such as `BAAI/bge-small-en-v1.5`; a name
+            without an owner is looked up under `sentence-transformers/` first.
+        revision: branch, tag or commit of a hub model; None means the default branch.
+        token: hub token; True reads the stored one, None uses it if there is one.
+        cache_folder: hub cache; None is the hub's own.
+        local_files_only: use the cache only; no socket is opened. `HF_HUB_OFFLINE=1` does the same.
+
+    Raises:
+        ModelNotFoundError: nothing of that name; the message lists what was tried.
+        ModelWeightsError: a hub repository without safetensors weights.
+        ConfigError: `revision` given for something that is not on the hub.
+    """
+    text = os.fspath(name)
+    folder = Path(text).expanduser()
+    is_local = folder.exists() or isinstance(name, os.PathLike) or not _is_hub_name(text)
+    is_package = text.startswith(PACKAGE_PREFIX)
+    if revision is not None and (is_package or is_local):
+        raise ConfigError(
+            f"revision={revision!r} is for models of the hub, and {text!r} is not one; leave it out"
+        )
+    if is_package:
+        return ModelFolder(name=text, path=_find_in_package(text.removeprefix(PACKAGE_PREFIX)))
+    if is_local:
+        return ModelFolder(name=text, path=_check_folder(folder, text))
+    return _find_on_hub(
+        text,
+        revision=revision,
+        token=token,
+        cache_folder=cache_folder,
+        local_files_only=local_files_only,
+    )
+
+
+def _is_hub_name(name: str) -> bool:
+    # "./model", "~/model" and "a/b/c" can only be meant as folders: asking the hub would turn a
+    # typing error in a path into a network error.
+    return _HUB_NAME.fullmatch(name) is not None and not name.startswith((".", "/", "~"))
+
+
+def _check_folder(folder: Path, name: str) -> Path:
+    if not folder.exists():
+        raise ModelNotFoundError(
+            f"no model folder {name!r}: the path does not exist (seen from {os.getcwd()!r}); "
+            "check the spelling"
+        )
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"{name!r} is a file; give the folder that holds config.json")
+    if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
+        raise ModelNotFoundError(
+            f"the folder {name!r} holds neither config.json nor modules.json, so it is no model; "
+            "if a hub model was meant, call from a place where no folder has its name"
+        )
+    return folder.absolute()
+
+
+# --- models shipped as Python packages ------------------------------------------------------------
+
+
+def _find_in_package(name: str) -> Path:
+    """Find the model inside an installed package, without importing the package."""
+    package, _, inside = name.partition("/")
+    roots = _package_roots(package)
+    if not roots:
+        raise ModelNotFoundError(
+            f"no model {PACKAGE_PREFIX}{name}: no package named {package!r} is installed in this "
+            f"Python; install it (pip install {package}) or check the spelling"
+        )
+    if inside:
+        for root in roots:
+            if _is_model_folder(root / inside):
+                return root / inside
+        raise ModelNotFoundError(
+            f"no model {PACKAGE_PREFIX}{name}: {inside!r} inside the package is no folder with "
+            f"config.json and weights; {PACKAGE_PREFIX}{package} looks for one"
+        )
+    found = [folder for root in roots for folder in _model_folders(root)]
+    if not found:
+        raise ModelNotFoundError(
+            f"no model {PACKAGE_PREFIX}{name}: the package is installed, but none of its folders "
+            "holds config.json with modules.json or safetensors weights beside it"
+        )
+    if len(found) > 1:
+        names = ", ".join(
+            f"{PACKAGE_PREFIX}{package}/{folder.relative_to(root).as_posix()}"
+            for root in roots
+            for folder in found
+            if folder.is_relative_to(root)
+        )
+        raise ModelNotFoundError(
+            f"{PACKAGE_PREFIX}{name} holds {len(found)} models; name one of them: {names}"
+        )
+    return found[0]
+
+
+def _package_roots(name: str) -> list[Path]:
+    """Folders of an import package, given its import name or its distribution name."""
+    roots = _import_roots(name.replace("-", "_"))
+    if roots or not name:  # Python 3.10 finds some distribution or other for an empty name
+        return roots
+    # The distribution may be called differently from what it lets one import.
+    try:
+        files = importlib.metadata.distribution(name).files or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return []
+    packages = sorted({file.parts[0] for file in files if len(file.parts) > 1})
+    return [root for package in packages for root in _import_roots(package)]
+
+
+def _import_roots(package: str) -> list[Path]:
+    if not package.isidentifier():
+        return []
+    try:
+        # For a name without dots this only searches; nothing of the package runs.
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    if spec is None or spec.submodule_search_locations is None:
+        return []
+    return [Path(location) for location in spec.submodule_search_locations]
+
+
+def _is_model_folder(folder: Path) -> bool:
+    if (folder / "modules.json").is_file():
+        return True
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def _model_folders(root: Path) -> list[Path]:
+    """Model folders below `root`, outermost only: a Dense module's folder looks like one too."""
+    found: list[Path] = []
+    for file in sorted(root.rglob("*.json"), key=lambda path: (len(path.parts), path)):
+        folder = file.parent
+        if file.name not in ("config.json", "modules.json") or not _is_model_folder(folder):
+            continue
+        if not any(folder.is_relative_to(outer) for outer in found):
+            found.append(folder)
+    return found
+
+
+# --- the hub --------------------------------------------------------------------------------------
+
+
+def _find_on_hub(
+    name: str,
+    *,
+    revision: str | None,
+    token: str | bool | None,
+    cache_folder: str | os.PathLike[str] | None,
+    local_files_only: bool,
+) -> ModelFolder:
+    import huggingface_hub  # imported here: it is slow to load, and a folder does not need it
+    from huggingface_hub import errors
+
+    tried = [f"folder {name!r}"]
+    remedy = ""
+    for repo in [name] if "/" in name else [f"{_DEFAULT_OWNER}/{name}", name]:
+        try:
+            snapshot = huggingface_hub.snapshot_download(
+                repo,
+                revision=revision,
+                token=token,
+                cache_dir=None if cache_folder is None else os.fspath(cache_folder),
+                local_files_only=local_files_only,
+                allow_patterns=list(_ALLOW),
+                ignore_patterns=list(_IGNORE),
+            )
+        except Exception as error:  # the hub's client lets its HTTP library's errors through
+            what, remedy = _explain(error, revision=revision, token=token)
+            tried.append(f"hub repository {repo!r} ({what})")
+            if isinstance(error, errors.GatedRepoError) or not isinstance(
+                error, (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError)
+            ):
+                raise ModelNotFoundError(_not_found(name, tried, remedy)) from error
+            last_error = error
+            continue
+        return _check_snapshot(name, repo, Path(snapshot))
+    raise ModelNotFoundError(_not_found(name, tried, remedy)) from last_error
+
+
+def _not_found(name: str, tried: list[str], remedy: str) -> str:
+    return f"no model {name!r}; tried {', '.join(tried)}; {remedy}"
+
+
+def _explain(
+    error: Exception, *, revision: str | None, token: str | bool | None
+) -> tuple[str, str]:
+    """Say what went wrong on the hub and what to do about it."""
+    from huggingface_hub import constants, errors
+
+    # GatedRepoError is a RepositoryNotFoundError, and most are HfHubHTTPError: special ones first.
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            "access is restricted",
+            "ask for access on the model's page, then pass token= or run `hf auth login`",
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            "does not exist, or is private",
+            "check the spelling; for a private model pass token=; for a model shipped as a Python "
+            f"package use {PACKAGE_PREFIX}NAME",
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"has no revision {revision!r}", "give an existing branch, tag or commit"
+    if isinstance(error, errors.HFValidationError):
+        return "not a valid repository name", "write it as OWNER/NAME"
+    if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)):
+        place = "not in the cache" if revision is None else f"{revision!r} not in the cache"
+        if isinstance(error.__cause__, Exception) and not constants.HF_HUB_OFFLINE:
+            return (
+                f"{place}, and the hub cannot be reached: {_first_line(error.__cause__, token)}",
+                "check the connection, or copy the model here and give its folder",
+            )
+        return (
+            f"{place}, and offline by local_files_only or HF_HUB_OFFLINE",
+            "load it once online, check cache_folder, or copy the model here and give its folder",
+        )
+    return (
+        f"could not be downloaded: {_first_line(error, token)}",
+        "try again, or copy the model here and give its folder",
+    )
+
+
+def _first_line(error: Exception, token: str | bool | None) -> str:
+    line = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(token, str) and token:
+        line = line.replace(token, "***")
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:
+    # The hub's cache names the folder after the commit: .../snapshots/<commit>.
+    revision = snapshot.name
+    if not any(snapshot.rglob("*.safetensors")):
+        raise ModelWeightsError(
+            f"{repo!r} at revision {revision} has no .safetensors weights here: either a download "
+            "was cut short (load it once online), or the repository holds only pickle files, which "
+            "embedlib does not read because they can run code; convert them once where torch is: "
+            f'SentenceTransformer("{repo}").save_pretrained("FOLDER"), then give FOLDER'
+        )
+    return ModelFolder(name=name, path=snapshot, revision=revision)

@@ -1,0 +1,163 @@
+"""JSON files of a model folder, read key by key with the type each key must have.
+
+Every complaint names the file, the key and the value it found, so that a user can open the file and
+see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from embedlib.errors import ModelUnsupportedError
+
+T = TypeVar("T")
+
+
+class Required:
+    """Marks a key without a default."""
+
+
+REQUIRED: Final = Required()
+
+
+def quote(value: object) -> str:
+    """Return a value as a message shows it: short, and on one line."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def load_json(path: Path, folder: Path) -> Any:
+    """Return the parsed content of a JSON file.
+
+    Args:
+        path: the file.
+        folder: the model folder; messages name the file relative to it.
+
+    Raises:
+        ModelUnsupportedError: the file cannot be read or is not JSON.
+    """
+    name = path.relative_to(folder).as_posix()
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelUnsupportedError(f"{name}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelUnsupportedError(f"{name}: is not valid JSON: {error}") from error
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """One JSON object and the name messages give it."""
+
+    name: str
+    """Path in the model folder, and the key of a nested object: `config.json: rope_scaling`."""
+    values: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: Path, folder: Path) -> JsonObject:
+        """Read a file whose top level is an object; one that does not exist is an empty object."""
+        name = path.relative_to(folder).as_posix()
+        if not path.is_file():
+            return cls(name, {})
+        content = load_json(path, folder)
+        if not isinstance(content, dict):
+            raise ModelUnsupportedError(f"{name}: holds {quote(content)}; an object is expected")
+        return cls(name, content)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the key is there and not null."""
+        return self.values.get(key) is not None
+
+    def refuse(self, key: str, accepted: str) -> ModelUnsupportedError:
+        """Return the error for a key whose value is not implemented."""
+        if key not in self.values:
+            return ModelUnsupportedError(f"{self.name}: {key} is missing; accepted: {accepted}")
+        found = quote(self.values[key])
+        return ModelUnsupportedError(
+            f"{self.name}: {key} = {found} is not supported; accepted: {accepted}"
+        )
+
+    def check_keys(self, known: Collection[str]) -> None:
+        """Refuse every key that is not known: it could change the vectors."""
+        for key, value in self.values.items():
+            if key not in known:
+                raise ModelUnsupportedError(
+                    f"{self.name}: {key} = {quote(value)} is not a known key; "
+                    "it may change the vectors, so the model is refused"
+                )
+
+    def check_fixed(self, key: str, accepted: Collection[object]) -> None:
+        """Refuse a key that is there with any value but the accepted ones."""
+        if key in self.values and self.values[key] not in accepted:
+            raise self.refuse(key, ", ".join(quote(value) for value in accepted))
+
+    def optional_integer(
+        self, key: str, default: int | Required | None, minimum: int = 0
+    ) -> int | None:
+        """Return an integer or None: `default` where the key is missing, None where it is null."""
+        if key not in self.values and not isinstance(default, Required):
+            return default
+        value = self.values.get(key)
+        if value is None and key in self.values:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self.refuse(key, f"an integer of at least {minimum}")
+        return value
+
+    def integer(self, key: str, default: int | Required = REQUIRED, minimum: int = 1) -> int:
+        """Return an integer; null is refused."""
+        value = self.optional_integer(key, default, minimum)
+        if value is None:
+            raise self.refuse(key, f"an integer of at least {minimum}")
+        return value
+
+    def number(self, key: str, default: float | Required = REQUIRED) -> float:
+        """Return a positive number; null counts as missing."""
+        value = self.values.get(key)
+        if value is None and not isinstance(default, Required):
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self.refuse(key, "a positive number")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """Return a positive number, or None where the key is missing or null."""
+        return self.number(key) if key in self else None
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """Return a boolean; null counts as missing."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true, false")
+        return value
+
+    def text(self, key: str) -> str | None:
+        """Return a string, or None where the key is missing or null."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.refuse(key, "a string")
+        return value
+
+    def choice(self, key: str, accepted: Mapping[str, T], default: str | None = None) -> T:
+        """Return what `accepted` says for the string under a key; null counts as missing."""
+        value = self.values.get(key)
+        if value is None and default is not None:
+            value = default
+        if not isinstance(value, str) or value not in accepted:
+            raise self.refuse(key, ", ".join(accepted))
+        return accepted[value]
+
+    def child(self, key: str) -> JsonObject:
+        """Return the object under a key; empty where the key is missing or null."""
+        value = self.values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            raise self.refuse(key, "an object")
+        return JsonObject(f"{self.name}: {key}", value)

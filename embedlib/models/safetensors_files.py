@@ -1,0 +1,120 @@
+"""Safetensors files as memory-mapped arrays, read without copying.
+
+Source: the layout is that of https://github.com/huggingface/safetensors#format: 8 bytes with the
+length of a JSON header, the header, then the tensors, all little-endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from embedlib.errors import ModelWeightsError
+
+STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""Name in the header to the numpy type of the stored bytes; numpy has no bfloat16."""
+
+HEADER_LENGTH_BYTES: Final = 8
+READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where one tensor lies, known without reading it."""
+
+    path: Path
+    file: str
+    """The file as messages name it."""
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """First byte in the file."""
+
+    def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the tensor as float32, a view where it is stored so.
+
+        Args:
+            data: uint8[file size], the mapped file.
+        """
+        kind = np.dtype(STORED_DTYPES[self.dtype])
+        num_bytes = int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize
+        stored = data[self.start : self.start + num_bytes].view(kind).reshape(self.shape)
+        if self.dtype == "BF16":
+            # bfloat16 is the upper half of a float32.
+            return (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored.astype(np.float32, copy=False)
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """Return a file's bytes, mapped copy-on-write: uint8[file size].
+
+    Writable only in name, since some libraries share no other memory; the file never changes.
+    """
+    return np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
+
+
+def list_tensors(path: Path, file: str) -> dict[str, StoredTensor]:
+    """Return what a file holds, by name, after checking that the file is whole.
+
+    Args:
+        path: a `.safetensors` file.
+        file: how messages name it.
+
+    Raises:
+        ModelWeightsError: the file is missing, cut short or not safetensors.
+    """
+    try:
+        # Checks the header, every offset and the length of the file.
+        with safe_open(path, framework="numpy"):
+            pass
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
+            header = json.loads(stream.read(length))
+    except FileNotFoundError as error:
+        raise ModelWeightsError(f"{file}: there is no such file") from error
+    except (OSError, SafetensorError) as error:
+        raise ModelWeightsError(f"{file}: is damaged ({error}); fetch it again") from error
+    first = HEADER_LENGTH_BYTES + length
+    return {
+        name: StoredTensor(
+            path, file, entry["dtype"], tuple(entry["shape"]), first + entry["data_offsets"][0]
+        )
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """Return a digest of the content of files: 32 hexadecimal digits.
+
+    The same bytes give the same digest whether they lie in a plain folder or in the hub's cache,
+    where a file is a link to a blob that is named by its SHA-256 and need not be read.
+    """
+    total = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        total.update(_sha256(path))
+    return total.hexdigest()
+
+
+def _sha256(path: Path) -> bytes:
+    target = path.resolve()
+    if (
+        path.is_symlink()
+        and target.parent.name == "blobs"
+        and re.fullmatch("[0-9a-f]{64}", target.name)
+    ):
+        return bytes.fromhex(target.name)
+    content = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(READ_BYTES):
+            content.update(chunk)
+    return content.digest()

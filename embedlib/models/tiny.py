@@ -1,0 +1,156 @@
+"""Tiny models on disk, complete and always the same, for tests without downloads.
+
+Each variant is a model folder as sentence-transformers would save it. The weights come from a
+generator of our own, so that they never change with the version of a library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.models.families import FAMILIES
+from embedlib.models.files import read_model_files
+from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.tiny_tokenizers import build_tokenizer
+from embedlib.models.tiny_variants import VARIANTS, TinyVariant
+from embedlib.models.weights import MODULE_TENSORS, encoder_shapes, module_shapes, tensor_name
+
+Array = NDArray[np.float32]
+
+
+def write_tiny_model(folder: Path, variant: str) -> Path:
+    """Write a model folder and return it.
+
+    Args:
+        folder: where to write; made if need be.
+        variant: a key of `tiny_variants.VARIANTS`.
+    """
+    row = VARIANTS[variant]
+    transformer = folder / row.transformer_path
+    transformer.mkdir(parents=True, exist_ok=True)
+    tokenizer, special = build_tokenizer(row.tokenizer)
+    tokenizer.save(str(transformer / "tokenizer.json"))
+    tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast"} | special
+    _write_json(transformer / "tokenizer_config.json", tokenizer_config | row.tokenizer_config)
+    # A few rows more than tokens, as models round their vocabulary up.
+    vocab_size = tokenizer.get_vocab_size() + 3
+    _write_json(transformer / "config.json", row.config | {"vocab_size": vocab_size})
+    if row.settings is not None:
+        _write_json(transformer / row.settings_name, row.settings)
+    if row.general is not None:
+        _write_json(folder / "config_sentence_transformers.json", row.general)
+    if row.modules:
+        _write_modules(folder, row)
+    _write_weights(folder, variant, row)
+    return folder
+
+
+def _write_modules(folder: Path, row: TinyVariant) -> None:
+    """Write modules.json and the config.json of every module."""
+    entries = [(row.transformer_type, row.transformer_path)]
+    for module in row.modules:
+        entries.append((module.type, module.path))
+        (folder / module.path).mkdir(exist_ok=True)
+        if module.config is not None:
+            _write_json(folder / module.path / "config.json", module.config)
+    listed = [
+        {"idx": position, "name": str(position), "path": path, "type": kind}
+        for position, (kind, path) in enumerate(entries)
+    ]
+    _write_json(folder / "modules.json", listed)
+
+
+def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
+    """Write the weights of the transformer and of the modules."""
+    files = read_model_files(folder)
+    family = FAMILIES[files.spec.encoder.family]
+    arrays = {
+        row.prefix + tensor_name(role, family): _values(variant, role, shape)
+        for role, shape in encoder_shapes(files.spec.encoder).items()
+    }
+    names = list(arrays)
+    if row.num_shards == 1:
+        _write_safetensors(files.transformer_dir / "model.safetensors", arrays, row.dtype)
+    else:
+        table: dict[str, str] = {}
+        for shard in range(row.num_shards):
+            file = f"model-{shard + 1:05}-of-{row.num_shards:05}.safetensors"
+            part = {name: arrays[name] for name in names[shard :: row.num_shards]}
+            _write_safetensors(files.transformer_dir / file, part, row.dtype)
+            table |= dict.fromkeys(part, file)
+        index = {"metadata": {}, "weight_map": table}
+        _write_json(files.transformer_dir / "model.safetensors.index.json", index)
+    for position, module in enumerate(files.spec.modules):
+        if isinstance(module, (Dense, LayerNorm)):
+            stem = MODULE_TENSORS[type(module)]
+            part = {
+                f"{stem}.{leaf}": _values(variant, f"modules.{position}.{leaf}", shape)
+                for leaf, shape in module_shapes(module).items()
+            }
+            _write_safetensors(files.module_dirs[position] / "model.safetensors", part, "F32")
+
+
+def _values(variant: str, role: str, shape: tuple[int, ...]) -> Array:
+    """Return a tensor's values, of a size that keeps every layer in the range where it bends."""
+    noise = uniform(f"{variant}/{role}", shape)
+    if role.endswith(".bias"):
+        return noise * np.float32(0.2)
+    if len(shape) == 1:
+        return 1 + noise * np.float32(0.25)
+    if role in ("tokens", "positions", "token_types"):
+        return noise
+    # Uniform numbers have the variance 1/3; a row of n weights then scales its input by 1.3.
+    return noise * np.float32(1.3 * math.sqrt(3 / shape[1]))
+
+
+def uniform(seed: str, shape: tuple[int, ...]) -> Array:
+    """Return float32[shape], evenly spread over [-1, 1), the same for a seed on every machine."""
+    start = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "little")
+    # 24 bits fit a float32 exactly.
+    top = (splitmix64(start, math.prod(shape)) >> np.uint64(40)).astype(np.float32)
+    return (top / np.float32(2**23) - np.float32(1)).reshape(shape)
+
+
+def splitmix64(start: int, count: int) -> NDArray[np.uint64]:
+    """Return uint64[count]: the first numbers of the generator with the state `start`.
+
+    Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators",
+    OOPSLA 2014; constants as in https://prng.di.unimi.it/splitmix64.c.
+    """
+    steps = np.arange(1, count + 1, dtype=np.uint64)
+    mixed = np.uint64(start) + steps * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _write_safetensors(path: Path, arrays: Mapping[str, Array], dtype: str) -> None:
+    """Write arrays as F32, F16 or BF16; the layout is described in `safetensors_files`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    body = b""
+    for name, array in arrays.items():
+        start = len(body)
+        if dtype == "F16":
+            body += array.astype("<f2").tobytes()
+        elif dtype == "BF16":
+            body += (array.view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
+        else:
+            body += array.astype("<f4").tobytes()
+        offsets = [start, len(body)]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    # Spaces bring the tensors to a multiple of 8 bytes.
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

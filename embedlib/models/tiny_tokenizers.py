@@ -1,0 +1,173 @@
+"""Small tokenizers of each kind, made in code, for the tiny models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+SIGNS: Final = "0123456789.,:;!?'\"()-/é"
+FOREIGN: Final = "你好世界中文日本語שלוםعربي"
+WORDS: Final = (
+    "the", "of", "and", "to", "in", "is", "it", "for", "on", "with", "that", "this", "are", "not",
+    "query", "passage", "search", "text", "word", "words", "vector", "model", "token", "tokens",
+    "data", "base", "river", "runs", "through", "city", "small", "large", "quick", "brown", "fox",
+    "jumps", "over", "lazy", "dog", "hello", "world", "represent", "sentence",
+)  # fmt: skip
+PIECES: Final = ("ing", "ed", "er", "es", "ly", "ion", "al")
+
+
+def build_tokenizer(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
+    """Return a tokenizer and the special tokens for tokenizer_config.json.
+
+    Args:
+        kind: a key of `TOKENIZERS`.
+    """
+    return TOKENIZERS[kind]()
+
+
+def _word_piece(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
+    """[CLS] text [SEP], as BERT has it."""
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    pieces = [*special.values(), *LETTERS, *SIGNS, *FOREIGN, *WORDS]
+    pieces += [f"##{piece}" for piece in (*LETTERS, *SIGNS, *FOREIGN, *PIECES)]
+    vocab = _numbered(pieces)
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = _ends(vocab, "[CLS]", "[SEP]")
+    tokenizer.add_special_tokens(list(special.values()))
+    # Saved models carry such settings; a reader has to clear them.
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=8)
+    return tokenizer, special | {"do_lower_case": lowercase}
+
+
+def _roberta() -> tuple[Tokenizer, dict[str, Any]]:
+    """<s> text </s> over bytes, as RoBERTa has it."""
+    special = {
+        "bos_token": "<s>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+    }
+    tokenizer, vocab = _byte_pairs(list(dict.fromkeys(special.values())))
+    # By position: releases of tokenizers have renamed the arguments.
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"])
+    )
+    return tokenizer, special
+
+
+def _begin() -> tuple[Tokenizer, dict[str, Any]]:
+    """A first token over bytes, as Llama 3 has it."""
+    special = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>"}
+    tokenizer, vocab = _byte_pairs(["<|begin|>", "<|end|>"])
+    tokenizer.post_processor = _ends(vocab, "<|begin|>", None)
+    return tokenizer, special
+
+
+def _end() -> tuple[Tokenizer, dict[str, Any]]:
+    """A last token over bytes, as Qwen3-Embedding has it."""
+    special = {"eos_token": "<|end|>", "pad_token": "<|end|>"}
+    tokenizer, vocab = _byte_pairs(["<|end|>"])
+    tokenizer.post_processor = _ends(vocab, None, "<|end|>")
+    return tokenizer, special
+
+
+def _xlm_roberta() -> tuple[Tokenizer, dict[str, Any]]:
+    """<s> text </s> over SentencePiece, as XLM-RoBERTa has it."""
+    special = {
+        "bos_token": "<s>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+    }
+    tokenizer, vocab = _unigram(["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    tokenizer.post_processor = _ends(vocab, "<s>", "</s>")
+    return tokenizer, special
+
+
+def _mistral() -> tuple[Tokenizer, dict[str, Any]]:
+    """<s> text </s> over SentencePiece, as e5-mistral has it."""
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
+    tokenizer, vocab = _unigram(["<unk>", "<s>", "</s>"], [])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.post_processor = _ends(vocab, "<s>", "</s>")
+    return tokenizer, special | {"add_bos_token": True, "add_eos_token": True}
+
+
+TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] = MappingProxyType(
+    {
+        "bert": lambda: _word_piece(lowercase=True),
+        "bert-cased": lambda: _word_piece(lowercase=False),
+        "roberta": _roberta,
+        "xlm-roberta": _xlm_roberta,
+        "mistral": _mistral,
+        "begin": _begin,
+        "end": _end,
+    }
+)
+"""Every kind there is."""
+
+
+def _byte_pairs(special: list[str]) -> tuple[Tokenizer, dict[str, int]]:
+    """Return byte-level BPE whose merges spell the words, with and without a space before them."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges: dict[tuple[str, str], None] = {}
+    # Earlier merges win, so the space joins its word before the letters join each other.
+    for spelling in (*(f"Ġ{word}" for word in WORDS), *WORDS):
+        for end in range(1, len(spelling)):
+            merges[spelling[:end], spelling[end]] = None
+    merged = list(dict.fromkeys(left + right for left, right in merges))
+    vocab = _numbered([*special, *alphabet, *merged])
+    tokenizer = Tokenizer(models.BPE(vocab, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(special)
+    return tokenizer, vocab
+
+
+def _unigram(first: list[str], last: list[str]) -> tuple[Tokenizer, dict[str, int]]:
+    """Return a SentencePiece-like model: words and letters, longer pieces more likely."""
+    pieces = [*first, "▁", *LETTERS, *LETTERS.upper(), *SIGNS, *FOREIGN, *PIECES]
+    pieces += [f"▁{word}" for word in WORDS]
+    pieces = list(dict.fromkeys(pieces + last))
+    scores = [(piece, 0.0 if piece in first else -8.0 / len(piece)) for piece in pieces]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=first.index("<unk>")))
+    tokenizer.add_special_tokens(first + last)
+    return tokenizer, _numbered(pieces)
+
+
+def _ends(
+    vocab: Mapping[str, int], first: str | None, last: str | None
+) -> processors.TemplateProcessing:
+    """Return the post-processor that puts tokens around a text."""
+    before = [] if first is None else [first]
+    after = [] if last is None else [last]
+    return processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        special_tokens=[(token, vocab[token]) for token in before + after],
+    )
+
+
+def _numbered(pieces: list[str]) -> dict[str, int]:
+    """Return pieces with their ids; a piece that is there twice keeps its first place."""
+    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}

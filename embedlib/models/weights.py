@@ -1,0 +1,267 @@
+"""A model's weights by role: `layers.3.q.weight`, whatever its files call it.
+
+Names, shapes and completeness are checked when the files are opened; a tensor is read when it is
+asked for. Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim,
+K = key/value heads x head_dim:
+
+- `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `embedding_norm.weight/.bias` [H]
+- per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
+  `.down` [H, I], each `.weight` and, where the spec has it, `.bias` [rows]; `.attention_norm` and
+  `.mlp_norm` [H]; `.q_norm.weight` and `.k_norm.weight` [head_dim]
+- `final_norm.weight` [H]
+- per module j of the spec: `modules.{j}.weight` and `.bias`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.families import FAMILIES, Family
+from embedlib.models.files import ModelFiles
+from embedlib.models.json_files import JsonObject
+from embedlib.models.safetensors_files import (
+    STORED_DTYPES,
+    StoredTensor,
+    digest,
+    list_tensors,
+    map_file,
+)
+from embedlib.models.spec import Dense, Encoder, LayerNorm
+
+Shapes = dict[str, tuple[int, ...]]
+
+WEIGHTS_NAME: Final = "model.safetensors"
+INDEX_NAME: Final = "model.safetensors.index.json"
+PICKLE_PATTERNS: Final = ("*.bin", "*.pt", "*.pth")
+MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
+"""What a module calls its only layer."""
+
+
+class Weights(Mapping[str, NDArray[np.float32]]):
+    """Role to array. Arrays of float32 files are views onto the mapped file."""
+
+    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+        """Make the mapping; no tensor is read.
+
+        Args:
+            tensors: role to stored tensor.
+        """
+        self._tensors = dict(tensors)
+        paths = {tensor.path for tensor in self._tensors.values()}
+        self._data = {path: map_file(path) for path in paths}
+
+    def __getitem__(self, role: str) -> NDArray[np.float32]:
+        """Return one tensor; files of another type are converted on every call."""
+        tensor = self._tensors[role]
+        return tensor.read(self._data[tensor.path])
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the roles."""
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        """Return the number of roles."""
+        return len(self._tensors)
+
+
+def load_weights(files: ModelFiles) -> Weights:
+    """Open the weights of a model and check them against its spec.
+
+    Raises:
+        ModelWeightsError: a file is missing, damaged or a pickle; a tensor is missing, left over,
+            or of the wrong shape or type.
+    """
+    family = FAMILIES[files.spec.encoder.family]
+    tensors = _load_encoder(files, family)
+    for position, (module, path) in enumerate(
+        zip(files.spec.modules, files.module_dirs, strict=True)
+    ):
+        if isinstance(module, (Dense, LayerNorm)):
+            tensors |= _load_module(files, position, module, path)
+    return Weights(tensors)
+
+
+def weights_digest(files: ModelFiles) -> str:
+    """Return a digest of everything the weight files hold: 32 hexadecimal digits."""
+    paths = _weight_files(files.transformer_dir, files.folder)
+    for module, path in zip(files.spec.modules, files.module_dirs, strict=True):
+        if isinstance(module, (Dense, LayerNorm)):
+            paths += _weight_files(path, files.folder)
+    return digest(paths)
+
+
+def encoder_shapes(encoder: Encoder) -> Shapes:
+    """Return every role of a transformer and its shape."""
+    hidden = encoder.hidden_size
+    shapes: Shapes = {"tokens": (encoder.vocab_size, hidden)}
+    if encoder.rope is None:
+        shapes["positions"] = (encoder.num_positions, hidden)
+    if encoder.num_token_types:
+        shapes["token_types"] = (encoder.num_token_types, hidden)
+    stem = "final_norm" if encoder.norm_placement == "pre" else "embedding_norm"
+    shapes |= _norm_shapes(stem, encoder)
+    for layer in range(encoder.num_layers):
+        shapes |= {
+            f"layers.{layer}.{role}": shape for role, shape in _layer_shapes(encoder).items()
+        }
+    return shapes
+
+
+def module_shapes(module: Dense | LayerNorm) -> Shapes:
+    """Return the leaves of a module and their shapes."""
+    if isinstance(module, LayerNorm):
+        return {"weight": (module.dim,), "bias": (module.dim,)}
+    shapes: Shapes = {"weight": (module.out_features, module.in_features)}
+    if module.has_bias:
+        shapes["bias"] = (module.out_features,)
+    return shapes
+
+
+def tensor_name(role: str, family: Family) -> str:
+    """Return what a family calls a role, without prefix."""
+    template, layer = role, ""
+    if role.startswith("layers."):
+        _, layer, rest = role.split(".", 2)
+        template = "layers.{i}." + rest
+    name = family.tensors.get(template)
+    if name is None:
+        stem, _, leaf = template.rpartition(".")
+        name = f"{family.tensors[stem]}.{leaf}"
+    return name.replace("{i}", layer)
+
+
+def _layer_shapes(encoder: Encoder) -> Shapes:
+    hidden, inner = encoder.hidden_size, encoder.intermediate_size
+    queries = encoder.num_heads * encoder.head_dim
+    keys = encoder.num_kv_heads * encoder.head_dim
+    linears = {
+        "q": (queries, hidden, encoder.has_qkv_bias),
+        "k": (keys, hidden, encoder.has_qkv_bias),
+        "v": (keys, hidden, encoder.has_qkv_bias),
+        "o": (hidden, queries, encoder.has_output_bias),
+        "up": (inner, hidden, encoder.has_mlp_bias),
+        "down": (hidden, inner, encoder.has_mlp_bias),
+    }
+    if encoder.is_gated:
+        linears["gate"] = linears["up"]
+    shapes: Shapes = {}
+    for stem, (rows, columns, has_bias) in linears.items():
+        shapes[f"{stem}.weight"] = (rows, columns)
+        if has_bias:
+            shapes[f"{stem}.bias"] = (rows,)
+    shapes |= _norm_shapes("attention_norm", encoder) | _norm_shapes("mlp_norm", encoder)
+    if encoder.has_qk_norm:
+        shapes |= {"q_norm.weight": (encoder.head_dim,), "k_norm.weight": (encoder.head_dim,)}
+    return shapes
+
+
+def _norm_shapes(stem: str, encoder: Encoder) -> Shapes:
+    leaves = ("weight", "bias") if encoder.norm == "layer_norm" else ("weight",)
+    return {f"{stem}.{leaf}": (encoder.hidden_size,) for leaf in leaves}
+
+
+def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
+    """Return the transformer's tensors by role."""
+    paths = _weight_files(files.transformer_dir, files.folder)
+    stored = _list_all(paths, files.folder)
+    shapes = encoder_shapes(files.spec.encoder)
+    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+    anchor = tensor_name("tokens", family)
+    prefix = next((prefix for prefix in family.prefixes if prefix + anchor in stored), None)
+    if prefix is None:
+        raise ModelWeightsError(f"{where}: tensor {anchor} is missing")
+    names = {role: prefix + tensor_name(role, family) for role in shapes}
+    return _pick(stored, names, shapes, family.ignored_tensors, where)
+
+
+def _load_module(
+    files: ModelFiles, position: int, module: Dense | LayerNorm, path: Path
+) -> dict[str, StoredTensor]:
+    """Return the tensors of one module behind the transformer, by role."""
+    leaves = module_shapes(module)
+    shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
+    stem = MODULE_TENSORS[type(module)]
+    names = {f"modules.{position}.{leaf}": f"{stem}.{leaf}" for leaf in leaves}
+    paths = _weight_files(path, files.folder)
+    where = paths[0].relative_to(files.folder).as_posix()
+    return _pick(_list_all(paths, files.folder), names, shapes, (), where)
+
+
+def _pick(
+    stored: Mapping[str, StoredTensor],
+    names: Mapping[str, str],
+    shapes: Shapes,
+    ignored: tuple[str, ...],
+    where: str,
+) -> dict[str, StoredTensor]:
+    """Return the named tensors by role; complain of what is missing, wrong or left over."""
+    picked = {}
+    for role, name in names.items():
+        tensor = stored.get(name)
+        if tensor is None:
+            raise ModelWeightsError(f"{where}: tensor {name} {list(shapes[role])} is missing")
+        if tensor.shape != shapes[role]:
+            raise ModelWeightsError(
+                f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; "
+                f"expected: {list(shapes[role])}"
+            )
+        if tensor.dtype not in STORED_DTYPES:
+            raise ModelWeightsError(
+                f"{tensor.file}: tensor {name} has type {tensor.dtype}; "
+                f"accepted: {', '.join(STORED_DTYPES)}"
+            )
+        picked[role] = tensor
+    used = set(names.values())
+    for name, tensor in stored.items():
+        if name not in used and not any(fnmatchcase(name, pattern) for pattern in ignored):
+            raise ModelWeightsError(
+                f"{tensor.file}: tensor {name} {list(tensor.shape)} is left over; "
+                "config.json describes a model without it"
+            )
+    return picked
+
+
+def _list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of all files by name, in the spelling of today."""
+    stored: dict[str, StoredTensor] = {}
+    for path in paths:
+        for name, tensor in list_tensors(path, path.relative_to(folder).as_posix()).items():
+            # Checkpoints converted from TensorFlow name the two vectors of a norm so.
+            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+            modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
+            if modern in stored:
+                raise ModelWeightsError(f"{tensor.file}: tensor {name} is there twice")
+            stored[modern] = tensor
+    return stored
+
+
+def _weight_files(directory: Path, folder: Path) -> list[Path]:
+    """Return the safetensors files of the transformer or of a module, in order of name.
+
+    Raises:
+        ModelWeightsError: there are none.
+    """
+    if (directory / WEIGHTS_NAME).is_file():
+        return [directory / WEIGHTS_NAME]
+    if (directory / INDEX_NAME).is_file():
+        index = JsonObject.load(directory / INDEX_NAME, folder)
+        table = index.child("weight_map")
+        names = sorted({table.text(key) or "" for key in table.values})
+        if not names or any(Path(name).name != name for name in names):
+            raise index.refuse("weight_map", "names of files beside it")
+        return [directory / name for name in names]
+    pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]
+    if pickles:
+        name = pickles[0].relative_to(folder).as_posix()
+        raise ModelWeightsError(
+            f"{name}: is a pickle, which can run code when it is read; convert it where "
+            "you trust it: SentenceTransformer(folder).save_pretrained(new_folder)"
+        )
+    raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")

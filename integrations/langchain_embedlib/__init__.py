@@ -1,0 +1,1 @@
+"""The home of embedlib's LangChain embeddings class; there is nothing in it yet."""

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import Result
+
+import embedlib
+from embedlib.cli import main
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, TEXT_OPTIONS, config_fields
+
+Run = Callable[..., Result]
+CONTEXT = click.Context(main, **main.context_settings)
+COMMANDS = main.list_commands(CONTEXT)
+# Not for a command line: prompts are given per call, and the queue has one caller.
+NOT_OPTIONS = {"prompts", "default_prompt_name", "similarity_fn_name", "max_queued_texts"}
+
+
+def test_the_commands() -> None:
+    assert sorted(COMMANDS) == ["bench", "doctor", "encode", "inspect"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = main.get_command(CONTEXT, name)
+    assert command is not None
+    assert command.help
+    options = [p for p in command.get_params(CONTEXT) if isinstance(p, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_lists_every_command(flag: str, run: Run) -> None:
+    done = run(flag)
+    assert done.exit_code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(name: str, run: Run) -> None:
+    done = run(name, "-h")
+    assert done.exit_code == 0
+    assert f"Usage: main {name}" in done.stdout
+    assert "--debug" in done.stdout
+
+
+def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert embedlib.__version__ in run("--version").stdout
+    # The variable may be set for other reasons; it must not turn every call into --version.
+    monkeypatch.setenv("EMBEDLIB_VERSION", "1")
+    assert "Usage" in run("doctor", "--help").stdout
+
+
+def test_every_config_field_is_an_option_or_left_out_on_purpose() -> None:
+    offered = {*MODEL_OPTIONS, *TEXT_OPTIONS, *ENGINE_OPTIONS}
+    assert offered | NOT_OPTIONS == set(config_fields())
+    assert offered & NOT_OPTIONS == set()
+
+
+def test_an_unknown_command(run: Run) -> None:
+    done = run("embed")
+    assert done.exit_code == 2
+    assert "No such command 'embed'" in done.stderr
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "embedlib", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"embedlib, version {embedlib.__version__}\n")
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    # The reader is gone before anything is written, as with `embedlib ... | head -0`.
+    script = (
+        "import os, sys; reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1);"
+        "from embedlib.cli import main; main(['doctor', '--help'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, timeout=60)
+    assert done.stderr == b""

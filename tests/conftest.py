@@ -1,0 +1,77 @@
+"""Fixtures for every test: tiny model folders, and stored outputs of sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.models.tiny import write_tiny_model
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """What sentence-transformers made of the texts, with one prompt or none."""
+
+    prompt_name: str | None
+    """None: what `encode(texts)` does, which is the default prompt where the model has one."""
+    ids: list[list[int]]
+    num_prompt_tokens: int
+    """Leading tokens of the prompt, as pooling counts them."""
+    vectors: NDArray[np.float32]
+    """float32[N, D]."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The stored outputs of one tiny model; see goldens/make.py and goldens/provenance.json."""
+
+    texts: list[str]
+    cases: list[GoldenCase]
+
+
+def _read_golden(variant: str) -> Golden:
+    texts = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
+    cases = []
+    with np.load(GOLDENS / f"{variant}.npz") as stored:
+        for key in stored.files:
+            if key.partition(".")[0] != "vectors":
+                continue
+            suffix = key[len("vectors") :]
+            ends = np.cumsum(stored[f"lengths{suffix}"])
+            rows = np.split(stored[f"ids{suffix}"], ends[:-1])
+            cases.append(
+                GoldenCase(
+                    prompt_name=suffix[1:] or None,
+                    ids=[row.tolist() for row in rows],
+                    num_prompt_tokens=int(stored[f"num_prompt_tokens{suffix}"]),
+                    vectors=stored[key],
+                )
+            )
+    return Golden(texts, cases)
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], Golden]:
+    """Return a function from a tiny variant to its stored outputs."""
+    return _read_golden
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from a tiny variant to its folder, written once; do not change it."""
+    folders: dict[str, Path] = {}
+
+    def folder(variant: str) -> Path:
+        if variant not in folders:
+            folders[variant] = write_tiny_model(tmp_path_factory.mktemp(variant), variant)
+        return folders[variant]
+
+    return folder

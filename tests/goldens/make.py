@@ -1,0 +1,114 @@
+"""Write the stored outputs of sentence-transformers for every tiny model.
+
+Run by hand, in an environment with the `goldens` dependency group, from the repository's root:
+
+    python tests/goldens/make.py
+
+The tests read the results through `tests/conftest.py` and need neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from embedlib.models.tiny import VARIANTS, write_tiny_model
+
+HERE = Path(__file__).parent
+PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")
+
+
+def load(folder: Path) -> SentenceTransformer:
+    """Load a folder in float32, with the attention that follows the mask to the letter."""
+    options = {"attn_implementation": "eager", "dtype": torch.float32}
+    transformer = folder / "0_Transformer"
+    _, report = AutoModel.from_pretrained(
+        transformer if transformer.is_dir() else folder, output_loading_info=True, **options
+    )
+    unused = {name for name in report["missing_keys"] if "pooler" not in name}
+    unused |= set(report["unexpected_keys"]) | set(report["mismatched_keys"])
+    assert not unused, f"{folder.name}: {sorted(unused)}"
+    return SentenceTransformer(str(folder), device="cpu", model_kwargs=options)
+
+
+def outputs(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> dict:
+    """Return ids, lengths, prompt length and vectors, each text on its own: nothing is padded."""
+    name = prompt_name or model.default_prompt_name
+    prompt = model.prompts.get(name) if name else None
+    ids, num_prompt_tokens = [], 0
+    for text in texts:
+        features = model.preprocess([text], prompt=prompt)
+        assert features["attention_mask"].all()
+        ids.append(features["input_ids"][0].numpy())
+        num_prompt_tokens = features.get("prompt_length", 0)
+    vectors = [model.encode([text], prompt_name=prompt_name)[0] for text in texts]
+    return {
+        "ids": np.concatenate(ids).astype(np.int32),
+        "lengths": np.array([len(row) for row in ids], dtype=np.int32),
+        "num_prompt_tokens": np.int32(num_prompt_tokens),
+        "vectors": np.stack(vectors).astype(np.float32),
+    }
+
+
+def rope_outputs() -> dict[str, np.ndarray]:
+    """Return frequencies and attention factor of every case in rope.json, by its name."""
+    arrays = {}
+    for name, case in json.loads((HERE / "rope.json").read_text()).items():
+        config = LlamaConfig(
+            head_dim=case["head_dim"],
+            max_position_embeddings=case["positions"],
+            rope_parameters={**case["parameters"], "rope_theta": case["theta"]},
+        )
+        rotary = LlamaRotaryEmbedding(config)
+        arrays[name] = rotary.inv_freq.numpy()
+        arrays[f"{name}.attention_factor"] = np.float64(rotary.attention_scaling)
+    return arrays
+
+
+def main() -> None:
+    """Write one file per variant, one for rotary frequencies, and where they come from."""
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    texts = json.loads((HERE / "texts.json").read_text(encoding="utf-8"))
+    for stale in HERE.glob("*.npz"):
+        stale.unlink()
+    for variant in VARIANTS:
+        with tempfile.TemporaryDirectory() as temporary:
+            model = load(write_tiny_model(Path(temporary) / variant, variant))
+            arrays = {}
+            for prompt_name in [
+                None,
+                *sorted(name for name, text in model.prompts.items() if text),
+            ]:
+                for key, array in outputs(model, texts, prompt_name).items():
+                    arrays[f"{key}.{prompt_name}" if prompt_name else key] = array
+        assert all(np.isfinite(array).all() for array in arrays.values()), variant
+        np.savez_compressed(HERE / f"{variant}.npz", **arrays)
+        print(f"{variant}: {arrays['vectors'].shape}, limit {model.max_seq_length}")  # noqa: T201
+    np.savez_compressed(HERE / "rope.npz", **rope_outputs())
+    provenance = {
+        "command": "python tests/goldens/make.py",
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "settings": "float32, attn_implementation=eager, each text on its own",
+    }
+    (HERE / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()

@@ -1,0 +1,310 @@
+"""config.json to an Encoder: what every family says, and everything that is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.config_file import read_encoder
+from embedlib.models.families import FAMILIES, HARMLESS_KEYS
+from embedlib.models.json_files import JsonObject
+from embedlib.models.spec import Encoder, Rope
+from embedlib.models.tiny_variants import VARIANTS
+
+MISSING = object()
+"""As a change: the key is taken out."""
+
+
+def _read(variant: str, **changes: Any) -> Encoder:
+    values = VARIANTS[variant].config | {"vocab_size": 100} | changes
+    values = {key: value for key, value in values.items() if value is not MISSING}
+    return read_encoder(JsonObject("config.json", values))
+
+
+def test_bert() -> None:
+    assert _read("bert") == Encoder(
+        family="bert",
+        vocab_size=100,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=8,
+        intermediate_size=64,
+        activation="gelu",
+        is_gated=False,
+        norm="layer_norm",
+        norm_eps=1e-12,
+        norm_placement="post",
+        num_positions=48,
+        num_token_types=2,
+        windows=(None, None),
+        has_qkv_bias=True,
+        has_output_bias=True,
+        has_mlp_bias=True,
+    )
+
+
+def test_mistral() -> None:
+    assert _read("mistral") == Encoder(
+        family="mistral",
+        vocab_size=100,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        activation="silu",
+        is_gated=True,
+        norm="rms_norm",
+        norm_eps=1e-5,
+        norm_placement="pre",
+        num_positions=64,
+        rope=Rope(theta=10_000.0),
+        is_causal=True,
+        windows=(6, 6),
+        has_qkv_bias=False,
+        has_output_bias=False,
+        has_mlp_bias=False,
+    )
+
+
+@pytest.mark.parametrize("variant", ["roberta", "xlm-roberta"])
+def test_roberta_positions_start_behind_the_padding_id(variant: str) -> None:
+    encoder = _read(variant)
+    assert (encoder.pad_token_id, encoder.position_offset) == (1, 2)
+    assert _read(variant, pad_token_id=MISSING).position_offset == 2
+    assert _read(variant, pad_token_id=0).position_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "biases"),
+    [
+        ("llama", {}, (True, True, True)),
+        ("llama", {"attention_bias": MISSING, "mlp_bias": MISSING}, (False, False, False)),
+        ("llama", {"mlp_bias": False}, (True, True, False)),
+        ("qwen2", {}, (True, False, False)),
+        ("qwen3", {}, (False, False, False)),
+        ("qwen3", {"attention_bias": True}, (True, True, False)),
+    ],
+)
+def test_biases(variant: str, changes: dict[str, Any], biases: tuple[bool, ...]) -> None:
+    encoder = _read(variant, **changes)
+    assert (encoder.has_qkv_bias, encoder.has_output_bias, encoder.has_mlp_bias) == biases
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "windows"),
+    [
+        ("mistral", {"sliding_window": None}, (None, None)),
+        # transformers fills a missing key with 4096.
+        ("mistral", {"sliding_window": MISSING}, (4096, 4096)),
+        ("qwen2", {}, (None, 4, 4)),
+        ("qwen2", {"max_window_layers": 0}, (4, 4, 4)),
+        ("qwen2", {"max_window_layers": MISSING}, (None, None, None)),
+        ("qwen2", {"use_sliding_window": False}, (None, None, None)),
+        ("qwen2", {"use_sliding_window": MISSING}, (None, None, None)),
+        ("qwen2", {"sliding_window": None}, (None, None, None)),
+        (
+            "qwen2",
+            {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            (4, None, 4),
+        ),
+        ("qwen3", {"layer_types": ["full_attention"] * 2, "max_window_layers": 0}, (None, None)),
+    ],
+)
+def test_windows(variant: str, changes: dict[str, Any], windows: tuple[int | None, ...]) -> None:
+    assert _read(variant, **changes).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "heads"),
+    [
+        ("llama", {"num_key_value_heads": MISSING}, (4, 8)),
+        ("llama", {"num_key_value_heads": None, "head_dim": None}, (4, 8)),
+        ("llama", {"head_dim": 16}, (2, 16)),
+        ("qwen2", {"head_dim": 6}, (2, 6)),
+        ("qwen3", {}, (2, 12)),
+        # Qwen3's class has a default of its own, whatever the hidden size is.
+        ("qwen3", {"head_dim": MISSING}, (2, 128)),
+        ("mistral", {"num_key_value_heads": MISSING, "num_attention_heads": 16}, (8, 2)),
+    ],
+)
+def test_heads(variant: str, changes: dict[str, Any], heads: tuple[int, int]) -> None:
+    encoder = _read(variant, **changes)
+    assert (encoder.num_kv_heads, encoder.head_dim) == heads
+
+
+@pytest.mark.parametrize("variant", ["mistral", "llama", "qwen2", "qwen3"])
+def test_a_decoder_is_causal_unless_it_says_otherwise(variant: str) -> None:
+    assert _read(variant).is_causal
+    assert not _read(variant, is_causal=False).is_causal
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh"), ("swish", "silu")],
+)
+def test_names_of_activations(name: str, activation: str) -> None:
+    assert _read("bert", hidden_act=name).activation == activation
+
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+LLAMA3_ROPE = Rope(kind="llama3", theta=500.0, factor=8.0, original_max_positions=16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rope"),
+    [
+        ({"rope_parameters": MISSING}, Rope(theta=10_000.0)),
+        ({"rope_parameters": None, "rope_theta": 5}, Rope(theta=5.0)),
+        ({"rope_parameters": {"rope_theta": 7.0}, "rope_theta": 5}, Rope(theta=7.0)),
+        (
+            {
+                "rope_parameters": MISSING,
+                "rope_theta": 500.0,
+                "rope_scaling": LLAMA3 | {"type": "llama3"},
+            },
+            LLAMA3_ROPE,
+        ),
+        (
+            {"rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500.0}},
+            LLAMA3_ROPE,
+        ),
+        (
+            # The outer key wins, as in transformers.
+            {
+                "rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500.0},
+                "original_max_position_embeddings": 8,
+            },
+            Rope(kind="llama3", theta=500.0, factor=8.0, original_max_positions=8),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4}},
+            Rope(kind="yarn", factor=4.0, original_max_positions=64),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            Rope(kind="linear", factor=2.0, original_max_positions=64),
+        ),
+    ],
+)
+def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], rope: Rope) -> None:
+    assert _read("llama", **changes).rope == rope
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "message"),
+    [
+        (
+            "bert",
+            {"model_type": "albert"},
+            'model_type = "albert" is not supported; accepted: bert',
+        ),
+        ("bert", {"model_type": MISSING}, "model_type is missing"),
+        ("bert", {"hidden_act": "foo"}, 'hidden_act = "foo" is not supported; accepted: gelu'),
+        ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "rela'),
+        ("bert", {"is_decoder": True}, "is_decoder = true"),
+        ("bert", {"is_causal": True}, "is_causal = true"),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention = true"),
+        (
+            "bert",
+            {"hidden_size": "32"},
+            'hidden_size = "32" is not supported; accepted: an integer',
+        ),
+        ("bert", {"hidden_size": 30}, "num_attention_heads = 4 .* divisor of hidden_size = 30"),
+        ("bert", {"hidden_size": True}, "hidden_size = true"),
+        ("bert", {"num_hidden_layers": 0}, "num_hidden_layers = 0"),
+        ("bert", {"vocab_size": MISSING}, "vocab_size is missing"),
+        ("bert", {"layer_norm_eps": -1}, "layer_norm_eps = -1"),
+        ("bert", {"rope_theta": 1.0}, "rope_theta = 1.0 is not a known key"),
+        ("bert", {"quantization_config": {"bits": 4}}, "quantization_config = .*bits"),
+        ("bert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*own.Model"),
+        ("bert", {"auto_map": "own.Model"}, "auto_map = .*own.Model.*an object"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id = null"),
+        ("llama", {"sliding_window": 8}, "sliding_window = 8"),
+        ("llama", {"layer_types": ["full_attention"] * 2}, "layer_types = "),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads = 3 .* divisor"),
+        ("llama", {"head_dim": 7}, "head_dim = 7 .* even"),
+        ("llama", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not a known"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ("llama", {"attention_bias": "yes"}, 'attention_bias = "yes"'),
+        ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
+        ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types = "),
+        ("mistral", {"use_sliding_window": False}, "use_sliding_window = false is not a known"),
+        ("mistral", {"attention_bias": True}, "attention_bias = true"),
+        ("mistral", {"sliding_window": 0}, "sliding_window = 0"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types = .* 3 times"),
+        ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types = "),
+        (
+            "qwen2",
+            {"layer_types": ["sliding_attention"] * 3, "use_sliding_window": False},
+            "layer_types = ",
+        ),
+        ("qwen2", {"attention_bias": False}, "attention_bias = false"),
+    ],
+)
+def test_refusals_name_file_key_and_value(
+    variant: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelUnsupportedError, match=f"^config.json: {message}"):
+        _read(variant, **changes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rope_type": "longrope", "factor": 2.0}, 'rope_type = "longrope"'),
+        ({"type": "su", "factor": 2.0}, 'type = "su" is not supported; accepted: default, linear'),
+        ({"rope_type": "linear"}, "factor is missing"),
+        ({"rope_type": "linear", "factor": 0}, "factor = 0"),
+        ({"rope_type": "default", "factor": 2.0}, "factor = 2.0 is not a known key"),
+        ({"rope_type": "yarn", "factor": 2.0, "low_freq_factor": 1.0}, "low_freq_factor = 1.0 is"),
+        ({"rope_type": "llama3", "factor": 2.0}, "low_freq_factor is missing"),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor = 0.25"),
+        ({"full_attention": {"rope_type": "default"}}, "full_attention = .* is not a known key"),
+    ],
+)
+def test_refusals_of_rope(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelUnsupportedError, match=f"^config.json: rope_parameters: {message}"):
+        _read("llama", rope_parameters=parameters)
+
+
+def test_two_spellings_of_rope_at_once_are_refused() -> None:
+    with pytest.raises(ModelUnsupportedError, match=r"^config.json: rope_scaling = .*either"):
+        _read("llama", rope_scaling={"type": "linear", "factor": 2.0})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_harmless_keys_change_nothing(variant: str) -> None:
+    changes: dict[str, Any] = dict.fromkeys(HARMLESS_KEYS - VARIANTS[variant].config.keys(), None)
+    changes |= {
+        "torch_dtype": "bfloat16",
+        "transformers_version": "9.9",
+        "id2label": {"0": "LABEL_0"},
+        "auto_map": {"AutoTokenizer": ["own.Tokenizer", None]},
+    }
+    assert _read(variant, **changes) == _read(variant)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    st.sampled_from(sorted(VARIANTS)), st.text(min_size=1), st.none() | st.integers() | st.text()
+)
+def test_a_key_nobody_knows_is_refused(variant: str, key: str, value: object) -> None:
+    with pytest.raises(ModelUnsupportedError, match="is not a known key"):
+        _read(variant, **{f"x-{key}": value})
+
+
+def test_every_family_has_a_tiny_variant() -> None:
+    assert {row.config["model_type"] for row in VARIANTS.values()} == set(FAMILIES)

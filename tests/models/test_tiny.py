@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embedlib.models.files import read_model_files
+from embedlib.models.tiny import splitmix64, uniform, write_tiny_model
+from embedlib.models.tiny_variants import VARIANTS
+from embedlib.models.weights import weights_digest
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+
+
+def test_splitmix64_gives_the_published_sequence() -> None:
+    # Source: the first outputs of https://prng.di.unimi.it/splitmix64.c from the state 0.
+    assert splitmix64(0, 3).tolist() == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
+
+
+def test_uniform_is_spread_evenly_and_depends_on_the_seed() -> None:
+    values = uniform("seed", (100, 100))
+    assert values.dtype == np.float32
+    assert values.min() >= -1
+    assert values.max() < 1
+    assert abs(float(values.mean())) < 0.02
+    assert float(values.var()) == pytest.approx(1 / 3, abs=0.01)
+    assert not np.array_equal(values, uniform("other seed", (100, 100)))
+
+
+def test_the_same_variant_is_the_same_model(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        write_tiny_model(folder, "mistral")
+    names = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
+    digests = {weights_digest(read_model_files(folder)) for folder in (first, second)}
+    # The stored outputs were made with these weights.
+    assert digests == {"d30e4c70863be87e2e7d116e4b6d0bde"}
+
+
+def test_every_variant_has_stored_outputs_and_every_output_a_variant() -> None:
+    stored = {path.stem for path in GOLDENS.glob("*.npz")} - {"rope"}
+    assert stored == set(VARIANTS)

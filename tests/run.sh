@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Runs the tests in their own virtual environment, .venv-tests. Arguments go to pytest:
+#   bash tests/run.sh tests/cli -k encode
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source .ci/venv.sh
+
+make_venv .venv-tests test
+exec .venv-tests/bin/python -m pytest "$@"

@@ -1,0 +1,176 @@
+"""The house's order: who may import whom, and what may not be loaded before it is used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "embedlib"
+
+# What each part may import of the others. A part may always import itself, except that engines are
+# parts of their own. Both cells of a row are prefixes of module names, without "embedlib.".
+LOW = {"errors", "config"}
+MODELS = LOW | {"models"}
+COMPUTE = MODELS | {"batching", "engines", "similarity"}
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "models": LOW,
+    "batching": MODELS | {"engines.base"},
+    "similarity": MODELS,
+    "engines.base": LOW,
+    "engines": MODELS | {"engines.base"},
+    "engines.select": MODELS | {"engines"},
+    "embedder": COMPUTE | {"fidelity"},
+    "fidelity": COMPUTE,
+    "testing": COMPUTE | {"embedder", "fidelity"},
+    "index": COMPUTE | {"embedder", "fidelity"},
+    "bench": COMPUTE | {"embedder", "fidelity", "testing"},
+    "cli": COMPUTE | {"", "embedder", "fidelity", "index", "bench"},
+    "__main__": {"cli"},
+    "": COMPUTE | {"embedder", "fidelity"},
+}
+
+# Slow to import, or not installed: loaded inside the function that needs them.
+HEAVY = {
+    *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
+    *("huggingface_hub", "qdrant_client", "psycopg", "langchain_core", "ray"),
+}
+# An engine's own modules are loaded only when that engine was chosen.
+AT_HOME = {
+    "engines.openvino": {"openvino"},
+    "engines.cuda": {"torch", "triton"},
+    "engines.tensorrt_llm": {"torch", "tensorrt_llm"},
+}
+
+
+def module_name(path: Path) -> str:
+    """Name of a module without "embedlib."; the package itself is ""."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_in(module: str, part: str) -> bool:
+    return module == part or (part != "" and module.startswith(f"{part}."))
+
+
+def part_of(module: str) -> str:
+    """The longest row of the table that the module belongs to."""
+    rows = [row for row in MAY_IMPORT if is_in(module, row)]
+    assert rows, f"embedlib.{module} belongs to no part of the house: add it to MAY_IMPORT"
+    return max(rows, key=len)
+
+
+def own_part(module: str) -> str:
+    # Engines do not import one another: each one's home is its own folder.
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "engines" else parts[0]
+
+
+def imports(node: ast.AST, *, is_loaded: bool = True) -> Iterator[tuple[str, bool]]:
+    """Yield (module, whether importing the file loads it) of every import below `node`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, is_loaded) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            for alias in child.names:
+                # "from embedlib.models import hub" means embedlib.models.hub if that is a module.
+                inner = f"{child.module}.{alias.name}"
+                file = ROOT / inner.replace(".", "/")
+                is_module = file.is_dir() or file.with_suffix(".py").is_file()
+                yield (inner if is_module else child.module or ""), is_loaded
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            yield from imports(ast.Module(child.body, []), is_loaded=False)
+            yield from imports(ast.Module(child.orelse, []), is_loaded=is_loaded)
+        else:
+            is_function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+            yield from imports(child, is_loaded=is_loaded and not is_function)
+
+
+def violations(module: str, source: str) -> list[str]:
+    found = []
+    allowed = MAY_IMPORT[part_of(module)]
+    home = {name for part, names in AT_HOME.items() if is_in(module, part) for name in names}
+    for name, is_loaded in imports(ast.parse(source)):
+        top, _, inner = name.partition(".")
+        if top == "embedlib":
+            if not is_in(inner, own_part(module)) and not any(is_in(inner, a) for a in allowed):
+                found.append(f"embedlib.{module} imports {name}")
+        elif top in INTEGRATIONS:
+            found.append(f"embedlib.{module} imports the integration {name}")
+        elif is_loaded and top in HEAVY - home:
+            found.append(f"embedlib.{module} loads {name} when it is imported")
+    return found
+
+
+INTEGRATIONS = {path.parent.name for path in (ROOT / "integrations").glob("*/__init__.py")}
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way(module: str) -> None:
+    assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("errors", "import embedlib.config"),
+        ("models.hub", "from embedlib.engines.base import Batch"),
+        ("models.hub", "import huggingface_hub"),
+        ("models.hub", "class A:\n    import torch"),
+        ("models.hub", "try:\n    import torch\nexcept ImportError:\n    pass"),
+        ("batching.manager", "from embedlib.engines import select"),
+        ("batching.manager", "def f():\n    from embedlib.engines.openvino import engine"),
+        ("engines.cuda.engine", "from embedlib.engines.openvino.graph import lower"),
+        ("engines.cuda.engine", "import openvino"),
+        ("engines.openvino.engine", "from embedlib.batching import scheduler"),
+        ("engines.base", "from embedlib.engines.select import choose_engine"),
+        ("embedder", "from embedlib.cli import main"),
+        ("index.pipeline", "def f():\n    import langchain_embedlib"),
+        ("config", "from embedlib import Embedder"),
+    ],
+)
+def test_the_rule_sees_a_wrong_import(module: str, source: str) -> None:
+    assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("models.hub", "def f():\n    import huggingface_hub"),
+        ("models.hub", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("models.hub", "from embedlib.models import spec"),
+        ("batching.manager", "from embedlib.engines.base import Batch"),
+        ("engines.openvino.engine", "import openvino"),
+        ("engines.select", "def f():\n    from embedlib.engines.openvino import engine"),
+    ],
+)
+def test_the_rule_accepts_a_right_import(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import embedlib",
+        "from embedlib import Embedder",
+        "from embedlib.cli import main; main(['--help'], standalone_mode=False)",
+        "from embedlib.cli import main; main(['encode', '--help'], standalone_mode=False)",
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_used(code: str) -> None:
+    script = f"{code}\nimport sys\nprint('loaded:', *(m.partition('.')[0] for m in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stdout.splitlines()[-1].removeprefix("loaded: ").split())
+    assert "embedlib" in loaded
+    assert loaded & HEAVY == set()
