@@ -1,4 +1,4 @@
-"""Text embeddings in your own process, at the speed of the chip, straight into your vector database.
+"""Text embeddings in your own process, at the speed of the chip, into your vector database.
 
 from embedlib import Embedder
 

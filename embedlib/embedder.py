@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
@@ -26,8 +25,10 @@ from embedlib.batching.tokenizer import describe_truncated
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, InputError, TruncationWarning
+from embedlib.loading import LoadedModel, check_length, load_model, num_positions
 from embedlib.models.prompts import Prompts, Task
 from embedlib.models.spec import ModelSpec
+from embedlib.progress import Progress
 from embedlib.similarity import normalize, similarity
 
 Vectors = NDArray[np.float32]
@@ -37,14 +38,7 @@ MAX_QUERY_TEXTS = 16
 
 STREAM_JOB_TEXTS = 512
 STREAM_JOBS = 8
-"""`encode_stream` reads this many jobs of this many texts ahead: several windows of the scheduler."""
-
-PROGRESS_SECONDS = 0.1
-"""How often a progress bar looks."""
-
-PROGRESS_DELAY_SECONDS = 2.0
-"""Work shorter than this shows no bar unless one is asked for."""
-
+"""`encode_stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,35 +89,13 @@ class Embedder:
             ModelWeightsError: the weights do not fit the model's configuration.
             EngineUnavailableError: the engine's library or device is missing.
         """
-        from embedlib.engines.select import choose_engine, make_engine
-        from embedlib.models.files import read_model_files
-        from embedlib.models.fingerprint import fingerprint
-        from embedlib.models.hub import resolve
-        from embedlib.models.tokenizer_files import load_tokenizer
-
         config = _one_config(config, options)
-        choice = choose_engine(config)
-        folder = resolve(
-            model_name_or_path,
-            revision=config.revision,
-            token=config.token,
-            cache_folder=config.cache_folder,
-            local_files_only=config.local_files_only,
-        )
-        files = read_model_files(folder.path)
-        files = replace(files, spec=_limit_length(files.spec, config.max_seq_tokens))
         if trust_remote_code:
             warnings.warn(
                 "trust_remote_code is ignored: embedlib never runs code from a model folder",
                 stacklevel=2,
             )
-        self._start(
-            files.spec,
-            load_tokenizer(files),
-            make_engine(choice, files, config),
-            config,
-            lambda: fingerprint(files, folder.revision, "float32"),
-        )
+        self._start(load_model(model_name_or_path, config), config)
 
     @classmethod
     def from_engine(
@@ -139,25 +111,21 @@ class Embedder:
 
         The Embedder owns the engine from then on and closes it.
         """
+        model = LoadedModel(
+            spec=spec, tokenizer=tokenizer, engine=engine, fingerprint=lambda _: fingerprint
+        )
         embedder = cls.__new__(cls)
-        embedder._start(spec, tokenizer, engine, config or Config(), lambda: fingerprint)
+        embedder._start(model, config or Config())
         return embedder
 
-    def _start(
-        self,
-        spec: ModelSpec,
-        tokenizer: tokenizers.Tokenizer,
-        engine: Engine,
-        config: Config,
-        fingerprint: Callable[[], str],
-    ) -> None:
-        self.spec = spec
+    def _start(self, model: LoadedModel, config: Config) -> None:
+        self.spec = model.spec
         self.config = config
-        self.prompts = Prompts(spec, config)
-        self._truncate_dim = config.truncate_dim or spec.truncate_dim
+        self.prompts = Prompts(model.spec, config)
+        self._truncate_dim = config.truncate_dim or model.spec.truncate_dim
         self._check_dim(self._truncate_dim)
-        self._fingerprint = fingerprint
-        self._pipeline = Pipeline(engine, spec, tokenizer, config)
+        self._fingerprint = model.fingerprint
+        self._pipeline = Pipeline(model.engine, model.spec, model.tokenizer, config)
         # Runs when the Embedder is collected and at the end of the program, whichever comes first.
         self._finalizer = weakref.finalize(self, self._pipeline.close)
 
@@ -223,7 +191,7 @@ class Embedder:
             truncate_dim,
         )
         job = self._pipeline.open_job(len(call.texts), call.lane)
-        with _Progress(job, show_progress_bar) as progress:
+        with Progress(job, show_progress_bar) as progress:
             self._pipeline.feed(job, call.texts, call.prompt, progress.update)
             vectors = call.finish(progress.wait())
         self._warn_truncated(job.truncated, stacklevel=3 if task is None else 4)
@@ -381,8 +349,8 @@ class Embedder:
     def _warn_truncated(self, truncated: Sequence[tuple[int, int]], stacklevel: int) -> None:
         if truncated and self.config.on_truncate == "warn":
             warnings.warn(
-                f"{describe_truncated(truncated)} and was cut at {self.max_seq_length} tokens; "
-                'split it, or pass on_truncate="ignore" or "error" to the Embedder',
+                f"{describe_truncated(truncated)}, cut at {self.max_seq_length} tokens; "
+                'split long texts, or pass on_truncate="ignore" or "error" to the Embedder',
                 TruncationWarning,
                 stacklevel=stacklevel,
             )
@@ -396,10 +364,10 @@ class Embedder:
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_tokens: int) -> None:
-        limit = _longest(self.spec)
+        limit = num_positions(self.spec)
         if self.spec.encoder.rope is not None:
             limit = self.spec.max_seq_tokens  # the engine was built for these positions
-        _check_length(max_seq_tokens, limit, self._pipeline.tokenizer.num_special_tokens)
+        check_length(max_seq_tokens, limit, self._pipeline.tokenizer.num_special_tokens)
         self._pipeline.tokenizer.max_seq_tokens = max_seq_tokens
 
     def get_embedding_dimension(self) -> int:
@@ -426,8 +394,16 @@ class Embedder:
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the vectors may change; store it beside them. Computed when asked for."""
-        return self._fingerprint()
+        """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
+        return self._fingerprint(
+            {
+                "precision": "float32",
+                "prompts": self.prompts.by_name,
+                "default_prompt_name": self.prompts.default_name,
+                "max_seq_length": self.max_seq_length,
+                "truncate_dim": self._truncate_dim,
+            }
+        )
 
     def task_prompt_name(self, task: Task) -> str | None:
         """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
@@ -479,65 +455,12 @@ class _Call:
         return vectors[0] if self.is_single else vectors
 
 
-class _Progress:
-    """Waits for a job, with a progress bar where one is wanted."""
-
-    def __init__(self, job: Job, show: bool | None) -> None:
-        self._job = job
-        self._bar: Any = None
-        if show or (show is None and job.lane is Lane.BULK and sys.stderr.isatty()):
-            from tqdm import tqdm
-
-            delay = 0.0 if show else PROGRESS_DELAY_SECONDS
-            self._bar = tqdm(total=job.num_texts, unit="text", desc="Encoding", delay=delay)
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._job.future.cancel()  # left early, by Ctrl-C say: nobody waits any more
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self) -> None:
-        """Move the bar to where the job is."""
-        if self._bar is not None:
-            self._bar.update(self._job.num_done - self._bar.n)
-
-    def wait(self) -> Vectors:
-        """Return the job's vectors."""
-        while self._bar is not None and not self._job.is_over:
-            wait([self._job.future], timeout=PROGRESS_SECONDS)
-            self.update()
-        return self._job.future.result()
-
-
 def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
     if config is None:
         return Config.from_options(options)
     if options:
         raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
     return config
-
-
-def _longest(spec: ModelSpec) -> int:
-    """Tokens the model has positions for."""
-    return spec.encoder.num_positions - spec.encoder.position_offset
-
-
-def _limit_length(spec: ModelSpec, max_seq_tokens: int | None) -> ModelSpec:
-    """The spec with the caller's length limit."""
-    if max_seq_tokens is None:
-        return spec
-    _check_length(max_seq_tokens, _longest(spec), 0)
-    return replace(spec, max_seq_tokens=max_seq_tokens, max_seq_tokens_source="max_seq_tokens")
-
-
-def _check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
-    if not num_special_tokens < max_seq_tokens <= limit:
-        raise ConfigError(
-            f"max_seq_length = {max_seq_tokens}; this model allows {num_special_tokens + 1} to {limit}"
-        )
 
 
 def _check_only(name: str, value: object, *allowed: object) -> None:

@@ -13,7 +13,7 @@
     │   ├── EngineUnsupportedError           this engine cannot run this model
     │   ├── EngineBuildError                 lowering or compiling failed
     │   └── EngineRunError                   a batch failed
-    │       └── EngineOutOfMemoryError       a batch did not fit; larger batches are split and retried
+    │       └── EngineOutOfMemoryError       a batch did not fit, even when split
     ├── QueueFullError                       more queries wait than `max_queued_texts`
     ├── EmbedderClosedError                  the embedder was closed, or belongs to another process
     ├── SourceError                          texts could not be read

@@ -23,4 +23,6 @@ if actual != EXPECTED:
     sys.exit(f"{weights}: sha256 is {actual}, expected {EXPECTED}")
 PYTHON
 
+# In a log, a line of progress now and then is enough.
+[[ -t 2 ]] || export TQDM_MININTERVAL=5
 exec "$venv/bin/python" examples/quickstart.py

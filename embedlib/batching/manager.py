@@ -1,7 +1,7 @@
 """The batch manager: one thread that keeps the engine busy and gives every job its rows.
 
-It alone owns the scheduler and talks to the engine. New sequences and finished batches arrive in the
-same inbox, so it waits in one place and never polls.
+It alone owns the scheduler and talks to the engine. New sequences and finished batches arrive in
+the same inbox, so it waits in one place and never polls.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ This is what an Embedder holds. It is safe to call from any number of threads an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from time import perf_counter
 
 import tokenizers
@@ -37,7 +38,7 @@ class Pipeline:
         self._meter = Meter(clock)
         self.tokenizer = Tokenizer(
             tokenizer,
-            spec.max_seq_tokens if config.max_seq_tokens is None else config.max_seq_tokens,
+            spec.max_seq_tokens,
             on_truncate=config.on_truncate,
             excludes_prompt=not spec.pooling.include_prompt,
             meter=self._meter,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,17 +50,13 @@ class Job:
         self._vectors[rows] = vectors
         self.num_done += len(rows)
         if self.num_done == self.num_texts:
-            try:
+            with suppress(InvalidStateError):  # cancelled or failed meanwhile
                 self.future.set_result(self._vectors)
-            except InvalidStateError:
-                pass  # cancelled or failed meanwhile
 
     def fail(self, error: BaseException) -> None:
         """Give the waiting caller this error, unless it has an answer already."""
-        try:
+        with suppress(InvalidStateError):  # the first error is the one that is told
             self.future.set_exception(error)
-        except InvalidStateError:
-            pass  # the first error is the one that is told
 
 
 @dataclass(eq=False)
@@ -105,7 +102,8 @@ def deliver(sequences: Items[Sequence], vectors: Vectors) -> None:
 
 
 def _not_finite(sequence: Sequence) -> EngineRunError:
+    row = sequence.job.first_row + sequence.row
     return EngineRunError(
-        f"the vector of text {sequence.job.first_row + sequence.row} ({sequence.num_tokens} tokens) is not finite; "
+        f"the vector of text {row} ({sequence.num_tokens} tokens) is not finite; "
         "the weights or the precision do not fit this text, no vector was returned"
     )

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 class Stats:
     """Totals since the Embedder was made.
 
-    Times are sums: over texts for `queue_ms`, over micro-batches for `tokenize_ms`, over batches for
-    `engine_ms`, which therefore passes the wall clock when batches run side by side.
+    Times are sums: over texts for `queue_ms`, over micro-batches for `tokenize_ms`, over batches
+    for `engine_ms`, which therefore passes the wall clock when batches run side by side.
     """
 
     num_texts: int

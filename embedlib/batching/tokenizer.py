@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence as Items
+from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 import tokenizers
@@ -110,7 +111,7 @@ class Tokenizer:
 
 
 def describe_truncated(truncated: Items[tuple[int, int]]) -> str:
-    """Say which rows are too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 tokens)'."""
+    """Say which rows are too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'."""
     told = sorted(truncated)[:TRUNCATED_ROWS_TOLD]
     rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in told)
     more = len(truncated) - len(told)
@@ -129,8 +130,8 @@ def _explain(texts: Items[str], first_row: int, error: Exception) -> InputError:
             text.encode()
         except UnicodeEncodeError as bad:
             return InputError(
-                f"text {row} holds the lone surrogate {text[bad.start]!r} at character {bad.start}; "
-                "such text is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
+                f"text {row} has the lone surrogate {text[bad.start]!r} at character {bad.start}; "
+                "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
             )
     return InputError(
         f"texts {first_row} to {first_row + len(texts) - 1} failed to tokenize: {error}"

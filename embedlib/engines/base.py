@@ -29,7 +29,7 @@ class Batch:
     token_ids: NDArray[np.int32]
     """int32[T]."""
     cu_seqlens: NDArray[np.int32]
-    """int32[B + 1], in tokens, starts at 0: sequence b is token_ids[cu_seqlens[b]:cu_seqlens[b + 1]]."""
+    """int32[B + 1], starts at 0: sequence b is token_ids[cu_seqlens[b]:cu_seqlens[b + 1]]."""
     num_prompt_tokens: NDArray[np.int32]
     """int32[B]: leading tokens that pooling leaves out (0 unless the model excludes its prompt)."""
 

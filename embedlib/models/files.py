@@ -73,12 +73,6 @@ SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
     {name: name for name in SIMILARITIES}
 )
 
-UNLIMITED_TOKENS: Final = 10**20
-"""A `model_max_length` above this means that there is none.
-
-Source: LARGE_INTEGER in transformers, tokenization_utils_base.py.
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
@@ -237,22 +231,20 @@ def _max_seq_tokens(
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py. It lets
     `max_seq_length` pass the positions, and where they are learned fails on the first such text.
     """
-    limits = [
-        (encoder.num_positions - encoder.position_offset, f"{config.name}: max_position_embeddings")
-    ]
+    positions = encoder.num_positions - encoder.position_offset
+    limits: list[tuple[float, str]] = [(positions, f"{config.name}: max_position_embeddings")]
     # transformers once called it max_len.
     key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
     if "max_seq_length" in settings:
-        length = settings.integer("max_seq_length")
-        limits.insert(0, (length, f"{settings.name}: max_seq_length"))
+        source = f"{settings.name}: max_seq_length"
+        limits.insert(0, (settings.integer("max_seq_length"), source))
     elif key in tokenizer_config:
-        tokens = tokenizer_config.number(key)
-        if tokens <= UNLIMITED_TOKENS:
-            limits.insert(0, (int(tokens), f"{tokenizer_config.name}: {key}"))
-    tokens_and_source = min(limits, key=lambda limit: limit[0])
-    if tokens_and_source[0] < 1:
+        # transformers writes 10**30 for "no limit", which loses against the positions.
+        limits.insert(0, (tokenizer_config.number(key), f"{tokenizer_config.name}: {key}"))
+    tokens, source = min(limits, key=lambda limit: limit[0])
+    if tokens < 1:
         raise config.refuse("max_position_embeddings", "room for at least one token")
-    return tokens_and_source
+    return int(tokens), source
 
 
 def _read_general(general: JsonObject, dim: int) -> dict[str, Any]:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
 from hashlib import blake2b
 
 from embedlib.models.files import ModelFiles
 from embedlib.models.weights import weights_digest
 
 
-def fingerprint(files: ModelFiles, revision: str | None, precision: str) -> str:
+def fingerprint(files: ModelFiles, revision: str | None, settings: Mapping[str, object]) -> str:
     """Return `REVISION:DIGEST`; REVISION is the hub's commit, or "folder".
 
-    The digest covers the weights, the tokenizer, the spec (pooling, prompts, length limit) and the
-    precision. Weights of a folder are read once in full; the hub's cache already knows their hash.
+    The digest covers the weights, every JSON file of the model as it is on disk (so that a new
+    version of embedlib keeps the fingerprint) and the settings. The weights are read once in full;
+    the hub's cache already knows their hash.
+
+    Args:
+        files: the model.
+        revision: the hub's commit.
+        settings: what else decides the vectors, JSON values by name.
     """
     digest = blake2b(digest_size=16)
     digest.update(weights_digest(files).encode())
-    digest.update((files.transformer_dir / "tokenizer.json").read_bytes())
-    digest.update(json.dumps(asdict(files.spec), sort_keys=True, default=dict).encode())
-    digest.update(precision.encode())
+    folders = {files.folder, files.transformer_dir, *files.module_dirs}
+    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
+        content = path.read_bytes()
+        name = path.relative_to(files.folder).as_posix()
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+    digest.update(json.dumps(dict(settings), sort_keys=True).encode())
     return f"{revision or 'folder'}:{digest.hexdigest()}"

@@ -124,6 +124,7 @@ def test_length_limit_of_the_variants(
         # What transformers writes for "no limit": 10**30, rounded through a float.
         (None, 1000000000000000019884624838656, 30, 30),
         (None, 1e30, 30, 30),
+        (None, float("inf"), 30, 30),
         (None, 20.0, 30, 20),
     ],
 )

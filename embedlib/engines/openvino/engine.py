@@ -52,7 +52,6 @@ class OpenVINOEngine:
             cache_dir: where OpenVINO keeps compiled models; None: nowhere.
 
         Raises:
-            EngineUnsupportedError: the spec asks for something this engine does not do.
             EngineBuildError: OpenVINO could not compile the graph.
         """
         num_bulk = threads + 1 if max_inflight_bulk is None else max_inflight_bulk

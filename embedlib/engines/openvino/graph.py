@@ -15,12 +15,10 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as op
 
-from embedlib.errors import EngineUnsupportedError
 from embedlib.models.rope import inverse_frequencies
 from embedlib.models.spec import (
     Activation,
     Dense,
-    Encoder,
     LayerNorm,
     ModelSpec,
     Normalize,
@@ -31,15 +29,11 @@ from embedlib.models.spec import (
 Weights = Mapping[str, NDArray[np.float32]]
 
 MASKED = np.float32(np.finfo(np.float32).min / 2)
-"""Added to the score of a token that must not be seen; halved so that adding a score stays finite."""
+"""Added to the score of a token that must not be seen; halved so that the sum stays finite."""
 
 
 def build_graph(spec: ModelSpec, weights: Weights) -> ov.Model:
-    """Return the graph of a model.
-
-    Raises:
-        EngineUnsupportedError: the spec asks for something this engine does not do.
-    """
+    """Return the graph of a model."""
     return _GraphBuilder(spec, weights).build()
 
 
@@ -50,10 +44,6 @@ class _GraphBuilder:
         self.spec = spec
         self.encoder = spec.encoder
         self.weights = weights
-        if not self.encoder.is_causal and any(self.encoder.windows):
-            raise EngineUnsupportedError(
-                "engine openvino: a sliding window without causal attention is not supported"
-            )
         self.token_ids = _input("token_ids", [-1, -1])
         self.seq_lens = _input("seq_lens", [-1])
         self.inputs = [self.token_ids, self.seq_lens]
@@ -82,7 +72,7 @@ class _GraphBuilder:
             elif isinstance(module, LayerNorm):
                 vector = self._layer_norm(vector, f"modules.{index}", module.eps)
             elif isinstance(module, Normalize):
-                # Source: torch.nn.functional.normalize: x / max(|x|, 1e-12); the square root comes last here.
+                # Source: torch.nn.functional.normalize, x / max(|x|, 1e-12); eps is squared here.
                 vector = op.normalize_l2(vector, _ints(1), 1e-24, "max")
         return ov.Model([vector], self.inputs, "embedlib")
 
@@ -111,25 +101,32 @@ class _GraphBuilder:
     def _positions_past_padding(self, pad_token_id: int) -> ov.Node:
         """int32[B, L]: the tokens counted from pad_token_id + 1 on, the padding token itself not.
 
-        Source: `create_position_ids_from_input_ids` in transformers, models/roberta. It matters when
-        a text contains the padding token as text.
+        It matters when a text contains the padding token as text. Source:
+        `create_position_ids_from_input_ids` in transformers, models/roberta.
         """
         counts = op.convert(op.not_equal(self.token_ids, _int(pad_token_id)), "i32")
         counts = op.multiply(op.cumsum(counts, _int(1)), counts)
         return op.add(counts, _int(pad_token_id))
 
     def _mask(self, window: int | None) -> ov.Node:
-        """What is added to attention scores: float32[B, 1, 1, L], or [1, 1, L, L] where causal.
+        """What is added to attention scores: float32[B or 1, 1, L or 1, L].
 
-        Padding is on the right, so that causal attention never sees it.
+        Padding is on the right, so causal attention never sees it. The window of a causal model
+        counts the token itself, that of another does not. Source: the two sliding_window overlays
+        of transformers' masking_utils.py.
         """
-        if not self.encoder.is_causal:
-            return _additive(op.unsqueeze(self.is_token, _ints(1, 2)))
         query, key = op.unsqueeze(self.positions, _int(1)), op.unsqueeze(self.positions, _int(0))
-        visible = op.less_equal(key, query)
+        distance = op.subtract(query, key)
+        if self.encoder.is_causal:
+            visible = op.greater_equal(distance, _int(0))
+            if window is not None:
+                visible = op.logical_and(visible, op.less(distance, _int(window)))
+            return _additive(op.unsqueeze(visible, _ints(0, 1)))
+        visible = op.unsqueeze(self.is_token, _ints(1, 2))
         if window is not None:
-            visible = op.logical_and(visible, op.less(op.subtract(query, key), _int(window)))
-        return _additive(op.unsqueeze(visible, _ints(0, 1)))
+            near = op.less_equal(op.abs(distance), _int(window))
+            visible = op.logical_and(visible, op.unsqueeze(near, _ints(0, 1)))
+        return _additive(visible)
 
     def _rope(self) -> Callable[[ov.Node], ov.Node]:
         """Return what turns float32[B, heads, L, head_dim] by the positions.
@@ -140,7 +137,7 @@ class _GraphBuilder:
         assert self.encoder.rope is not None
         frequencies, scale = inverse_frequencies(self.encoder.rope, self.encoder.head_dim)
         positions = np.arange(self.spec.max_seq_tokens, dtype=np.float32)
-        # float32 before the cosine, as transformers does: the product's rounding is part of the model.
+        # float32 before the cosine, as in transformers: the rounding is part of the model.
         angles = np.outer(positions, frequencies.astype(np.float32))
         half = self.encoder.head_dim // 2
         cos, sin = (

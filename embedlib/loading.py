@@ -1,0 +1,82 @@
+"""From a model's name to the parts that run it: spec, tokenizer, engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+
+import tokenizers
+
+from embedlib.config import Config
+from embedlib.engines.base import Engine
+from embedlib.engines.select import choose_engine, make_engine
+from embedlib.errors import ConfigError
+from embedlib.models.files import read_model_files
+from embedlib.models.fingerprint import fingerprint
+from embedlib.models.hub import resolve
+from embedlib.models.spec import ModelSpec
+from embedlib.models.tokenizer_files import load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """A model ready to run."""
+
+    spec: ModelSpec
+    tokenizer: tokenizers.Tokenizer
+    engine: Engine
+    fingerprint: Callable[[Mapping[str, object]], str]
+    """From the settings that decide the vectors; reads all weights once."""
+
+
+def load_model(name: str | PathLike[str], config: Config) -> LoadedModel:
+    """Find a model, read its files and build its engine.
+
+    Raises:
+        ConfigError: `max_seq_tokens` is beyond what the model allows.
+        ModelError, EngineError: as `Embedder` says.
+    """
+    choice = choose_engine(config)
+    folder = resolve(
+        name,
+        revision=config.revision,
+        token=config.token,
+        cache_folder=config.cache_folder,
+        local_files_only=config.local_files_only,
+    )
+    files = read_model_files(folder.path)
+    tokenizer = load_tokenizer(files)
+    if config.max_seq_tokens is not None:
+        check_length(config.max_seq_tokens, num_positions(files.spec))
+        limited = replace(
+            files.spec,
+            max_seq_tokens=config.max_seq_tokens,
+            max_seq_tokens_source="option max_seq_tokens",
+        )
+        files = replace(files, spec=limited)
+    return LoadedModel(
+        spec=files.spec,
+        tokenizer=tokenizer,
+        engine=make_engine(choice, files, config),
+        fingerprint=partial(fingerprint, files, folder.revision),
+    )
+
+
+def num_positions(spec: ModelSpec) -> int:
+    """Tokens the model has positions for."""
+    return spec.encoder.num_positions - spec.encoder.position_offset
+
+
+def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int = 0) -> None:
+    """Refuse a length limit the model cannot keep.
+
+    Raises:
+        ConfigError: it is beyond the model's positions or leaves no room for text.
+    """
+    if not num_special_tokens < max_seq_tokens <= limit:
+        raise ConfigError(
+            f"max_seq_length = {max_seq_tokens}; this model allows {num_special_tokens + 1} to "
+            f"{limit}"
+        )

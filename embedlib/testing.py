@@ -1,0 +1,289 @@
+"""What a test of code around embedlib needs: a fake engine, tiny models, a check for engines.
+
+    embedder = fake_embedder()
+    vectors = embedder.encode(["a", "b"])
+    assert (vectors[0] == fake_vector([97])).all()
+
+Nothing here sleeps or looks at the clock: a gate holds batches back until the test lets them go.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models, pre_tokenizers
+
+from embedlib.config import Config
+from embedlib.embedder import Embedder
+from embedlib.engines.base import Batch, Engine, EngineLimits, Lane
+from embedlib.errors import EngineOutOfMemoryError
+from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.models.tiny import write_tiny_model
+from embedlib.models.tiny_variants import VARIANTS as TINY_VARIANTS
+
+__all__ = [
+    "TINY_VARIANTS",
+    "FakeEngine",
+    "byte_tokenizer",
+    "check_engine",
+    "fake_embedder",
+    "fake_spec",
+    "fake_vector",
+    "write_tiny_model",
+]
+
+FAKE_DIM = 6
+WAIT_SECONDS = 30.0
+"""A test that waits this long has failed."""
+
+
+def fake_vector(token_ids: Sequence[int], num_prompt_tokens: int = 0) -> NDArray[np.float32]:
+    """Return float32[6] that tells any two short sequences apart.
+
+    First and last id, length, sum, a sum weighted by position, and the prompt's length: what was
+    swapped, cut or mixed up on the way shows.
+    """
+    ids = np.asarray(token_ids, np.int64)
+    weighted = int((ids * np.arange(1, len(ids) + 1)).sum()) % (1 << 20)
+    values = [ids[0], ids[-1], len(ids), ids.sum(), weighted, num_prompt_tokens]
+    return np.array(values, np.float32)
+
+
+class FakeEngine:
+    """An engine without a model: `fake_vector` of every sequence, at once or when let go."""
+
+    def __init__(
+        self,
+        *,
+        is_padded: bool = False,
+        max_batch_tokens: int = 64,
+        num_parallel_batches: int = 1,
+        max_inflight_batches: int = 3,
+        max_inflight_bulk: int = 2,
+        memory_tokens: int | None = None,
+    ) -> None:
+        """Make an engine; `memory_tokens` is the largest batch it has room for."""
+        self.limits = EngineLimits(
+            embedding_dim=FAKE_DIM,
+            is_padded=is_padded,
+            max_batch_tokens=max_batch_tokens,
+            num_parallel_batches=num_parallel_batches,
+            max_inflight_batches=max_inflight_batches,
+            max_inflight_bulk=max_inflight_bulk,
+        )
+        self.batches: list[Batch] = []
+        """Everything submitted so far."""
+        self.is_closed = False
+        self._memory_tokens = memory_tokens
+        self._changed = threading.Condition()
+        self._is_held = False
+        self._held: list[Callable[[], None]] = []
+        self._failures: list[Exception] = []
+        self._poisoned: set[int] = set()
+
+    def hold(self) -> None:
+        """Let no batch finish until `release`."""
+        with self._changed:
+            self._is_held = True
+
+    def release(self) -> None:
+        """Finish what was held, and everything from now on at once."""
+        with self._changed:
+            self._is_held = False
+            held, self._held = self._held, []
+        for on_done in held:
+            on_done()
+
+    def release_one(self) -> None:
+        """Finish the oldest held batch and go on holding."""
+        with self._changed:
+            on_done = self._held.pop(0)
+        on_done()
+
+    def wait_submitted(self, num_batches: int) -> None:
+        """Block until this many batches were submitted in all."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self.batches) >= num_batches, WAIT_SECONDS):
+                raise AssertionError(f"{len(self.batches)} batches came, not {num_batches}")
+
+    def fail_next(self, *errors: Exception) -> None:
+        """Make the next batches fail, one for each error."""
+        with self._changed:
+            self._failures += errors
+
+    def poison(self, token_id: int) -> None:
+        """Give NaN for every sequence with this id in it."""
+        self._poisoned.add(token_id)
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _FakePending:
+        """Take a batch."""
+        assert not self.is_closed, "a batch came after close"
+        num_tokens = len(batch.token_ids)
+        with self._changed:
+            self.batches.append(batch)
+            error: Exception | None = self._failures.pop(0) if self._failures else None
+            if self._memory_tokens is not None and num_tokens > self._memory_tokens:
+                error = EngineOutOfMemoryError(f"{num_tokens} tokens do not fit")
+            if self._is_held:
+                self._held.append(on_done)
+            self._changed.notify_all()
+            is_held = self._is_held
+        if not is_held:
+            on_done()
+        return _FakePending(self._compute(batch), error)
+
+    def close(self) -> None:
+        """Refuse batches from now on."""
+        self.is_closed = True
+
+    def _compute(self, batch: Batch) -> NDArray[np.float32]:
+        rows = []
+        for ids, num_prompt_tokens in zip(_split(batch), batch.num_prompt_tokens, strict=True):
+            row = fake_vector(ids, num_prompt_tokens)
+            rows.append(row * np.nan if self._poisoned.intersection(ids) else row)
+        return np.array(rows, np.float32)
+
+
+class _FakePending:
+    def __init__(self, vectors: NDArray[np.float32], error: Exception | None) -> None:
+        self._vectors = vectors
+        self._error = error
+
+    def result(self) -> NDArray[np.float32]:
+        if self._error is not None:
+            raise self._error
+        return self._vectors
+
+
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    """Return a tokenizer with a token for every byte (its id is the byte) and no special ones."""
+    # Byte-level BPE writes bytes as printable characters, in this order of its alphabet.
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _byte_vocabulary() -> dict[str, int]:
+    """The character that byte-level BPE writes for every byte.
+
+    Source: `bytes_to_unicode` of GPT-2's encoder.py: printable bytes stand for themselves, the
+    others for the characters from 256 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    vocabulary, num_others = {}, 0
+    for byte in range(256):
+        if byte in printable:
+            vocabulary[chr(byte)] = byte
+        else:
+            vocabulary[chr(256 + num_others)] = byte
+            num_others += 1
+    return vocabulary
+
+
+def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
+    """Return a spec that fits `FakeEngine` and `byte_tokenizer`; `fields` are ModelSpec's."""
+    encoder = Encoder(
+        family="fake",
+        vocab_size=256,
+        hidden_size=FAKE_DIM,
+        num_layers=0,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=FAKE_DIM,
+        intermediate_size=1,
+        activation="gelu",
+        is_gated=False,
+        norm="layer_norm",
+        norm_eps=1e-12,
+        norm_placement="post",
+        num_positions=1 << 20,
+        windows=(),
+        has_qkv_bias=True,
+        has_output_bias=True,
+        has_mlp_bias=True,
+    )
+    given = {"modules": (Pooling(modes=("mean",)),), **fields}
+    return ModelSpec(
+        encoder=encoder,
+        embedding_dim=FAKE_DIM,
+        max_seq_tokens=max_seq_tokens,
+        max_seq_tokens_source="fake",
+        **given,
+    )
+
+
+def fake_embedder(
+    engine: FakeEngine | None = None, spec: ModelSpec | None = None, **options: Any
+) -> Embedder:
+    """Return an Embedder around a FakeEngine; `options` are fields of `Config`."""
+    return Embedder.from_engine(
+        engine or FakeEngine(), spec or fake_spec(), byte_tokenizer(), Config(**options)
+    )
+
+
+def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) -> None:
+    """Check what every engine promises, then close it; for the tests of an engine.
+
+    Rows come in batch order; a sequence gets the same vector alone, in any batch and in either
+    lane; one token and the longest sequence work; `on_done` is called once; closing twice is fine.
+
+    Args:
+        engine: the engine; it is closed at the end.
+        spec: the model it runs.
+        tolerance: the largest difference of an element between two batches.
+
+    Raises:
+        AssertionError: the engine breaks a promise.
+    """
+    random = np.random.default_rng(0)
+    longest = min(spec.max_seq_tokens, 300)
+    lengths = [1, 2, 3, 7, 16, longest // 2 or 1, longest]
+    sequences = [random.integers(0, spec.encoder.vocab_size, length) for length in lengths]
+    alone = [_run(engine, [ids], Lane.QUERY)[0] for ids in sequences]
+    for vector in alone:
+        assert vector.dtype == np.float32, f"vectors are {vector.dtype}, not float32"
+        assert vector.shape == (spec.embedding_dim,), f"a vector has shape {vector.shape}"
+        assert np.isfinite(vector).all(), "a vector is not finite"
+    for lane in Lane:
+        for order in (range(len(sequences)), random.permutation(len(sequences)), [2, 2, 2]):
+            vectors = _run(engine, [sequences[index] for index in order], lane)
+            for vector, index in zip(vectors, order, strict=True):
+                difference = float(np.abs(vector - alone[index]).max())
+                assert difference <= tolerance, (
+                    f"{lengths[index]} tokens: the vector changes by {difference:.1e} in a batch "
+                    f"of {len(vectors)} on the {lane.value} lane"
+                )
+    engine.close()
+    engine.close()
+
+
+def _run(engine: Engine, sequences: Iterable[NDArray[np.int64]], lane: Lane) -> NDArray[np.float32]:
+    """Run one batch to its end."""
+    ids = list(sequences)
+    done = threading.Semaphore(0)
+    batch = Batch(
+        lane=lane,
+        token_ids=np.concatenate(ids).astype(np.int32),
+        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
+        num_prompt_tokens=np.zeros(len(ids), np.int32),
+    )
+
+    def on_done() -> None:
+        done.release()
+
+    pending = engine.submit(batch, on_done)
+    assert done.acquire(timeout=WAIT_SECONDS), f"on_done was not called in {WAIT_SECONDS} s"
+    vectors = pending.result()
+    assert not done.acquire(blocking=False), "on_done was called twice"
+    return vectors
+
+
+def _split(batch: Batch) -> list[list[int]]:
+    """The ids of every sequence."""
+    return [part.tolist() for part in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]
