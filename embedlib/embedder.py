@@ -21,11 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Stats
-from embedlib.batching.tokenizer import describe_truncated
+from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, describe_truncated
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, InputError, TruncationWarning
-from embedlib.loading import LoadedModel, check_length, load_model, num_positions
+from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
 from embedlib.models.prompts import Prompts, Task
 from embedlib.models.spec import ModelSpec
 from embedlib.progress import Progress
@@ -111,11 +111,15 @@ class Embedder:
 
         The Embedder owns the engine from then on and closes it.
         """
+        config = config or Config()
         model = LoadedModel(
-            spec=spec, tokenizer=tokenizer, engine=engine, fingerprint=lambda _: fingerprint
+            spec=limit_length(spec, tokenizer, config),
+            tokenizer=tokenizer,
+            engine=engine,
+            fingerprint=lambda _: fingerprint,
         )
         embedder = cls.__new__(cls)
-        embedder._start(model, config or Config())
+        embedder._start(model, config)
         return embedder
 
     def _start(self, model: LoadedModel, config: Config) -> None:
@@ -182,6 +186,8 @@ class Embedder:
         _check_only("output_value", output_value, "sentence_embedding")
         _check_only("precision", precision, "float32")
         _check_only("device", device, None, "cpu")
+        if convert_to_tensor or not convert_to_numpy:
+            _import_torch()  # before the work, should it be missing
         call = self._call(
             inputs if sentences is None else sentences,
             prompt_name,
@@ -194,9 +200,10 @@ class Embedder:
         with Progress(job, show_progress_bar) as progress:
             self._pipeline.feed(job, call.texts, call.prompt, progress.update)
             vectors = call.finish(progress.wait())
-        self._warn_truncated(job.truncated, stacklevel=3 if task is None else 4)
+        self._warn_truncated(job.truncated, len(job.truncated), stacklevel=3 if task is None else 4)
         if convert_to_tensor or not convert_to_numpy:
-            return _to_torch(vectors, as_list=not convert_to_tensor)
+            tensor = _import_torch().from_numpy(vectors)
+            return tensor if convert_to_tensor or call.is_single else list(tensor)
         return vectors
 
     @_same_arguments_as(encode)
@@ -233,7 +240,7 @@ class Embedder:
             vectors = call.finish(await asyncio.wrap_future(job.future))
         finally:
             job.future.cancel()
-        self._warn_truncated(job.truncated, stacklevel=2)
+        self._warn_truncated(job.truncated, len(job.truncated), stacklevel=2)
         return vectors
 
     @_same_arguments_as(aencode)
@@ -264,13 +271,15 @@ class Embedder:
         Raises:
             what `encode` raises; rows in messages count from the first text of the stream.
         """
+        if isinstance(inputs, str):
+            raise InputError("inputs is one str; encode_stream takes an iterable of texts")
         call = self._call((), prompt_name, prompt, task, normalize_embeddings, truncate_dim)
         return self._stream(iter(inputs), call)
 
     def _stream(self, texts: Iterator[str], call: _Call) -> Iterator[Vectors]:
         jobs: deque[Job] = deque()
         truncated: list[tuple[int, int]] = []
-        num_read = 0
+        num_read = num_truncated = 0
         try:
             while True:
                 chunk = list(islice(texts, STREAM_JOB_TEXTS))
@@ -283,11 +292,13 @@ class Embedder:
                 if not jobs:
                     break
                 yield from call.finish(jobs[0].future.result())
-                truncated += jobs.popleft().truncated
+                done = jobs.popleft()
+                num_truncated += len(done.truncated)
+                truncated = (truncated + done.truncated)[:TRUNCATED_ROWS_TOLD]
         finally:
             for job in jobs:
                 job.future.cancel()
-        self._warn_truncated(truncated, stacklevel=3)
+        self._warn_truncated(truncated, num_truncated, stacklevel=3)
 
     def submit(
         self, text: str, prompt_name: str | None = None, prompt: str | None = None
@@ -312,6 +323,7 @@ class Embedder:
                     future.set_exception(error)
 
         job.future.add_done_callback(resolve)
+        future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
         return future
 
     def _call(
@@ -324,8 +336,8 @@ class Embedder:
         truncate_dim: int | None,
     ) -> _Call:
         """Check the arguments that all ways of encoding share."""
-        if inputs is None:
-            raise InputError("inputs is missing; pass a text or a list of texts")
+        if not isinstance(inputs, Iterable):
+            raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
         is_single = isinstance(inputs, str)
         texts = [cast(str, inputs)] if is_single else list(inputs)
         self._check_dim(truncate_dim)
@@ -346,11 +358,14 @@ class Embedder:
         if truncate_dim is not None and not 1 <= truncate_dim <= dim:
             raise ConfigError(f"truncate_dim = {truncate_dim}; this model allows 1 to {dim}")
 
-    def _warn_truncated(self, truncated: Sequence[tuple[int, int]], stacklevel: int) -> None:
+    def _warn_truncated(
+        self, truncated: Sequence[tuple[int, int]], num_truncated: int, stacklevel: int
+    ) -> None:
         if truncated and self.config.on_truncate == "warn":
             warnings.warn(
-                f"{describe_truncated(truncated)}, cut at {self.max_seq_length} tokens; "
-                'split long texts, or pass on_truncate="ignore" or "error" to the Embedder',
+                f"{describe_truncated(truncated, num_truncated)}, cut at "
+                f'{self.max_seq_length} tokens; split long texts, or pass on_truncate="ignore" '
+                'or "error" to the Embedder',
                 TruncationWarning,
                 stacklevel=stacklevel,
             )
@@ -469,8 +484,12 @@ def _check_only(name: str, value: object, *allowed: object) -> None:
         raise ConfigError(f"{name} = {value!r} is not supported; it must be {choices}")
 
 
-def _to_torch(vectors: Vectors, *, as_list: bool) -> Any:
-    import torch
-
-    tensor = torch.from_numpy(vectors)
-    return list(tensor) if as_list else tensor
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError(
+            "convert_to_tensor=True and convert_to_numpy=False need torch, which is not "
+            "installed; pip install torch, or leave them out"
+        ) from error
+    return torch

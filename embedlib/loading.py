@@ -48,14 +48,7 @@ def load_model(name: str | PathLike[str], config: Config) -> LoadedModel:
     )
     files = read_model_files(folder.path)
     tokenizer = load_tokenizer(files)
-    if config.max_seq_tokens is not None:
-        check_length(config.max_seq_tokens, num_positions(files.spec))
-        limited = replace(
-            files.spec,
-            max_seq_tokens=config.max_seq_tokens,
-            max_seq_tokens_source="option max_seq_tokens",
-        )
-        files = replace(files, spec=limited)
+    files = replace(files, spec=limit_length(files.spec, tokenizer, config))
     return LoadedModel(
         spec=files.spec,
         tokenizer=tokenizer,
@@ -69,7 +62,24 @@ def num_positions(spec: ModelSpec) -> int:
     return spec.encoder.num_positions - spec.encoder.position_offset
 
 
-def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int = 0) -> None:
+def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Config) -> ModelSpec:
+    """Return the spec with the length limit of the option `max_seq_tokens`, if it is given.
+
+    Raises:
+        ConfigError: the model cannot keep it.
+    """
+    if config.max_seq_tokens is None:
+        return spec
+    num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+    check_length(config.max_seq_tokens, num_positions(spec), num_special_tokens)
+    return replace(
+        spec,
+        max_seq_tokens=config.max_seq_tokens,
+        max_seq_tokens_source="option max_seq_tokens",
+    )
+
+
+def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
     """Refuse a length limit the model cannot keep.
 
     Raises:

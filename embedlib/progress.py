@@ -49,4 +49,6 @@ class Progress:
         while self._bar is not None and not self._job.is_over:
             wait([self._job.future], timeout=PROGRESS_SECONDS)
             self.update()
-        return self._job.future.result()
+        vectors = self._job.future.result()
+        self.update()
+        return vectors

@@ -18,7 +18,8 @@ def normalize(vectors: Vectors) -> Vectors:
     Source: torch.nn.functional.normalize: x / max(|x|, 1e-12).
     """
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, np.float32(1e-12))
+    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+    return unit
 
 
 def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray[np.float32]:
@@ -36,7 +37,8 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
     if kind == "cosine":
         a, b = normalize(a), normalize(b)
     if kind in ("cosine", "dot"):
-        return a @ b.T
+        products: NDArray[np.float32] = a @ b.T
+        return products
     # A row at a time: all differences at once would take N * M * D floats.
     result = np.empty((len(a), len(b)), np.float32)
     for row, vector in zip(result, a, strict=True):

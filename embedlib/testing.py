@@ -48,7 +48,7 @@ def fake_vector(token_ids: Sequence[int], num_prompt_tokens: int = 0) -> NDArray
     First and last id, length, sum, a sum weighted by position, and the prompt's length: what was
     swapped, cut or mixed up on the way shows.
     """
-    ids = np.asarray(token_ids, np.int64)
+    ids = np.array(list(token_ids), np.int64)
     weighted = int((ids * np.arange(1, len(ids) + 1)).sum()) % (1 << 20)
     values = [ids[0], ids[-1], len(ids), ids.sum(), weighted, num_prompt_tokens]
     return np.array(values, np.float32)

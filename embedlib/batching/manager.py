@@ -10,7 +10,7 @@ import threading
 from queue import SimpleQueue
 
 from embedlib.batching.scheduler import Scheduler
-from embedlib.batching.sequence import Sequence, deliver, pack
+from embedlib.batching.sequence import Sequence, Vectors, deliver, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import Engine, Lane, Pending
 from embedlib.errors import (
@@ -108,7 +108,9 @@ class BatchManager:
         """Fail what waits, finish what is in flight, join the thread."""
         self.stop_accepting()
         self._inbox.put(_Stop())
-        self._thread.join()
+        # A future's callback, or the garbage collector, may close an Embedder from this thread.
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _refuse(self, refusal: EmbedderClosedError) -> None:
         with self._changed:
@@ -143,8 +145,9 @@ class BatchManager:
             if isinstance(message, _Stop):
                 is_stopping = True
             elif isinstance(message, _InFlight):
-                self._inflight.remove(message)
-                self._resolve(message)
+                if message in self._inflight:  # not twice, whatever the engine calls
+                    self._resolve(message)
+                    self._inflight.remove(message)
             else:
                 self._scheduler.add(message)
             if not is_stopping:
@@ -181,7 +184,7 @@ class BatchManager:
         self._meter.batch_submitted(queued_s, lane is Lane.QUERY)
         try:
             inflight.pending = self._engine.submit(pack(sequences, lane), on_done)
-        except Exception as error:
+        except BaseException as error:  # nothing an engine raises may end this thread
             self._meter.batch_over(0.0)
             self._recover(sequences, error)
         else:
@@ -192,7 +195,8 @@ class BatchManager:
         sequences = batch.sequences
         try:
             vectors = batch.pending.result()
-        except Exception as error:
+            self._check_shape(vectors, len(sequences))
+        except BaseException as error:  # nothing an engine raises may end this thread
             self._recover(sequences, error)
             return
         lengths = [sequence.num_tokens for sequence in sequences]
@@ -201,7 +205,12 @@ class BatchManager:
         self._meter.batch_answered(len(sequences), num_tokens, num_computed)
         deliver(sequences, vectors)
 
-    def _recover(self, sequences: list[Sequence], error: Exception) -> None:
+    def _check_shape(self, vectors: Vectors, num_seqs: int) -> None:
+        expected = (num_seqs, self._limits.embedding_dim)
+        if vectors.shape != expected:
+            raise EngineRunError(f"the engine returned shape {vectors.shape}, not {expected}")
+
+    def _recover(self, sequences: list[Sequence], error: BaseException) -> None:
         """Split a batch that did not fit; fail the jobs of any other."""
         if isinstance(error, EngineOutOfMemoryError) and len(sequences) > 1:
             self._scheduler.retry(sequences)

@@ -44,6 +44,7 @@ class Pipeline:
             meter=self._meter,
         )
         self._pid = os.getpid()
+        self._is_closed = False
         self._manager = BatchManager(
             engine,
             self._meter,
@@ -64,9 +65,11 @@ class Pipeline:
             first_row: what the first text is called in messages.
 
         Raises:
-            EmbedderClosedError: called in a forked child.
+            EmbedderClosedError: closed, or called in a forked child.
         """
         self._check_process()
+        if self._is_closed:
+            raise EmbedderClosedError("this Embedder is closed; make a new one")
         job = Job(num_texts, self._engine.limits.embedding_dim, lane, first_row)
         self._meter.job_opened()
         job.future.add_done_callback(lambda _: self._meter.job_over())
@@ -124,6 +127,7 @@ class Pipeline:
         """Fail what waits, finish what is in flight, join the threads, free the engine."""
         if os.getpid() != self._pid:
             return  # a forked child has none of it
+        self._is_closed = True
         self._manager.stop_accepting()  # lets a blocked tokenizer thread go
         self._tokenizer_thread.close()
         self._manager.close()

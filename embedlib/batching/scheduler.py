@@ -35,7 +35,7 @@ class Scheduler:
         self._num_admitted = 0
         """Sequences the present window has taken in; it is refilled only up to WINDOW_SEQS, so
         that short texts are not overtaken for ever."""
-        self._retries: deque[list[Sequence]] = deque()
+        self._retries: dict[Lane, deque[list[Sequence]]] = {lane: deque() for lane in Lane}
         self._query_streak = 0
 
     def add(self, sequences: Iterable[Sequence]) -> None:
@@ -52,14 +52,16 @@ class Scheduler:
     def retry(self, sequences: list[Sequence]) -> None:
         """Put back a batch that did not fit, in two halves that are not joined again."""
         middle = len(sequences) // 2
-        self._retries += (sequences[:middle], sequences[middle:])
+        self._retries[sequences[0].job.lane] += (sequences[:middle], sequences[middle:])
 
     def clear(self) -> list[Sequence]:
         """Give up everything that waits and return it."""
         waiting = [*self._queries, *self._bulk, *self._window]
-        waiting += [sequence for batch in self._retries for sequence in batch]
-        for queue in (self._queries, self._bulk, self._window, self._retries):
+        for queue in (self._queries, self._bulk, self._window):
             queue.clear()
+        for batches in self._retries.values():
+            waiting += [sequence for batch in batches for sequence in batch]
+            batches.clear()
         return waiting
 
     def next_batch(self, num_queries: int, num_bulk: int) -> list[Sequence]:
@@ -71,10 +73,6 @@ class Scheduler:
         """
         if num_queries + num_bulk >= self.limits.max_inflight_batches:
             return []
-        while self._retries:
-            batch = [item for item in self._retries.popleft() if not item.job.is_over]
-            if batch:
-                return batch
         bulk_starves = self._query_streak >= MAX_QUERY_STREAK and num_bulk == 0
         if not bulk_starves:
             batch = self._cut_queries()
@@ -88,8 +86,18 @@ class Scheduler:
                 return batch
         return self._cut_queries() if bulk_starves else []
 
+    def _retry(self, lane: Lane) -> list[Sequence]:
+        """The next half of a batch that did not fit."""
+        while self._retries[lane]:
+            batch = [item for item in self._retries[lane].popleft() if not item.job.is_over]
+            if batch:
+                return batch
+        return []
+
     def _cut_queries(self) -> list[Sequence]:
         """First come, first served, up to the token budget."""
+        if batch := self._retry(Lane.QUERY):
+            return batch
         cut = _Cut(self.limits.max_batch_tokens, self.limits.is_padded)
         while self._queries and cut.try_add(self._queries[0]):
             self._queries.popleft()
@@ -97,6 +105,8 @@ class Scheduler:
 
     def _cut_bulk(self, num_idle: int) -> list[Sequence]:
         """Longest first out of the window, up to the budget or a fair share for idle streams."""
+        if batch := self._retry(Lane.BULK):
+            return batch
         self._refill()
         budget = self.limits.max_batch_tokens
         if num_idle > 1 and not self._bulk:

@@ -92,7 +92,7 @@ def deliver(sequences: Items[Sequence], vectors: Vectors) -> None:
     by_job: dict[Job, list[int]] = {}
     for index, sequence in enumerate(sequences):
         by_job.setdefault(sequence.job, []).append(index)
-    finite = np.isfinite(vectors).all(axis=1)
+    finite = np.isfinite(vectors).min(axis=1, initial=True).tolist()
     for job, indices in by_job.items():
         bad = [index for index in indices if not finite[index]]
         if bad:

@@ -75,8 +75,8 @@ class Tokenizer:
             sequences.append(Sequence(job, first_row + index, ids, num_prompt_tokens))
         if truncated and self._on_truncate == "error":
             raise SequenceTooLongError(
-                f"{describe_truncated(truncated)}, the limit is {self.max_seq_tokens}; "
-                'split them, or pass on_truncate="warn" to cut them',
+                f"{describe_truncated(truncated, len(truncated))}, the limit is "
+                f'{self.max_seq_tokens}; split them, or pass on_truncate="warn" to cut them',
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )
@@ -88,6 +88,8 @@ class Tokenizer:
         return sequences
 
     def _encode(self, texts: Items[str], prompt: str, first_row: int) -> list[list[int]]:
+        if not all(isinstance(text, str) for text in texts):  # tokenizers would join a pair of str
+            raise _explain(texts, first_row, TypeError("not a str"))
         try:
             prompted = [prompt + text for text in texts] if prompt else list(texts)
             if len(prompted) == 1:  # a batch of one would wake the thread pool for nothing
@@ -110,13 +112,18 @@ class Tokenizer:
         return len(self._tokenizer.encode(prompt).ids) - self._num_trailing
 
 
-def describe_truncated(truncated: Items[tuple[int, int]]) -> str:
-    """Say which rows are too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'."""
+def describe_truncated(truncated: Items[tuple[int, int]], num_truncated: int) -> str:
+    """Say which rows are too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'.
+
+    Args:
+        truncated: row and number of tokens, of all of them or of the first ones.
+        num_truncated: how many there are in all.
+    """
     told = sorted(truncated)[:TRUNCATED_ROWS_TOLD]
     rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in told)
-    more = len(truncated) - len(told)
-    verb = "text is" if len(truncated) == 1 else "texts are"
-    return f"{len(truncated)} {verb} too long ({rows}{f' and {more} more' if more else ''})"
+    more = num_truncated - len(told)
+    verb = "text is" if num_truncated == 1 else "texts are"
+    return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
 
 
 def _explain(texts: Items[str], first_row: int, error: Exception) -> InputError:
@@ -196,7 +203,9 @@ class TokenizerThread:
             self._changed.notify_all()
         for chunk in waiting:
             chunk.job.fail(EmbedderClosedError("the Embedder was closed before this was computed"))
-        self._thread.join()
+        # A future's callback, or the garbage collector, may close an Embedder from this thread.
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _run(self) -> None:
         while True:

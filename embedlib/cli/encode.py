@@ -97,7 +97,7 @@ def encode(
     check_inputs(paths)
     with Embedder(model, config=config) as embedder:
         if task is not None:
-            prompt_name = embedder.prompts.task_name(task)
+            prompt_name = embedder.task_prompt_name(task)
         dim = embedder.get_embedding_dimension()
         records = read_records(paths, input_format=input_format, field=field)
         # The embedder reads some texts ahead; their records wait here for their vectors.

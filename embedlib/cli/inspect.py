@@ -12,6 +12,7 @@ from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
 from embedlib.cli.table import print_table
 
 if TYPE_CHECKING:
+    from embedlib.config import Config
     from embedlib.models.spec import Encoder, ModelSpec, Module
 
 _MAX_SHOWN_PROMPT = 60
@@ -20,15 +21,13 @@ _MAX_SHOWN_PROMPT = 60
 @click.command()
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-@click.option(
-    "--fingerprint", is_flag=True, help="Also hash the weights; this reads the whole files."
-)
+@click.option("--fingerprint", is_flag=True, help="Also load the model and show its fingerprint.")
 @config_options(*MODEL_OPTIONS)
 def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> None:
     """Show what MODEL is, from its files.
 
     Layers, pooling, prompts, and the length limit with the file it comes from. MODEL is a folder, a
-    hub name, or package:NAME. The weights are not loaded.
+    hub name, or package:NAME. Its weights are not read.
 
     \b
     Example:
@@ -36,8 +35,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = make_config(options)
 
-    from embedlib.models.files import read_model_files
-    from embedlib.models.fingerprint import fingerprint as make_fingerprint
+    from embedlib.models.files import load_spec
     from embedlib.models.hub import resolve
 
     folder = resolve(
@@ -47,9 +45,8 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
         cache_folder=config.cache_folder,
         local_files_only=config.local_files_only,
     )
-    files = read_model_files(folder.path)
-    spec = files.spec
-    digest = make_fingerprint(files, folder.revision, "float32") if fingerprint else None
+    spec = load_spec(folder.path)
+    digest = _fingerprint(model, config) if fingerprint else None
     if as_json:
         content = {
             "model": folder.name,
@@ -74,6 +71,13 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             *([("fingerprint", digest)] if digest else []),
         ]
     )
+
+
+def _fingerprint(model: str, config: Config) -> str:
+    from embedlib.embedder import Embedder
+
+    with Embedder(model, config=config) as embedder:
+        return embedder.fingerprint
 
 
 def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:

@@ -151,4 +151,4 @@ class ModelSpec:
     @property
     def is_normalized(self) -> bool:
         """Whether the model's own vectors have unit length."""
-        return any(isinstance(module, Normalize) for module in self.modules)
+        return isinstance(self.modules[-1], Normalize)

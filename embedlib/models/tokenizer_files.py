@@ -6,7 +6,8 @@ transformers lets change the ids.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, cast
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 
@@ -127,7 +128,10 @@ def _prepend_lowercase(tokenizer: Tokenizer) -> None:
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py.
     """
     present = tokenizer.normalizer
-    steps = list(present) if isinstance(present, normalizers.Sequence) else [present]
-    steps = [step for step in steps if step is not None]
+    steps: list[normalizers.Normalizer] = []
+    if isinstance(present, normalizers.Sequence):
+        steps = list(cast(Iterable[normalizers.Normalizer], present))  # by __getitem__
+    elif present is not None:
+        steps = [present]
     if not any(isinstance(step, normalizers.Lowercase) for step in steps):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])

@@ -24,6 +24,7 @@ from embedlib.errors import EngineRunError, SinkError
 
 Run = Callable[..., Result]
 DIM = 4
+PROMPTS = {"query": "find: ", "passage": "keep: "}
 
 
 def fake_vector(text: str, dim: int = DIM) -> NDArray[np.float32]:
@@ -31,16 +32,6 @@ def fake_vector(text: str, dim: int = DIM) -> NDArray[np.float32]:
     checksum = zlib.crc32(text.encode())
     values = [len(text), checksum % 9973, checksum % 7919 / 7, sum(map(ord, text)) / 3]
     return np.array(values, dtype=np.float32)[:dim]
-
-
-class FakePrompts:
-    """Stands in for `Prompts`."""
-
-    def __init__(self) -> None:
-        self.by_name = {"query": "find: ", "passage": "keep: "}
-
-    def task_name(self, task: str) -> str:
-        return {"query": "query", "document": "passage"}[task]
 
 
 class FakeEmbedder:
@@ -53,7 +44,6 @@ class FakeEmbedder:
         self.model = model
         self.config = config
         self.calls: list[dict[str, Any]] = []
-        self.prompts = FakePrompts()
         self.is_closed = False
         FakeEmbedder.made.append(self)
 
@@ -63,12 +53,15 @@ class FakeEmbedder:
     def __exit__(self, *exc_info: object) -> None:
         self.is_closed = True
 
+    def task_prompt_name(self, task: str) -> str:
+        return {"query": "query", "document": "passage"}[task]
+
     def get_embedding_dimension(self) -> int:
         return self.config.truncate_dim or DIM
 
     def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[NDArray[np.float32]]:
         self.calls.append(options)
-        prompt = options["prompt"] or self.prompts.by_name.get(options["prompt_name"] or "", "")
+        prompt = options["prompt"] or PROMPTS.get(options["prompt_name"] or "", "")
         # Like the real one, it reads ahead of what it gives back.
         ahead: list[str] = []
         for text in texts:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from embedlib.models.files import load_spec, read_model_files
-from embedlib.models.fingerprint import fingerprint
+from embedlib.embedder import Embedder
+from embedlib.models.files import load_spec
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tiny_variants import VARIANTS
 
@@ -73,8 +73,8 @@ def test_the_weights_are_read_only_for_the_fingerprint(run: Run, tmp_path: Path)
     write_tiny_model(tmp_path, "bert")
     with_weights = run("inspect", tmp_path, "--fingerprint")
     assert with_weights.exit_code == 0, with_weights.output
-    files = read_model_files(tmp_path)
-    assert table(with_weights.stdout)["fingerprint"] == fingerprint(files, None, "float32")
+    with Embedder(tmp_path) as embedder:
+        assert table(with_weights.stdout)["fingerprint"] == embedder.fingerprint
     for file in tmp_path.rglob("*.safetensors"):
         file.unlink()
     assert run("inspect", tmp_path).stdout in with_weights.stdout

@@ -8,9 +8,11 @@ to end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 import openvino as ov
@@ -76,7 +78,7 @@ class OpenVINOEngine:
             # Pinned threads of two models, or two Embedders, would sit on the same cores.
             "ENABLE_CPU_PINNING": False,
         }
-        if cache_dir is not None:
+        if cache_dir is not None and _can_write(cache_dir):
             shared["CACHE_DIR"] = str(cache_dir)
         try:
             bulk = core.compile_model(
@@ -99,7 +101,8 @@ class OpenVINOEngine:
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
         """Start a batch and return at once."""
-        free = self._free[batch.lane if self._free[batch.lane] else Lane.BULK]
+        # Where a lane is busier than it was made for, it borrows from the other one.
+        free = self._free[batch.lane] or next(filter(None, self._free.values()))
         request = free.pop()
         inputs = [pad(batch), batch.seq_lens, batch.num_prompt_tokens][: self._num_inputs]
         pending = _Pending(request, free, inputs, batch)
@@ -143,6 +146,17 @@ def pad(batch: Batch) -> NDArray[np.int32]:
     padded = np.zeros((batch.num_seqs, int(seq_lens.max())), np.int32)
     padded[np.arange(padded.shape[1]) < seq_lens[:, None]] = batch.token_ids
     return padded
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether compiled models can be kept there; without, a start takes longer and nothing else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        logging.getLogger(__name__).warning("compiled models are not kept: %s", error)
+        return False
 
 
 def _run_error(error: RuntimeError) -> EngineRunError:

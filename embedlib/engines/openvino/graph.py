@@ -74,7 +74,11 @@ class _GraphBuilder:
             elif isinstance(module, Normalize):
                 # Source: torch.nn.functional.normalize, x / max(|x|, 1e-12); eps is squared here.
                 vector = op.normalize_l2(vector, _ints(1), 1e-24, "max")
-        return ov.Model([vector], self.inputs, "embedlib")
+        graph = ov.Model([vector], self.inputs, "embedlib")
+        # A name made up by OpenVINO would be another one each time, and miss the cache of compiled
+        # models.
+        graph.outputs[0].get_tensor().set_names({"vectors"})
+        return graph
 
     def _embed(self) -> ov.Node:
         """Token ids to float32[B, L, H]."""

@@ -1,0 +1,216 @@
+"""Who can take part. A contestant is loaded and driven in a process of its own by `worker.py`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.bench.options import PEERS
+
+if TYPE_CHECKING:
+    from embedlib.embedder import Embedder
+
+Vectors = NDArray[np.float32]
+
+EMBEDLIB = "embedlib"
+
+BATCH_SIZES = (4, 8, 16, 32, 64)
+"""Tried for a peer that makes batches by a number of texts; it then runs at its best."""
+
+
+class Contestant(Protocol):
+    """Texts to vectors, in whatever way."""
+
+    packages: tuple[str, ...]
+    """Distributions whose versions decide the speed."""
+
+    def import_library(self) -> None:
+        """Import what is needed, so that the constructor can be timed without it."""
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Load a model in float32; `cache_dir` outlives the process and is empty the first time."""
+
+    def fill_cache(self, cache_dir: Path) -> None:
+        """Leave in `cache_dir` what makes the next start quicker, unless loading did."""
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
+        """Return float32[N, D]: a bulk job."""
+
+    def query(self, text: str) -> Vectors:
+        """Return float32[D]: somebody waits for this one."""
+
+    def stats(self) -> dict[str, float]:
+        """Return what it counted since it was loaded; may be empty."""
+
+
+class EmbedlibContestant:
+    """This library."""
+
+    packages: tuple[str, ...] = ("openvino", "tokenizers", "numpy")
+
+    def __init__(self) -> None:
+        self._embedder: Embedder | None = None
+
+    def import_library(self) -> None:
+        """Import it; the engine's library is imported by the constructor."""
+        import embedlib.embedder  # noqa: F401
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Make an Embedder; the engine is compiled the first time and cached."""
+        from embedlib.embedder import Embedder
+
+        self._embedder = Embedder(
+            folder,
+            threads=threads,
+            engine_cache_dir=cache_dir,
+            on_truncate="ignore",
+            **options,
+        )
+
+    def fill_cache(self, cache_dir: Path) -> None:
+        """Do nothing: loading has filled it."""
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
+        """Encode on the bulk lane; batches are made by token budget."""
+        vectors: Vectors = self._loaded.encode(texts, show_progress_bar=False)
+        return vectors
+
+    def query(self, text: str) -> Vectors:
+        """Encode on the query lane."""
+        vector: Vectors = self._loaded.encode(text, show_progress_bar=False)
+        return vector
+
+    def stats(self) -> dict[str, float]:
+        """Return the counts of `Embedder.stats` that tell where time went."""
+        stats = self._loaded.stats()
+        return {
+            "num_tokens": stats.num_tokens,
+            "num_truncated": stats.num_truncated,
+            "padding_share": stats.padding_share,
+            "engine_idle_share": stats.engine_idle_share,
+        }
+
+    @property
+    def _loaded(self) -> Embedder:
+        assert self._embedder is not None, "load comes first; this is a bug in embedlib"
+        return self._embedder
+
+
+class SentenceTransformersContestant:
+    """sentence-transformers with its torch backend."""
+
+    packages: tuple[str, ...] = ("sentence-transformers", "transformers", "torch", "numpy")
+
+    def __init__(self) -> None:
+        self._model: Any = None
+
+    def import_library(self) -> None:
+        """Import it, and with it torch and transformers."""
+        import sentence_transformers  # noqa: F401
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Make a SentenceTransformer."""
+        import torch
+
+        torch.set_num_threads(threads)
+        self._model = self._construct(folder, cache_dir, threads)
+
+    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        # Models stored in half precision would otherwise be computed in it.
+        return SentenceTransformer(
+            str(folder),
+            device="cpu",
+            local_files_only=True,
+            model_kwargs={"dtype": torch.float32},
+        )
+
+    def fill_cache(self, cache_dir: Path) -> None:
+        """Do nothing: it keeps no cache."""
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
+        """Encode in batches of so many texts; it sorts them by length itself."""
+        assert batch_size is not None, "peers get a batch size; this is a bug in embedlib"
+        vectors: Vectors = self._model.encode(texts, batch_size=batch_size, show_progress_bar=False)
+        return vectors
+
+    def query(self, text: str) -> Vectors:
+        """Encode one text."""
+        vector: Vectors = self._model.encode(text, show_progress_bar=False)
+        return vector
+
+    def stats(self) -> dict[str, float]:
+        """Return nothing: it does not count."""
+        return {}
+
+
+class SentenceTransformersOpenVINOContestant(SentenceTransformersContestant):
+    """sentence-transformers with its openvino backend."""
+
+    packages: tuple[str, ...] = (
+        *("sentence-transformers", "transformers", "torch"),
+        *("optimum-intel", "openvino", "numpy"),
+    )
+
+    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
+        from sentence_transformers import SentenceTransformer
+
+        exported = cache_dir / "exported"
+        return SentenceTransformer(
+            str(exported if exported.is_dir() else folder),
+            backend="openvino",
+            device="cpu",
+            local_files_only=True,
+            model_kwargs={
+                "export": not exported.is_dir(),
+                "ov_config": {
+                    "INFERENCE_PRECISION_HINT": "f32",
+                    "INFERENCE_NUM_THREADS": str(threads),
+                },
+            },
+        )
+
+    def fill_cache(self, cache_dir: Path) -> None:
+        """Keep the exported model: a careful user would not convert it at every start."""
+        self._model.save_pretrained(str(cache_dir / "exported"))
+
+
+def make_contestant(name: str) -> Contestant:
+    """Return a contestant by its name; loads nothing yet."""
+    makers: dict[str, Callable[[], Contestant]] = {
+        EMBEDLIB: EmbedlibContestant,
+        "sentence-transformers": SentenceTransformersContestant,
+        "sentence-transformers-openvino": SentenceTransformersOpenVINOContestant,
+    }
+    return makers[name]()
+
+
+def missing_modules(name: str) -> list[str]:
+    """Return the modules a peer needs that are not installed; imports no peer."""
+    return [module for module in PEERS[name] if not _is_installed(module)]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent package
+        return False
+
+
+def versions(packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of distributions; what is not installed as one is left out."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

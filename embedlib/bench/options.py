@@ -1,0 +1,52 @@
+"""What a benchmark run is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+
+PEERS = {
+    "sentence-transformers": ("sentence_transformers", "torch"),
+    "sentence-transformers-openvino": ("sentence_transformers", "optimum.intel", "openvino"),
+}
+"""Who may be named in `vs`, and the modules each needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of `run_bench`.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    model: str
+    """A folder, a hub name, or `package:NAME`."""
+    vs: tuple[str, ...] = ()
+    """Peers to run beside embedlib."""
+    texts_path: Path | None = None
+    """A file with one text per line; None: the documentation strings of Python's own library."""
+    num_texts: int = 1000
+    """Texts of one bulk pass, at most: long enough that a pass takes seconds on a few cores."""
+    rounds: int = 5
+    """How often each peer takes its turn: a median and a spread need a few."""
+    query_seconds: float = 10.0
+    """Time spent on single queries, for each contestant alone and again during a bulk job."""
+    config: Config = field(default_factory=Config)
+    """How the model is found, and `threads`, for all; the rest is for embedlib."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        for name in ("num_texts", "rounds"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}; it must be at least 1")
+        if self.query_seconds <= 0:
+            raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
+        for name in self.vs:
+            if name not in PEERS:
+                raise ConfigError(f"vs = {name!r}; it must be one of {', '.join(PEERS)}")
+        if len(set(self.vs)) < len(self.vs):
+            raise ConfigError(f"vs = {','.join(self.vs)!r}; name each peer once")

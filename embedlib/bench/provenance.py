@@ -1,0 +1,24 @@
+"""Which embedlib was measured."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def checkout_commit() -> str | None:
+    """Return the commit of the checkout that embedlib runs from; None where it was installed."""
+    folder = Path(__file__).parent
+    try:
+        # An installed embedlib may lie inside somebody else's repository: is this file tracked?
+        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
+        return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()

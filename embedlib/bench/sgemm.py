@@ -1,0 +1,135 @@
+"""The machine's own limit: how fast it multiplies float32 matrices of the model's shapes."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embedlib.models.spec import Encoder
+
+SGEMM = "sgemm"
+"""Name of the child process that measures this."""
+
+ROWS = 512
+"""Tokens multiplied at once: about a batch of the CPU engine."""
+
+Multiply = Callable[[], None]
+"""One product of each shape."""
+
+
+def linear_shapes(encoder: Encoder) -> list[tuple[int, int]]:
+    """Return (inputs, outputs) of every weight matrix of one layer."""
+    hidden, intermediate = encoder.hidden_size, encoder.intermediate_size
+    query = encoder.num_heads * encoder.head_dim
+    key = encoder.num_kv_heads * encoder.head_dim
+    up = [(hidden, intermediate)] * (2 if encoder.is_gated else 1)
+    attention = [(hidden, query), (hidden, key), (hidden, key), (query, hidden)]
+    return [*attention, *up, (intermediate, hidden)]
+
+
+def flop_per_token(encoder: Encoder) -> int:
+    """Return the additions and multiplications of the linear layers for one token.
+
+    Attention itself is left out: it depends on the length, and is a few percent for short texts.
+    """
+    per_layer = sum(inputs * outputs for inputs, outputs in linear_shapes(encoder))
+    return 2 * per_layer * encoder.num_layers
+
+
+class SgemmCalls:
+    """What the parent may ask of the process that measures the machine.
+
+    Each thread multiplies matrices of its own with a library that was told to use one thread:
+    nobody waits for anybody, so this is the most that the cores give.
+    """
+
+    def __init__(self, threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._threads = threads
+        self._clock = clock
+
+    def measure(self, shapes: list[tuple[int, int]], seconds: float) -> dict[str, float]:
+        """Return FLOP/s by library, of numpy and, where it is installed, torch."""
+        makers: dict[str, Callable[..., Multiply]] = {"numpy": _numpy_multiply}
+        if importlib.util.find_spec("torch") is not None:
+            makers["torch"] = _torch_multiply
+        flop = 2 * ROWS * sum(inputs * outputs for inputs, outputs in shapes)
+        rates = {}
+        for library, make in makers.items():
+            multiplies = [make(shapes) for _ in range(self._threads)]
+            for multiply in multiplies:
+                multiply()  # the first one loads code and reserves buffers
+            rates[library] = flop * self._race(multiplies, seconds)
+        return rates
+
+    def _race(self, multiplies: list[Multiply], seconds: float) -> float:
+        """Return calls per second of all threads together."""
+        lanes = [_Lane(multiply, seconds, self._clock) for multiply in multiplies]
+        for lane in lanes:
+            lane.thread.start()
+        for lane in lanes:
+            lane.thread.join()
+        return sum(lane.calls_per_second for lane in lanes)
+
+
+@dataclass
+class _Lane:
+    """One thread that multiplies for some time."""
+
+    multiply: Multiply
+    seconds: float
+    clock: Callable[[], float]
+    calls_per_second: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        started = self.clock()
+        num_calls = 0
+        elapsed = 0.0
+        while elapsed < self.seconds:
+            self.multiply()
+            num_calls += 1
+            elapsed = self.clock() - started
+        self.calls_per_second = num_calls / elapsed
+
+
+def _numpy_multiply(shapes: list[tuple[int, int]]) -> Multiply:
+    operands = _operands(shapes)
+
+    def multiply() -> None:
+        for rows, weight, out in operands:
+            np.matmul(rows, weight, out=out)
+
+    return multiply
+
+
+def _torch_multiply(shapes: list[tuple[int, int]]) -> Multiply:
+    import torch
+
+    operands = [[torch.from_numpy(array) for array in arrays] for arrays in _operands(shapes)]
+
+    def multiply() -> None:
+        for rows, weight, out in operands:
+            torch.mm(rows, weight, out=out)
+
+    return multiply
+
+
+def _operands(shapes: list[tuple[int, int]]) -> list[tuple[Any, Any, Any]]:
+    """Rows, weight and room for the product; small numbers, for denormal ones are slow."""
+    random = np.random.default_rng(0)
+    return [
+        (
+            random.standard_normal((ROWS, inputs), np.float32),
+            random.standard_normal((inputs, outputs), np.float32),
+            np.empty((ROWS, outputs), np.float32),
+        )
+        for inputs, outputs in shapes
+    ]

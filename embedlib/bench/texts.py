@@ -1,0 +1,84 @@
+"""What is embedded: real text that every machine with Python has."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sysconfig
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from embedlib.errors import SourceError
+
+QUERIES = (
+    "how do I open a file for writing",
+    "sort a list in reverse order",
+    "what is a weak reference good for",
+    "parse the arguments of a command line",
+    "what is the difference between bytes and str",
+    "read numbers from a csv file",
+    "when does a generator come to its end",
+    "run code in another process",
+    "convert a date to a string",
+    "why is my thread blocked",
+    "join two paths on any system",
+    "count the different words of a text",
+    "send an email with an attachment",
+    "round a decimal number up",
+    "cancel a task after some time",
+    "find a module by its dotted name",
+)
+"""Short questions of about nine tokens, different ones so that no cache of answers helps."""
+
+_MIN_CHARACTERS = 20  # shorter ones are mostly "Return x.", the same again and again
+_LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
+
+
+def docstrings(num_texts: int) -> list[str]:
+    """Return documentation strings of Python's own library, each once, the same on every call.
+
+    Files come in the order of a hash of their names: mixed, so that the first texts are not all
+    about one module, but the same on every machine with the same Python.
+    """
+    return list(islice(_docstrings(Path(sysconfig.get_path("stdlib"))), num_texts))
+
+
+def _docstrings(root: Path) -> Iterator[str]:
+    names = [path.relative_to(root) for path in root.rglob("*.py")]
+    names = [name for name in names if _LEFT_OUT.isdisjoint(name.parts)]
+    seen = set()
+    for name in sorted(names, key=lambda name: hashlib.sha256(name.as_posix().encode()).digest()):
+        for text in _file_docstrings(root / name):
+            if len(text) >= _MIN_CHARACTERS and text not in seen:
+                seen.add(text)
+                yield text
+
+
+def _file_docstrings(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # Python ships a few files that are broken on purpose
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node, clean=False)
+            if text is not None:
+                yield inspect.cleandoc(text)
+
+
+def read_lines(path: Path, num_texts: int) -> list[str]:
+    """Return the first texts of a file, one per line, without empty lines.
+
+    Raises:
+        SourceError: the file cannot be read or has no text in it.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            texts = list(islice((line.rstrip("\n") for line in file if line.strip()), num_texts))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    if not texts:
+        raise SourceError(f"{path}: has no text in it; give a file with one text per line")
+    return texts

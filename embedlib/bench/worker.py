@@ -1,0 +1,174 @@
+"""What runs in a child process: one contestant, driven by JSON lines on standard input.
+
+A line is {"call": name, "arguments": {...}}; the answer is one line, {"result": ...} or
+{"error": "..."}. The process ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from embedlib.bench.contestants import Contestant, Vectors, make_contestant, versions
+from embedlib.bench.sgemm import SGEMM, SgemmCalls
+
+_MIB = 1 << 20
+
+
+class ContestantCalls:
+    """What the parent may ask of a contestant. Times are in seconds, or end in `_ms`."""
+
+    def __init__(
+        self, contestant: Contestant, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._contestant = contestant
+        self._clock = clock
+        self._texts: list[str] = []
+        self._queries: list[str] = []
+        self._vectors: Vectors | None = None
+
+    def load(
+        self, folder: str, cache_dir: str, threads: int, options: dict[str, Any], query: str
+    ) -> dict[str, Any]:
+        """Load the model and compute a first vector."""
+        self._contestant.import_library()
+        started = self._clock()
+        self._contestant.load(Path(folder), Path(cache_dir), threads, options)
+        constructor_s = self._clock() - started
+        self._contestant.query(query)
+        return {
+            "constructor_s": constructor_s,
+            "peak_memory_mib": peak_memory_mib(),
+            "versions": versions(self._contestant.packages),
+        }
+
+    def fill_cache(self, cache_dir: str) -> None:
+        """Make the next start quicker."""
+        self._contestant.fill_cache(Path(cache_dir))
+
+    def set_texts(self, texts: list[str], queries: list[str]) -> None:
+        """Receive what is to be embedded."""
+        self._texts, self._queries = texts, queries
+
+    def bulk(self, batch_size: int | None, stride: int = 1) -> float:
+        """Embed every `stride`-th text; return the time."""
+        texts = self._texts[::stride]
+        started = self._clock()
+        self._vectors = self._contestant.encode(texts, batch_size)
+        return self._clock() - started
+
+    def query(self, seconds: float) -> list[float]:
+        """Ask one query after the other for so long; return the latencies in ms."""
+        latencies_ms: list[float] = []
+        started = self._clock()
+        # Each query at least once: a slow model, too, gets more than one sample.
+        while len(latencies_ms) < len(self._queries) or self._clock() - started < seconds:
+            latencies_ms.append(self._ask(len(latencies_ms)))
+        return latencies_ms
+
+    def mixed(self, seconds: float, interval_s: float) -> dict[str, list[float]]:
+        """Alternate bulk passes without and with queries beside them, beginning and ending without.
+
+        Returns the times of both kinds of passes, and the latencies of the queries.
+        """
+        without_s = [self.bulk(None)]
+        with_s: list[float] = []
+        latencies_ms: list[float] = []
+        with ThreadPoolExecutor(1) as pool:
+            while sum(with_s) < seconds:
+                is_over = threading.Event()
+                asker = pool.submit(self._ask_until, is_over, interval_s, latencies_ms)
+                try:
+                    with_s.append(self.bulk(None))
+                finally:
+                    is_over.set()
+                asker.result()
+                without_s.append(self.bulk(None))
+        return {"without_s": without_s, "with_s": with_s, "latencies_ms": latencies_ms}
+
+    def _ask_until(
+        self, is_over: threading.Event, interval_s: float, latencies_ms: list[float]
+    ) -> None:
+        due = self._clock()
+        while not is_over.is_set():
+            latencies_ms.append(self._ask(len(latencies_ms)))
+            # By a fixed timetable: a slow answer does not lower the number of questions, and one
+            # that took longer than the interval is followed at once by the next.
+            due = max(due + interval_s, self._clock())
+            is_over.wait(due - self._clock())
+
+    def _ask(self, index: int) -> float:
+        text = self._queries[index % len(self._queries)]
+        started = self._clock()
+        self._contestant.query(text)
+        return (self._clock() - started) * 1e3
+
+    def stats(self) -> dict[str, float]:
+        """Return what the contestant counted."""
+        return self._contestant.stats()
+
+    def peak_memory_mib(self) -> float:
+        """Return the most memory this process has had."""
+        return peak_memory_mib()
+
+    def save_vectors(self, path: str) -> None:
+        """Write the vectors of the last bulk pass as .npy."""
+        assert self._vectors is not None, "bulk comes first; this is a bug in embedlib"
+        np.save(path, self._vectors)
+
+
+def peak_memory_mib() -> float:
+    """Return the peak resident memory of this process.
+
+    Not `ru_maxrss` where it can be avoided: on Linux a child starts with its parent's.
+    Source: proc_pid_status(5), `VmHWM`.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / _MIB
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _MIB
+
+
+def serve(calls: object, requests: IO[str], replies: IO[str]) -> None:
+    """Answer requests until they end."""
+    for line in requests:
+        request = json.loads(line)
+        try:
+            reply = {"result": getattr(calls, request["call"])(**request["arguments"])}
+        except Exception as error:  # the parent decides what a failure means
+            import traceback
+
+            traceback.print_exc()
+            lines = str(error).strip().splitlines()
+            reply = {"error": f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def main(name: str, threads: int) -> None:
+    """Serve one contestant on standard input and output."""
+    # Libraries print what they like; only answers may go to the parent.
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    calls: object = SgemmCalls(threads) if name == SGEMM else ContestantCalls(make_contestant(name))
+    serve(calls, sys.stdin, replies)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

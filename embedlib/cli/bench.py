@@ -1,0 +1,117 @@
+"""`embedlib bench`: embedlib and its peers on this machine, side by side."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+import embedlib
+from embedlib.bench.options import PEERS, BenchOptions
+from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+
+_STDOUT = "-"
+_DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--vs",
+    metavar="PEER[,PEER]",
+    default="",
+    help=f"Peers to run beside embedlib: {', '.join(PEERS)}. "
+    'They come with pip install "embedlib[bench]".  [default: none]',
+)
+@click.option(
+    "--texts",
+    "texts_path",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="File with one text per line.  [default: the documentation strings of Python's library]",
+)
+@click.option(
+    "--num-texts",
+    type=int,
+    default=_DEFAULTS["num_texts"],
+    show_default=True,
+    help="Texts of one bulk pass, at most.",
+)
+@click.option(
+    "--rounds",
+    type=int,
+    default=_DEFAULTS["rounds"],
+    show_default=True,
+    help="Turns of each peer; more make the spread trustworthy.",
+)
+@click.option(
+    "--query-seconds",
+    type=float,
+    default=_DEFAULTS["query_seconds"],
+    show_default=True,
+    help="Seconds of single queries, per contestant and again during a bulk job.",
+)
+@click.option(
+    "--json",
+    "json_path",
+    metavar="PATH",
+    help="Also write everything that was measured as JSON; - is standard output, and the table "
+    "then goes to standard error.",
+)
+@config_options("threads", "max_batch_tokens", *MODEL_OPTIONS)
+def bench(
+    model: str,
+    vs: str,
+    texts_path: Path | None,
+    num_texts: int,
+    rounds: int,
+    query_seconds: float,
+    json_path: str | None,
+    **options: Any,
+) -> None:
+    """Measure MODEL on this machine, beside other libraries if wanted.
+
+    All in float32, on the same texts and as many threads, taking turns, each in a process of its
+    own: bulk rate, query latency alone and during a bulk job, start, memory, and how close embedlib
+    comes to what the machine can multiply. MODEL is a folder, a hub name, or package:NAME.
+
+    \b
+    Examples:
+      embedlib bench BAAI/bge-small-en-v1.5 --num-texts 200 --rounds 1
+      embedlib bench ./model --vs sentence-transformers,sentence-transformers-openvino --json r.json
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    if json_path is not None and not Path(json_path).parent.is_dir():
+        # Known before the minutes of measuring, not after.
+        raise click.UsageError(f"--json {json_path!r}: there is no such folder")
+    config = make_config(options)
+
+    from embedlib.bench.run import run_bench
+    from embedlib.bench.table import render
+    from embedlib.cli.machine import describe_machine
+
+    result = run_bench(
+        BenchOptions(
+            model=model,
+            vs=tuple(name.strip() for name in vs.split(",") if name.strip()),
+            texts_path=texts_path,
+            num_texts=num_texts,
+            rounds=rounds,
+            query_seconds=query_seconds,
+            config=config,
+        ),
+        machine=describe_machine(),
+        embedlib_version=embedlib.__version__,
+        command=shlex.join(["embedlib", *sys.argv[1:]]),
+        report=lambda line: click.echo(line, err=True),
+    )
+    if json_path is not None:
+        content = json.dumps(result.as_json(), indent=2, ensure_ascii=False) + "\n"
+        if json_path == _STDOUT:
+            click.echo(content, nl=False)
+        else:
+            Path(json_path).write_text(content, encoding="utf-8")
+    click.echo(render(result), err=json_path == _STDOUT)

@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.batching.manager import BatchManager
+from embedlib.batching.scheduler import Scheduler
+from embedlib.batching.sequence import Job, Sequence, Vectors
+from embedlib.batching.stats import Meter
+from embedlib.engines.base import Batch, Lane
+from embedlib.errors import (
+    EmbedderClosedError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+    QueueFullError,
+)
+from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
+
+WAIT_SECONDS = 30
+BUDGET = 64
+"""Tokens of a FakeEngine's batch."""
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
+
+
+def start(engine: FakeEngine, max_queued_texts: int = 1000) -> BatchManager:
+    return BatchManager(engine, Meter(lambda: 0.0), max_queued_texts=max_queued_texts)
+
+
+def make(ids: list[list[int]], lane: Lane = Lane.BULK) -> list[Sequence]:
+    """One job with these sequences."""
+    job = Job(len(ids), FAKE_DIM, lane)
+    return [Sequence(job, row, item) for row, item in enumerate(ids)]
+
+
+def add(manager: BatchManager, ids: list[list[int]], lane: Lane = Lane.BULK) -> Job:
+    sequences = make(ids, lane)
+    (manager.add_queries if lane is Lane.QUERY else manager.add_bulk)(sequences)
+    return sequences[0].job
+
+
+def result(job: Job) -> Vectors:
+    return job.future.result(WAIT_SECONDS)
+
+
+def error_of(job: Job) -> BaseException:
+    error = job.future.exception(WAIT_SECONDS)
+    assert error is not None
+    return error
+
+
+def full(token_id: int) -> list[list[int]]:
+    """One sequence that fills a batch by itself, the longer (and earlier cut) the lower its id."""
+    return [[token_id] * (BUDGET + 20 - token_id)]
+
+
+def first_ids(engine: FakeEngine) -> list[int]:
+    """The first token of every batch that was submitted."""
+    return [int(batch.token_ids[0]) for batch in engine.batches]
+
+
+@settings(deadline=None, max_examples=30)  # a busy machine is no failure
+@given(
+    jobs=st.lists(
+        st.tuples(
+            st.sampled_from(Lane),
+            st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=80), min_size=1, max_size=9),
+        ),
+        max_size=8,
+    )
+)
+def test_every_job_gets_its_own_rows(jobs: list[tuple[Lane, list[list[int]]]]) -> None:
+    manager = start(FakeEngine())
+    waiting = [(ids, add(manager, ids, lane)) for lane, ids in jobs]
+    for ids, job in waiting:
+        np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
+    manager.close()
+
+
+def test_two_bulk_batches_are_in_flight_and_a_query_still_finds_room() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    manager = start(engine)
+    bulk = [add(manager, full(token)) for token in (1, 2, 3, 4)]
+    engine.wait_submitted(2)
+    query = add(manager, [[9]], Lane.QUERY)
+    engine.wait_submitted(3)
+    assert first_ids(engine) == [1, 2, 9]
+    engine.release_one()
+    result(bulk[0])
+    engine.wait_submitted(4)
+    engine.release()
+    for job in (*bulk, query):
+        result(job)
+    assert first_ids(engine) == [1, 2, 9, 3, 4]
+    manager.close()
+
+
+def test_queries_overtake_bulk_that_waits() -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    manager = start(engine)
+    jobs = [add(manager, full(token)) for token in (1, 2, 3)]
+    engine.wait_submitted(1)
+    jobs += [add(manager, full(token), Lane.QUERY) for token in (7, 8)]
+    engine.release()
+    for job in jobs:
+        result(job)
+    assert first_ids(engine) == [1, 7, 8, 2, 3]
+    assert [batch.lane for batch in engine.batches[1:3]] == [Lane.QUERY] * 2
+    manager.close()
+
+
+def test_a_failing_batch_fails_its_own_jobs_only() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    manager = start(engine)
+    cause = ValueError("the chip is on fire")
+    before = add(manager, full(1))
+    engine.wait_submitted(1)
+    engine.fail_next(cause)
+    sequences = make([[2], [3]]) + make([[4], [5]])
+    manager.add_bulk(sequences)
+    engine.wait_submitted(2)
+    after = add(manager, full(6))
+    engine.release()
+    assert result(before)[0, 0] == 1
+    assert result(after)[0, 0] == 6
+    for job in {sequence.job for sequence in sequences}:
+        error = error_of(job)
+        assert isinstance(error, EngineRunError)
+        assert str(error) == "a batch of 4 texts (4 tokens) failed: the chip is on fire"
+        assert error.__cause__ is cause
+    assert manager._meter.read().num_failed_batches == 1
+    manager.close()
+
+
+def test_out_of_memory_halves_until_it_fits() -> None:
+    engine = FakeEngine(memory_tokens=16)
+    manager = start(engine)
+    ids = [[token] * 8 for token in range(1, 9)]
+    job = add(manager, ids)
+    np.testing.assert_array_equal(result(job), [fake_vector(item) for item in ids])
+    assert [batch.num_seqs for batch in engine.batches] == [8, 4, 4, 2, 2, 2, 2]
+    assert manager._meter.read().num_failed_batches == 0
+    manager.close()
+
+
+def test_out_of_memory_keeps_the_limits_of_the_engine() -> None:
+    engine = FakeEngine(memory_tokens=16)
+    engine.hold()
+    manager = start(engine)
+    jobs = [add(manager, [[token] * 8] * 8) for token in (1, 2, 3)]
+    engine.wait_submitted(2)
+    engine.release_one()  # comes back in two halves, and one bulk batch is out
+    engine.wait_submitted(3)
+    query = add(manager, [[9]], Lane.QUERY)
+    engine.wait_submitted(4)
+    assert first_ids(engine) == [1, 2, 1, 9]
+    engine.release()
+    for job in (*jobs, query):
+        result(job)
+    manager.close()
+
+
+def test_a_text_that_is_too_large_by_itself_fails_its_job_only() -> None:
+    engine = FakeEngine(memory_tokens=16)
+    manager = start(engine)
+    sequences = make([[1] * 17]) + make([[2] * 17, [3]]) + make([[4] * 10])
+    manager.add_bulk(sequences)
+    jobs = list(dict.fromkeys(sequence.job for sequence in sequences))
+    for job in jobs[:2]:
+        assert isinstance(error_of(job), EngineOutOfMemoryError)
+    assert result(jobs[2])[0, 0] == 4
+    manager.close()
+
+
+def test_a_row_that_is_not_a_number_fails_its_job_only_and_is_named() -> None:
+    engine = FakeEngine()
+    engine.poison(13)
+    manager = start(engine)
+    sequences = make([[1], [2, 13], [3]]) + make([[4]])
+    manager.add_bulk(sequences)
+    bad, good = sequences[0].job, sequences[3].job
+    assert result(good)[0, 0] == 4
+    assert "text 1 (2 tokens) is not finite" in str(error_of(bad))
+    assert len(engine.batches) == 1
+    manager.close()
+
+
+class OddEngine(FakeEngine):
+    """Does something odd with the first batch."""
+
+    def __init__(self, oddity: Callable[[Any, Batch, Callable[[], None]], Any]) -> None:
+        super().__init__()
+        self.oddity = oddity
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+        if self.batches:
+            return super().submit(batch, on_done)
+        self.batches.append(batch)
+        return self.oddity(super(), batch, on_done)
+
+
+class Answer:
+    """A Pending that returns or raises what it was given."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def result(self) -> Any:
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+
+ODD_ERRORS = [
+    RuntimeError(),
+    StopIteration("stop"),
+    CancelledError(),
+    asyncio.CancelledError(),
+    KeyboardInterrupt("key"),
+    SystemExit("exit"),
+    GeneratorExit(),
+]
+
+
+@pytest.mark.parametrize("error", ODD_ERRORS, ids=repr)
+@pytest.mark.parametrize("when", ["submit", "result", "submit after on_done"])
+def test_whatever_an_engine_raises_reaches_the_job_and_the_thread_lives_on(
+    error: BaseException, when: str
+) -> None:
+    def oddity(_: Any, batch: Batch, on_done: Callable[[], None]) -> Answer:
+        if when != "submit":
+            on_done()
+        if when != "result":
+            raise error
+        return Answer(error)
+
+    manager = start(OddEngine(oddity))
+    told = error_of(add(manager, [[1]]))
+    assert isinstance(told, EngineRunError)
+    assert told.__cause__ is error
+    assert result(add(manager, [[2]]))[0, 0] == 2
+    assert manager._meter._num_inflight == 0
+    manager.close()
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [None, np.zeros((1, FAKE_DIM)), np.zeros((3, FAKE_DIM)), np.zeros((2, FAKE_DIM + 1)), [[1.0]]],
+    ids=["nothing", "too few", "too many", "too wide", "no array"],
+)
+def test_an_answer_of_the_wrong_shape_fails_its_job_and_the_thread_lives_on(vectors: Any) -> None:
+    def oddity(_: Any, batch: Batch, on_done: Callable[[], None]) -> Answer:
+        on_done()
+        return Answer(vectors)
+
+    manager = start(OddEngine(oddity))
+    assert isinstance(error_of(add(manager, [[1], [1]])), EngineRunError)
+    assert result(add(manager, [[2]]))[0, 0] == 2
+    manager.close()
+
+
+def test_an_engine_that_says_done_twice_does_not_mix_up_rows() -> None:
+    def oddity(engine: Any, batch: Batch, on_done: Callable[[], None]) -> Answer:
+        on_done()
+        on_done()
+        return Answer(np.full((1, FAKE_DIM), 5, np.float32))
+
+    engine = OddEngine(oddity)
+    manager = start(engine)
+    # Two batches: counted twice, the first would complete the job.
+    job = add(manager, full(1) + full(2))
+    assert result(job)[:, 0].tolist() == [5, 2]
+    manager.close()
+
+
+def test_a_full_bulk_queue_blocks_the_producer_until_there_is_room() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    manager = start(engine, max_queued_texts=2)
+    jobs = [add(manager, full(token)) for token in (1, 2)]
+    engine.wait_submitted(2)
+    jobs += [add(manager, full(token)) for token in (3, 4)]
+    was_added = threading.Event()
+
+    def produce() -> None:
+        jobs.append(add(manager, full(5)))
+        was_added.set()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    # A query passes by, so the manager is not stuck.
+    query = add(manager, [[9]], Lane.QUERY)
+    engine.wait_submitted(3)
+    # Two wait and nothing comes back: it cannot get in, however long we look.
+    assert not was_added.wait(0.05)
+    engine.release_one()
+    assert was_added.wait(WAIT_SECONDS)
+    producer.join()
+    engine.release()
+    assert [int(result(job)[0, 0]) for job in (*jobs, query)] == [1, 2, 3, 4, 5, 9]
+    manager.close()
+
+
+def test_a_full_query_queue_is_an_error_at_once() -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    manager = start(engine, max_queued_texts=3)
+    jobs = [add(manager, full(1), Lane.QUERY)]
+    engine.wait_submitted(1)
+    # Answered by now or not, what is submitted does not count as waiting; that the manager has said
+    # so is seen when the next three get in.
+    jobs += [add(manager, [[2], [3]], Lane.QUERY)]
+    with pytest.raises(QueueFullError, match=r"queries wait already and max_queued_texts is 3"):
+        add(manager, [[4], [5]], Lane.QUERY)
+    bulk = add(manager, [[6]])  # another lane has its own room
+    engine.release()
+    for job in (*jobs, bulk):
+        result(job)
+    assert result(add(manager, [[7]], Lane.QUERY))[0, 0] == 7
+    manager.close()
+
+
+def test_a_job_cancelled_before_compute_is_never_submitted() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    manager = start(engine)
+    jobs = [add(manager, full(token)) for token in (1, 2, 3, 4, 5)]
+    engine.wait_submitted(2)
+    assert jobs[2].future.cancel()
+    assert jobs[4].future.cancel()
+    jobs[1].future.cancel()  # being computed: nobody looks at the rows any more
+    engine.release()
+    assert result(jobs[0])[0, 0] == 1
+    assert result(jobs[3])[0, 0] == 4
+    assert first_ids(engine) == [1, 2, 4]
+    manager.close()
+
+
+def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    manager = start(engine, max_queued_texts=2)
+    jobs = [add(manager, full(token)) for token in (1, 2)]
+    engine.wait_submitted(2)
+    jobs += [add(manager, full(token)) for token in (3, 4)]
+    errors: list[Exception] = []
+
+    def produce() -> None:
+        try:
+            add(manager, full(5))
+        except EmbedderClosedError as error:
+            errors.append(error)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    closer = threading.Thread(target=manager.close)
+    closer.start()
+    producer.join(WAIT_SECONDS)  # let go although nothing has come back
+    assert len(errors) == 1
+    engine.release()
+    closer.join(WAIT_SECONDS)
+    assert not closer.is_alive()
+    assert [int(result(job)[0, 0]) for job in jobs[:2]] == [1, 2]
+    for job in jobs[2:]:
+        assert isinstance(error_of(job), EmbedderClosedError)
+    assert len(engine.batches) == 2
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_closed_twice_and_used_after(lane: Lane) -> None:
+    manager = start(FakeEngine())
+    manager.close()
+    manager.close()
+    with pytest.raises(EmbedderClosedError, match="closed"):
+        add(manager, [[1]], lane)
+
+
+def test_out_of_memory_while_closing_fails_the_job() -> None:
+    engine = FakeEngine(memory_tokens=2)
+    engine.hold()
+    manager = start(engine)
+    job = add(manager, [[1, 1], [2, 2]])
+    engine.wait_submitted(1)
+    manager.stop_accepting()
+    closer = threading.Thread(target=manager.close)
+    closer.start()
+    engine.release()
+    closer.join(WAIT_SECONDS)
+    # It was tried again before the close was seen, or given up after.
+    error = job.future.exception(WAIT_SECONDS)
+    assert error is None or isinstance(error, EmbedderClosedError)
+
+
+def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    engine.hold()
+    manager = start(engine)
+    jobs = [add(manager, full(token)) for token in (1, 2, 3)]
+    engine.wait_submitted(2)
+
+    def broken(*_: object) -> list[Sequence]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Scheduler, "next_batch", broken)
+    jobs.append(add(manager, full(4)))
+    for job in jobs:
+        assert isinstance(error_of(job), ZeroDivisionError)
+    with pytest.raises(EmbedderClosedError, match="has stopped: a bug") as caught:
+        add(manager, full(5))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    engine.release()
+    manager.close()
+
+
+def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("embedlib.batching.manager.deliver", broken)
+    manager = start(FakeEngine())
+    assert isinstance(error_of(add(manager, [[1]])), ZeroDivisionError)
+    manager.close()
+
+
+def test_closing_from_the_callback_of_a_future() -> None:
+    manager = start(FakeEngine())
+    closed = threading.Event()
+    sequences = make([[1]])
+
+    def close(_: object) -> None:
+        manager.close()
+        closed.set()
+
+    sequences[0].job.future.add_done_callback(close)
+    manager.add_bulk(sequences)
+    assert closed.wait(WAIT_SECONDS)
+    manager._thread.join(WAIT_SECONDS)
+    assert not manager._thread.is_alive()
+
+
+def test_padding_is_counted_where_the_engine_pads() -> None:
+    for is_padded, share in ((True, 1 - 9 / 15), (False, 0.0)):
+        manager = start(FakeEngine(is_padded=is_padded))
+        result(add(manager, [[1] * 5, [2] * 3, [3]]))
+        stats = manager._meter.read()
+        assert stats.padding_share == pytest.approx(share)
+        assert (stats.num_texts, stats.num_tokens, stats.num_batches) == (3, 9, 1)
+        manager.close()

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.tokenizer import MICRO_BATCH_TEXTS
+from embedlib.config import Config
+from embedlib.engines.base import Lane
+from embedlib.errors import EmbedderClosedError, InputError, QueueFullError
+from embedlib.models.spec import Pooling
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec, fake_vector
+
+WAIT_SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
+
+
+class Clock:
+    """Tells the time a test set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def start(engine: FakeEngine, spec: Any = None, clock: Any = Clock(), **options: Any) -> Pipeline:
+    config = Config(**options)
+    return Pipeline(engine, spec or fake_spec(), byte_tokenizer(), config, clock=clock)
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_texts_become_rows_in_their_order(lane: Lane) -> None:
+    pipeline = start(FakeEngine())
+    texts = [f"text {'x' * (row % 20)}{row}" for row in range(200)]
+    job = pipeline.open_job(len(texts), lane)
+    pipeline.feed(job, texts, "p: ")
+    expected = [fake_vector(("p: " + text).encode()) for text in texts]
+    np.testing.assert_array_equal(job.future.result(WAIT_SECONDS), expected)
+    pipeline.close()
+
+
+def test_the_prompt_is_counted_where_pooling_leaves_it_out() -> None:
+    spec = fake_spec(modules=(Pooling(modes=("mean",), include_prompt=False),))
+    pipeline = start(FakeEngine(), spec)
+    job = pipeline.open_job(1, Lane.QUERY)
+    pipeline.feed(job, ["x"], "abc")
+    assert job.future.result(WAIT_SECONDS)[0].tolist() == fake_vector(b"abcx", 3).tolist()
+    pipeline.close()
+
+
+def test_a_query_is_tokenized_by_its_caller_and_bulk_by_the_thread() -> None:
+    pipeline = start(FakeEngine())
+    threads: list[str] = []
+    tokenize = pipeline.tokenizer._encode
+
+    def spy(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return tokenize(*args)
+
+    pipeline.tokenizer._encode = spy  # type: ignore[method-assign]
+    for lane in (Lane.QUERY, Lane.BULK):
+        job = pipeline.open_job(1, lane)
+        pipeline.feed(job, ["a"], "")
+        job.future.result(WAIT_SECONDS)
+    assert threads == [threading.current_thread().name, "embedlib-tokenizer"]
+    pipeline.close()
+
+
+def test_progress_is_told_between_micro_batches() -> None:
+    pipeline = start(FakeEngine())
+    told: list[int] = []
+    job = pipeline.open_job(3 * MICRO_BATCH_TEXTS - 1, Lane.BULK)
+    pipeline.feed(job, ["a"] * job.num_texts, "", lambda: told.append(job.num_done))
+    job.future.result(WAIT_SECONDS)
+    assert len(told) == 3
+    pipeline.close()
+
+
+def test_a_job_that_is_over_is_not_fed_further() -> None:
+    pipeline = start(FakeEngine())
+    job = pipeline.open_job(3 * MICRO_BATCH_TEXTS, Lane.BULK)
+    told: list[bool] = []
+
+    def cancel() -> None:
+        told.append(job.future.cancel())
+
+    pipeline.feed(job, ["a"] * job.num_texts, "", cancel)
+    assert len(told) == 1
+    pipeline.close()
+
+
+def test_an_error_while_feeding_cancels_what_was_fed() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    pipeline = start(engine)
+    job = pipeline.open_job(500, Lane.BULK)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.feed(job, ["a"] * 500, "", interrupt)
+    assert job.future.cancelled()
+    engine.release()
+    pipeline.close()
+    assert pipeline._meter._num_jobs == 0
+
+
+def test_a_bad_query_is_told_at_once_and_a_bad_bulk_text_through_the_job() -> None:
+    pipeline = start(FakeEngine())
+    query, bulk = pipeline.open_job(2, Lane.QUERY), pipeline.open_job(2, Lane.BULK, first_row=40)
+    with pytest.raises(InputError, match="text 1 is None"):
+        pipeline.feed(query, ["a", None], "")  # type: ignore[list-item]
+    pipeline.feed(bulk, ["a", None], "")  # type: ignore[list-item]
+    with pytest.raises(InputError, match="text 41 is None"):
+        bulk.future.result(WAIT_SECONDS)
+    pipeline.close()
+
+
+def test_too_many_queries_are_an_error_and_leave_nothing_behind() -> None:
+    pipeline = start(FakeEngine(), max_queued_texts=2)
+    job = pipeline.open_job(3, Lane.QUERY)
+    with pytest.raises(QueueFullError, match="max_queued_texts is 2"):
+        pipeline.feed(job, ["a"] * 3, "")
+    assert job.future.cancelled()
+    assert pipeline._meter._num_jobs == 0
+    pipeline.close()
+
+
+def test_a_producer_cannot_outrun_the_engine() -> None:
+    engine = FakeEngine(max_batch_tokens=MICRO_BATCH_TEXTS)
+    engine.hold()
+    pipeline = start(engine, max_queued_texts=MICRO_BATCH_TEXTS)
+    job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)
+    fed: list[int] = []
+    producer = threading.Thread(
+        target=pipeline.feed, args=(job, ["a"] * job.num_texts, "", lambda: fed.append(1))
+    )
+    producer.start()
+    engine.wait_submitted(2)
+    # Two on the engine, one waiting there, one in the tokenizer's hands and one in its queue.
+    assert len(fed) <= 5
+    engine.release()
+    np.testing.assert_array_equal(
+        job.future.result(WAIT_SECONDS), np.tile(fake_vector(b"a"), (job.num_texts, 1))
+    )
+    producer.join(WAIT_SECONDS)
+    assert len(fed) == 100
+    pipeline.close()
+
+
+def test_closing_while_the_producer_is_blocked() -> None:
+    engine = FakeEngine(max_batch_tokens=1)
+    engine.hold()
+    pipeline = start(engine, max_queued_texts=1)
+    job = pipeline.open_job(10 * MICRO_BATCH_TEXTS, Lane.BULK)
+    errors: list[BaseException] = []
+
+    def produce() -> None:
+        try:
+            pipeline.feed(job, ["a"] * job.num_texts, "")
+        except EmbedderClosedError as error:
+            errors.append(error)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    engine.wait_submitted(2)
+    closer = threading.Thread(target=pipeline.close)
+    closer.start()
+    producer.join(WAIT_SECONDS)
+    assert not producer.is_alive()
+    engine.release()
+    closer.join(WAIT_SECONDS)
+    assert not closer.is_alive()
+    # Blocked in the queue it hears of it there; between two micro-batches, through its job.
+    assert errors or isinstance(job.future.exception(WAIT_SECONDS), EmbedderClosedError)
+    assert job.is_over
+    assert engine.is_closed
+    assert len(engine.batches) == 2
+
+
+def test_closed_twice_and_used_after() -> None:
+    engine = FakeEngine()
+    pipeline = start(engine)
+    pipeline.close()
+    pipeline.close()
+    assert engine.is_closed
+    for num_texts in (0, 1):
+        with pytest.raises(EmbedderClosedError, match="closed; make a new one"):
+            pipeline.open_job(num_texts, Lane.QUERY)
+
+
+def test_a_forked_child_is_refused_and_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = FakeEngine()
+    pipeline = start(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(EmbedderClosedError, match="forked child -1"):
+            pipeline.open_job(1, Lane.QUERY)
+        pipeline.close()
+    assert not engine.is_closed
+    pipeline.close()
+
+
+def test_times_and_shares() -> None:
+    clock = Clock()
+    engine = FakeEngine(is_padded=True)
+    engine.hold()
+    pipeline = start(engine, fake_spec(max_seq_tokens=5), clock, on_truncate="ignore")
+    job = pipeline.open_job(3, Lane.QUERY)
+    clock.now += 1  # waiting, and nothing on the engine
+    pipeline.feed(job, ["abcdefgh", "abc", "a"], "")
+    engine.wait_submitted(1)
+    clock.now += 3
+    engine.release()
+    job.future.result(WAIT_SECONDS)
+    clock.now += 100
+    pipeline.close()
+    stats = pipeline.stats()
+    assert (stats.num_texts, stats.num_tokens, stats.num_truncated) == (3, 9, 1)
+    assert (stats.num_batches, stats.num_query_batches, stats.num_failed_batches) == (1, 1, 0)
+    assert stats.engine_ms == pytest.approx(3000)
+    assert stats.engine_idle_share == pytest.approx(1 / 4)
+    assert stats.padding_share == pytest.approx(1 - 9 / 15)
+    assert stats.queue_ms == 0
+
+
+def test_every_job_is_counted_as_over_however_it_ends() -> None:
+    engine = FakeEngine()
+    pipeline = start(engine)
+    jobs = [pipeline.open_job(1, Lane.QUERY) for _ in range(3)]
+    pipeline.feed(jobs[0], ["a"], "")
+    engine.fail_next(ValueError())
+    jobs[0].future.exception(WAIT_SECONDS)
+    pipeline.feed(jobs[1], ["a"], "")
+    jobs[1].future.exception(WAIT_SECONDS)
+    jobs[2].future.cancel()
+    pipeline.open_job(0, Lane.BULK)
+    pipeline.close()
+    assert pipeline._meter._num_jobs == 0
+    assert pipeline._meter._num_inflight == 0

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.batching.scheduler import (
+    MAX_QUERY_STREAK,
+    MIN_SPLIT_TOKENS,
+    WINDOW_SEQS,
+    Scheduler,
+)
+from embedlib.batching.sequence import Job, Sequence
+from embedlib.engines.base import EngineLimits, Lane
+
+LIMITS = EngineLimits(
+    embedding_dim=1,
+    is_padded=True,
+    max_batch_tokens=12,
+    num_parallel_batches=1,
+    max_inflight_batches=3,
+    max_inflight_bulk=2,
+)
+LENGTHS = st.lists(st.integers(1, 20), max_size=60)
+
+
+def sequences(lengths: list[int], lane: Lane = Lane.BULK) -> list[Sequence]:
+    """One job with a sequence of each length."""
+    job = Job(len(lengths), 1, lane)
+    return [Sequence(job, row, [7] * length) for row, length in enumerate(lengths)]
+
+
+def drain(scheduler: Scheduler) -> list[list[Sequence]]:
+    """Every batch of an engine that computes one at a time."""
+    batches = []
+    while batch := scheduler.next_batch(0, 0):
+        batches.append(batch)
+    return batches
+
+
+def cost(batch: list[Sequence], is_padded: bool) -> int:
+    lengths = [sequence.num_tokens for sequence in batch]
+    return max(lengths) * len(lengths) if is_padded else sum(lengths)
+
+
+@pytest.mark.parametrize(
+    ("lane", "is_padded", "lengths", "batches"),
+    [
+        (Lane.BULK, True, [], []),
+        (Lane.BULK, True, [5], [[5]]),
+        (Lane.BULK, True, [3, 3, 3, 3, 3], [[3, 3, 3, 3], [3]]),
+        # Longest first, so that what is padded together is alike.
+        (Lane.BULK, True, [1, 6, 2, 5, 1], [[6, 5], [2, 1, 1]]),
+        (Lane.BULK, False, [1, 6, 2, 5, 1], [[6, 5, ], [2, 1, 1]]),
+        (Lane.BULK, False, [1, 6, 2, 4, 1], [[6, 4, 2], [1, 1]]),
+        # What is longer than the budget goes alone.
+        (Lane.BULK, True, [2, 50, 3], [[50], [3, 2]]),
+        (Lane.BULK, True, [13, 12], [[13], [12]]),
+        # Queries come in the order they were asked.
+        (Lane.QUERY, True, [1, 6, 2, 5, 1], [[1, 6], [2, 5], [1]]),
+        (Lane.QUERY, False, [1, 6, 2, 5, 1], [[1, 6, 2], [5, 1]]),
+        (Lane.QUERY, True, [50, 2], [[50], [2]]),
+    ],
+)
+def test_lengths_to_batches(
+    lane: Lane, is_padded: bool, lengths: list[int], batches: list[list[int]]
+) -> None:
+    scheduler = Scheduler(replace(LIMITS, is_padded=is_padded))
+    scheduler.add(sequences(lengths, lane))
+    cut = [[sequence.num_tokens for sequence in batch] for batch in drain(scheduler)]
+    assert cut == batches
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    bulk=LENGTHS,
+    queries=LENGTHS,
+    is_padded=st.booleans(),
+    budget=st.integers(1, 40),
+    num_parallel=st.integers(1, 4),
+)
+def test_no_batch_passes_the_budget_and_nothing_is_lost_or_doubled(
+    bulk: list[int], queries: list[int], is_padded: bool, budget: int, num_parallel: int
+) -> None:
+    scheduler = Scheduler(
+        replace(
+            LIMITS,
+            is_padded=is_padded,
+            max_batch_tokens=budget,
+            num_parallel_batches=num_parallel,
+        )
+    )
+    given = sequences(bulk) + sequences(queries, Lane.QUERY)
+    scheduler.add(given)
+    batches = drain(scheduler)
+    assert Counter(map(id, given)) == Counter(id(item) for batch in batches for item in batch)
+    for batch in batches:
+        assert len({item.job.lane for item in batch}) == 1
+        assert len(batch) == 1 or cost(batch, is_padded) <= budget
+    assert [scheduler.num_waiting(lane) for lane in Lane] == [0, 0]
+
+
+@settings(deadline=None)
+@given(data=st.data(), lengths=LENGTHS.filter(bool), lane=st.sampled_from(Lane))
+def test_cancelled_jobs_are_not_computed(
+    data: st.DataObject, lengths: list[int], lane: Lane
+) -> None:
+    scheduler = Scheduler(LIMITS)
+    singles = [sequences([length], lane)[0] for length in lengths]
+    scheduler.add(singles)
+    gone = data.draw(st.sets(st.sampled_from(range(len(singles)))))
+    for index in gone:
+        singles[index].job.future.cancel()
+    computed = {id(item) for batch in drain(scheduler) for item in batch}
+    kept = {id(item) for index, item in enumerate(singles) if index not in gone}
+    assert computed == kept
+
+
+def test_cancelled_while_in_the_window() -> None:
+    scheduler = Scheduler(LIMITS)
+    first, second = sequences([12]), sequences([3])
+    scheduler.add(first + second)
+    assert scheduler.next_batch(0, 0) == first
+    second[0].job.future.cancel()
+    assert scheduler.next_batch(0, 0) == []
+
+
+def test_a_failed_job_is_not_computed_further() -> None:
+    scheduler = Scheduler(LIMITS)
+    given = sequences([12, 12, 12])
+    scheduler.add(given)
+    scheduler.next_batch(0, 0)
+    given[0].job.fail(ValueError())
+    assert drain(scheduler) == []
+
+
+def test_queries_go_before_bulk() -> None:
+    scheduler = Scheduler(LIMITS)
+    bulk, queries = sequences([5, 5]), sequences([2, 3], Lane.QUERY)
+    scheduler.add(bulk)
+    scheduler.add(queries)
+    assert scheduler.next_batch(0, 0) == queries
+    assert scheduler.next_batch(1, 0) == bulk[::-1]
+
+
+def test_bulk_gets_its_turn_in_a_stream_of_queries_that_never_ends() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(sequences([12] * 5))
+    lanes = []
+    for _ in range(60):
+        scheduler.add(sequences([12], Lane.QUERY))
+        lanes.append(scheduler.next_batch(0, 0)[0].job.lane)
+    turns = [index for index, lane in enumerate(lanes) if lane is Lane.BULK]
+    # One bulk batch after every streak of queries, until the five are done.
+    assert turns == [MAX_QUERY_STREAK + turn * (MAX_QUERY_STREAK + 1) for turn in range(5)]
+
+
+def test_queries_wait_for_nothing_while_bulk_is_being_computed() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(sequences([12] * 5))
+    for _ in range(60):
+        scheduler.add(sequences([12], Lane.QUERY))
+        assert scheduler.next_batch(0, 1)[0].job.lane is Lane.QUERY
+
+
+def test_queries_wait_for_nothing_while_no_bulk_is_there() -> None:
+    scheduler = Scheduler(LIMITS)
+    for _ in range(60):
+        scheduler.add(sequences([12], Lane.QUERY))
+        assert scheduler.next_batch(0, 0)[0].job.lane is Lane.QUERY
+
+
+@pytest.mark.parametrize(
+    ("num_queries", "num_bulk", "lanes"),
+    [
+        (0, 0, {Lane.QUERY, Lane.BULK}),
+        (0, 2, {Lane.QUERY}),
+        (1, 1, {Lane.QUERY, Lane.BULK}),
+        (2, 0, {Lane.QUERY, Lane.BULK}),
+        (1, 2, set()),
+        (3, 0, set()),
+        (0, 3, set()),
+    ],
+)
+def test_the_engine_is_given_no_more_than_it_takes(
+    num_queries: int, num_bulk: int, lanes: set[Lane]
+) -> None:
+    for lane in Lane:
+        scheduler = Scheduler(LIMITS)
+        scheduler.add(sequences([12] * 4, lane))
+        assert bool(scheduler.next_batch(num_queries, num_bulk)) is (lane in lanes)
+        # What is tried again is no exception.
+        scheduler = Scheduler(LIMITS)
+        scheduler.retry(sequences([12] * 4, lane))
+        assert bool(scheduler.next_batch(num_queries, num_bulk)) is (lane in lanes)
+
+
+@settings(deadline=None)
+@given(
+    arrivals=st.lists(st.tuples(st.sampled_from(Lane), st.lists(st.integers(1, 20), max_size=9))),
+    data=st.data(),
+)
+def test_limits_hold_whatever_comes_and_whenever_it_ends(
+    arrivals: list[tuple[Lane, list[int]]], data: st.DataObject
+) -> None:
+    scheduler = Scheduler(LIMITS)
+    inflight: list[list[Sequence]] = []
+    computed: list[Sequence] = []
+    waiting: list[Sequence] = []
+
+    def finish() -> None:
+        batch = inflight.pop(data.draw(st.integers(0, len(inflight) - 1)))
+        if len(batch) > 1 and data.draw(st.booleans()):  # out of memory
+            scheduler.retry(batch)
+        else:
+            computed.extend(batch)
+
+    def fill() -> None:
+        while True:
+            num_bulk = sum(batch[0].job.lane is Lane.BULK for batch in inflight)
+            batch = scheduler.next_batch(len(inflight) - num_bulk, num_bulk)
+            if not batch:
+                return
+            inflight.append(batch)
+            num_bulk += batch[0].job.lane is Lane.BULK
+            assert len(inflight) <= LIMITS.max_inflight_batches
+            assert num_bulk <= LIMITS.max_inflight_bulk
+
+    for lane, lengths in arrivals:
+        arrived = sequences(lengths, lane)
+        waiting += arrived
+        scheduler.add(arrived)
+        fill()
+        if inflight and data.draw(st.booleans()):
+            finish()
+            fill()
+    while inflight:
+        finish()
+        fill()
+    assert Counter(map(id, computed)) == Counter(map(id, waiting))
+
+
+def test_a_short_text_is_overtaken_by_one_window_at_most() -> None:
+    scheduler = Scheduler(LIMITS)
+    short = sequences([1])
+    scheduler.add(short)
+    overtaken = 0
+    while True:  # longer ones keep coming, for ever
+        scheduler.add(sequences([12] * 3))
+        batch = scheduler.next_batch(0, 0)
+        if batch[0] is short[0] or short[0] in batch:
+            break
+        overtaken += len(batch)
+        assert overtaken < WINDOW_SEQS
+    assert overtaken > 0
+
+
+def test_a_long_queue_is_cut_window_by_window() -> None:
+    scheduler = Scheduler(LIMITS)
+    first, second = sequences([1] * WINDOW_SEQS), sequences([12] * 5)
+    scheduler.add(first + second)
+    batches = drain(scheduler)
+    assert {id(item) for batch in batches[-5:] for item in batch} == set(map(id, second))
+
+
+def test_mixed_lengths_are_hardly_padded() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_batch_tokens=768))
+    lengths = [4 + (row * 97) % 253 for row in range(4 * WINDOW_SEQS)]
+    scheduler.add(sequences(lengths))
+    computed = sum(cost(batch, is_padded=True) for batch in drain(scheduler))
+    assert 1 - sum(lengths) / computed < 0.02
+
+
+@pytest.mark.parametrize(
+    ("num_inflight", "num_batches"), [(0, 4), (1, 3), (2, 2), (3, 1)]
+)
+def test_a_small_job_is_spread_over_the_streams_that_are_free(
+    num_inflight: int, num_batches: int
+) -> None:
+    limits = replace(
+        LIMITS,
+        max_batch_tokens=4096,
+        num_parallel_batches=4,
+        max_inflight_batches=9,
+        max_inflight_bulk=9,
+    )
+    scheduler = Scheduler(limits)
+    scheduler.add(sequences([16] * 64))
+    sizes = []
+    while batch := scheduler.next_batch(0, num_inflight + len(sizes)):
+        sizes.append(len(batch))
+    assert len(sizes) == num_batches
+    assert max(sizes) - min(sizes) <= 2
+    assert sum(sizes) == 64
+
+
+def test_a_job_too_small_to_share_stays_in_one_batch() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_batch_tokens=4096, num_parallel_batches=4))
+    scheduler.add(sequences([MIN_SPLIT_TOKENS // 8] * 8))
+    assert [len(batch) for batch in drain(scheduler)] == [8]
+
+
+def test_a_batch_that_did_not_fit_comes_back_in_halves_that_are_not_joined() -> None:
+    scheduler = Scheduler(LIMITS)
+    given = sequences([2] * 5)
+    scheduler.retry(given)
+    assert drain(scheduler) == [given[:2], given[2:]]
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_halves_whose_callers_have_gone_are_dropped(lane: Lane) -> None:
+    scheduler = Scheduler(LIMITS)
+    gone, kept = sequences([2, 2], lane), sequences([2], lane)
+    scheduler.retry([*gone, *kept])
+    gone[0].job.future.cancel()
+    assert drain(scheduler) == [kept]
+
+
+def test_a_query_does_not_wait_for_bulk_that_is_tried_again() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.retry(sequences([2] * 4))
+    queries = sequences([2], Lane.QUERY)
+    scheduler.add(queries)
+    assert scheduler.next_batch(0, 0) == queries
+
+
+def test_clear_returns_everything_that_waits() -> None:
+    scheduler = Scheduler(LIMITS)
+    tried = sequences([2, 2])
+    waiting = [*sequences([12, 3]), *sequences([4], Lane.QUERY)]
+    scheduler.add(waiting)
+    assert scheduler.next_batch(0, 0) == waiting[2:]
+    assert scheduler.next_batch(1, 0) == waiting[:1]  # the other one is in the window now
+    scheduler.retry(tried)
+    later = sequences([5])
+    scheduler.add(later)
+    assert set(map(id, scheduler.clear())) == set(map(id, [waiting[1], *tried, *later]))
+    assert drain(scheduler) == []
+    assert [scheduler.num_waiting(lane) for lane in Lane] == [0, 0]
+
+
+def test_num_waiting_counts_what_was_not_handed_out() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(sequences([12, 12, 12]))
+    scheduler.add(sequences([12, 12], Lane.QUERY))
+    assert [scheduler.num_waiting(lane) for lane in (Lane.QUERY, Lane.BULK)] == [2, 3]
+    scheduler.next_batch(0, 0)
+    assert [scheduler.num_waiting(lane) for lane in (Lane.QUERY, Lane.BULK)] == [1, 3]
+    scheduler.next_batch(0, 0)
+    scheduler.next_batch(0, 0)
+    assert [scheduler.num_waiting(lane) for lane in (Lane.QUERY, Lane.BULK)] == [0, 2]

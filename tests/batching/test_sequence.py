@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlib.batching.sequence import Job, Sequence, deliver, pack
+from embedlib.engines.base import Lane
+from embedlib.errors import EngineRunError
+
+
+@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=9))
+def test_pack_lays_sequences_one_behind_the_other(ids: list[list[int]]) -> None:
+    job = Job(len(ids), 1, Lane.BULK)
+    sequences = [Sequence(job, row, item, row % 3) for row, item in enumerate(ids)]
+    batch = pack(sequences, Lane.QUERY)
+    assert batch.lane is Lane.QUERY
+    assert batch.num_seqs == len(ids)
+    assert batch.seq_lens.tolist() == list(map(len, ids))
+    assert [
+        batch.token_ids[start:end].tolist()
+        for start, end in zip(batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True)
+    ] == ids
+    assert batch.num_prompt_tokens.tolist() == [row % 3 for row in range(len(ids))]
+    arrays = (batch.token_ids, batch.cu_seqlens, batch.num_prompt_tokens)
+    assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
+
+
+def test_rows_may_come_in_any_order_and_the_last_one_resolves() -> None:
+    job = Job(3, 2, Lane.BULK)
+    job.deliver([2, 0], np.array([[5, 6], [1, 2]], np.float32))
+    assert not job.is_over
+    assert job.num_done == 2
+    job.deliver([1], np.array([[3, 4]], np.float32))
+    np.testing.assert_array_equal(job.future.result(0), [[1, 2], [3, 4], [5, 6]])
+
+
+def test_a_job_without_texts_is_over_at_once() -> None:
+    job = Job(0, 4, Lane.BULK)
+    assert job.is_over
+    assert job.future.result(0).shape == (0, 4)
+
+
+def test_the_first_error_is_told() -> None:
+    job = Job(1, 1, Lane.BULK)
+    job.fail(ValueError("first"))
+    job.fail(ValueError("second"))
+    job.deliver([0], np.ones((1, 1), np.float32))
+    with pytest.raises(ValueError, match="first"):
+        job.future.result(0)
+
+
+def test_an_answer_is_not_taken_back() -> None:
+    job = Job(1, 1, Lane.BULK)
+    job.deliver([0], np.ones((1, 1), np.float32))
+    job.fail(ValueError())
+    assert job.future.result(0).tolist() == [[1]]
+
+
+def test_a_cancelled_job_takes_rows_and_errors_in_silence() -> None:
+    job = Job(1, 1, Lane.BULK)
+    job.future.cancel()
+    job.deliver([0], np.ones((1, 1), np.float32))
+    job.fail(ValueError())
+    assert job.future.cancelled()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None:
+    first, second = Job(2, 2, Lane.BULK), Job(1, 2, Lane.BULK, first_row=100)
+    third = Job(1, 2, Lane.BULK, first_row=200)
+    sequences = [Sequence(first, 1, [1]), Sequence(second, 0, [1, 2, 3]), Sequence(first, 0, [4])]
+    sequences.append(Sequence(third, 0, [5]))
+    vectors = np.arange(8, dtype=np.float32).reshape(4, 2)
+    vectors[1, 1] = bad
+    deliver(sequences, vectors)
+    assert first.future.result(0).tolist() == [[4, 5], [0, 1]]
+    assert third.future.result(0).tolist() == [[6, 7]]
+    with pytest.raises(EngineRunError, match=r"vector of text 100 \(3 tokens\) is not finite"):
+        second.future.result(0)

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import models, processors
+
+from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import Tokenizer, TokenizerThread, describe_truncated
+from embedlib.config import OnTruncate
+from embedlib.engines.base import Lane
+from embedlib.errors import EmbedderClosedError, InputError, SequenceTooLongError
+from embedlib.models.files import read_model_files
+from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.testing import TINY_VARIANTS, byte_tokenizer
+
+WAIT_SECONDS = 30
+
+
+def make_tokenizer(
+    tokenizer: tokenizers.Tokenizer | None = None,
+    max_seq_tokens: int = 8,
+    on_truncate: OnTruncate = "ignore",
+    excludes_prompt: bool = True,
+) -> Tokenizer:
+    return Tokenizer(
+        tokenizer or byte_tokenizer(),
+        max_seq_tokens,
+        on_truncate=on_truncate,
+        excludes_prompt=excludes_prompt,
+        meter=Meter(lambda: 0.0),
+    )
+
+
+def make_job(num_texts: int, first_row: int = 0) -> Job:
+    return Job(num_texts, 1, Lane.BULK, first_row)
+
+
+def bracketed(num_leading: int, num_trailing: int) -> tokenizers.Tokenizer:
+    """Bytes with special tokens around them: ids 0, 1, ... before and 10, 11, ... behind."""
+    tokenizer = byte_tokenizer()
+    before = [(f"<b{index}>", index) for index in range(num_leading)]
+    behind = [(f"<e{index}>", 10 + index) for index in range(num_trailing)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[name for name, _ in before] + ["$A"] + [name for name, _ in behind],
+        special_tokens=before + behind,
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("variant", TINY_VARIANTS)
+def test_ids_cut_and_prompts_are_those_of_transformers(
+    variant: str, tiny_folder: Callable[[str], Path], golden: Callable[[str], Any]
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    tokenizer = make_tokenizer(load_tokenizer(files), files.spec.max_seq_tokens)
+    stored = golden(variant)
+    for case in stored.cases:
+        name = case.prompt_name or files.spec.default_prompt_name
+        prompt = files.spec.prompts[name] if name else ""
+        expected = list(case.ids)
+        # All in one call, and each by itself: the two ways into the Rust tokenizer.
+        together = tokenizer(make_job(len(stored.texts)), 0, stored.texts, prompt)
+        alone = [tokenizer(make_job(1), 0, [text], prompt)[0] for text in stored.texts]
+        assert [sequence.token_ids for sequence in together] == expected
+        assert [sequence.token_ids for sequence in alone] == expected
+        assert max(map(len, expected)) == files.spec.max_seq_tokens, "no text is long enough"
+        if not files.spec.pooling.include_prompt:
+            counts = {sequence.num_prompt_tokens for sequence in together}
+            assert counts == {case.num_prompt_tokens}
+
+
+def test_a_prompt_is_counted_only_where_pooling_leaves_it_out() -> None:
+    for excludes_prompt, num_prompt_tokens in ((True, 4), (False, 0)):
+        tokenizer = make_tokenizer(bracketed(1, 2), excludes_prompt=excludes_prompt)
+        [sequence] = tokenizer(make_job(1), 0, ["x"], "abc")
+        assert sequence.num_prompt_tokens == num_prompt_tokens
+        assert sequence.token_ids == [0, *b"abcx", 10, 11]
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    num_leading=st.integers(0, 3),
+    num_trailing=st.integers(0, 3),
+    room=st.integers(1, 9),
+    text=st.text(st.characters(codec="ascii"), min_size=1, max_size=20),
+)
+def test_the_cut_is_made_before_the_special_tokens_at_the_end(
+    num_leading: int, num_trailing: int, room: int, text: str
+) -> None:
+    tokenizer = make_tokenizer(
+        bracketed(num_leading, num_trailing), num_leading + room + num_trailing
+    )
+    assert tokenizer.num_special_tokens == num_leading + num_trailing
+    [sequence] = tokenizer(make_job(1), 0, [text], "")
+    expected = [*range(num_leading), *text.encode()[:room], *range(10, 10 + num_trailing)]
+    assert sequence.token_ids == expected
+
+
+def test_rows_and_lengths_of_what_was_cut() -> None:
+    job = make_job(100, first_row=1000)
+    tokenizer = make_tokenizer(max_seq_tokens=3)
+    sequences = tokenizer(job, 50, ["abc", "abcd", "a", "abcde"], "")
+    assert [sequence.row for sequence in sequences] == [50, 51, 52, 53]
+    assert job.truncated == [(1051, 4), (1053, 5)]
+    assert tokenizer._meter.read().num_truncated == 2
+
+
+def test_on_truncate_error_names_rows_and_limit() -> None:
+    tokenizer = make_tokenizer(max_seq_tokens=3, on_truncate="error")
+    with pytest.raises(SequenceTooLongError, match="2 texts are too long") as caught:
+        tokenizer(make_job(9, first_row=10), 5, ["abc", "abcd", "a", "abcde"], "")
+    assert caught.value.rows == (16, 18)
+    assert caught.value.max_seq_tokens == 3
+    assert "row 16: 4 tokens, row 18: 5 tokens" in str(caught.value)
+    assert "the limit is 3" in str(caught.value)
+
+
+def test_the_first_ten_rows_are_named_and_the_rest_is_counted() -> None:
+    rows = [(row, 9) for row in range(30)]
+    told = describe_truncated(rows[::-1], 30)
+    assert told.startswith("30 texts are too long (row 0: 9 tokens, row 1: 9 tokens, ")
+    assert told.endswith("row 9: 9 tokens and 20 more)")
+    assert describe_truncated([(3, 9)], 1) == "1 text is too long (row 3: 9 tokens)"
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("a\ud800b", r"text 12 has the lone surrogate '\\ud800' at character 1"),
+        (None, r"text 12 is None, a NoneType; it must be a str"),
+        (7, r"text 12 is 7, a int; it must be a str"),
+        (b"bytes", r"text 12 is b'bytes', a bytes; it must be a str"),
+        # The Rust tokenizer would take these as a pair of texts and join them.
+        (("a", "b"), r"text 12 is \('a', 'b'\), a tuple; it must be a str"),
+        (["a", "b"], r"text 12 is \['a', 'b'\], a list; it must be a str"),
+    ],
+)
+@pytest.mark.parametrize("prompt", ["", "prompt "])
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_a_bad_text_is_named(bad: Any, message: str, prompt: str, num_before: int) -> None:
+    job = make_job(3, first_row=12 - num_before)
+    with pytest.raises(InputError, match=f"^{message}"):
+        make_tokenizer()(job, 0, [*["ok"] * num_before, bad], prompt)
+
+
+def test_a_text_without_tokens_is_named() -> None:
+    with pytest.raises(InputError, match="^text 12 has no tokens: ''; leave it out"):
+        make_tokenizer()(make_job(2, first_row=11), 0, ["ok", ""], "")
+
+
+def test_a_long_text_is_not_repeated_in_full_in_the_message() -> None:
+    with pytest.raises(InputError) as caught:
+        make_tokenizer()(make_job(1), 0, [[0] * 10_000], "")  # type: ignore[list-item]
+    assert len(str(caught.value)) < 200
+
+
+def test_what_the_tokenizer_itself_refuses_names_the_texts() -> None:
+    # No unknown token: a word that is not in the vocabulary is an error.
+    strict = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
+    with pytest.raises(InputError, match=r"^texts 4 to 5 failed to tokenize: "):
+        make_tokenizer(strict)(make_job(9), 4, ["a", "b"], "")
+
+
+def test_many_threads_may_tokenize_at_once() -> None:
+    tokenizer = make_tokenizer(max_seq_tokens=100)
+    wrong: list[str] = []
+
+    def work(name: str) -> None:
+        for count in range(1, 30):
+            texts = [name * count, name]
+            ids = [item.token_ids for item in tokenizer(make_job(2), 0, texts, "")]
+            if ids != [list(text.encode()) for text in texts]:
+                wrong.append(name)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdefgh"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+class Outlet:
+    """Where a TokenizerThread delivers: a gate, and a list of what came through."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.arrived = threading.Event()
+        self.rows: list[int] = []
+
+    def __call__(self, sequences: list[Sequence]) -> None:
+        self.arrived.set()
+        assert self.gate.wait(WAIT_SECONDS)
+        self.rows += [sequence.row for sequence in sequences]
+        for sequence in sequences:
+            sequence.job.fail(ValueError("through"))
+
+
+def test_the_queue_is_bounded_and_goes_on_when_there_is_room() -> None:
+    outlet = Outlet()
+    thread = TokenizerThread(make_tokenizer(), outlet, max_queued_texts=2)
+    jobs = [make_job(1) for _ in range(4)]
+    thread.put(jobs[0], 0, ["a"], "")
+    assert outlet.arrived.wait(WAIT_SECONDS)  # out of the queue, held in the outlet
+    thread.put(jobs[1], 1, ["a"], "")
+    thread.put(jobs[2], 2, ["a"], "")
+    was_put = threading.Event()
+
+    def put() -> None:
+        thread.put(jobs[3], 3, ["a"], "")
+        was_put.set()
+
+    producer = threading.Thread(target=put)
+    producer.start()
+    # The queue holds two and the outlet lets nothing through: this one cannot get in, however long
+    # we look.
+    assert not was_put.wait(0.05)
+    outlet.gate.set()
+    assert was_put.wait(WAIT_SECONDS)
+    producer.join()
+    for job in jobs:
+        with pytest.raises(ValueError, match="through"):
+            job.future.result(WAIT_SECONDS)
+    assert outlet.rows == [0, 1, 2, 3]
+    thread.close()
+
+
+def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
+    outlet = Outlet()
+    thread = TokenizerThread(make_tokenizer(), outlet, max_queued_texts=1)
+    jobs = [make_job(1) for _ in range(3)]
+    thread.put(jobs[0], 0, ["a"], "")
+    assert outlet.arrived.wait(WAIT_SECONDS)
+    thread.put(jobs[1], 1, ["a"], "")
+    errors: list[Exception] = []
+
+    def put() -> None:
+        try:
+            thread.put(jobs[2], 2, ["a"], "")
+        except EmbedderClosedError as error:
+            errors.append(error)
+
+    producer = threading.Thread(target=put)
+    producer.start()
+    closer = threading.Thread(target=thread.close)
+    closer.start()
+    producer.join(WAIT_SECONDS)
+    assert len(errors) == 1
+    with pytest.raises(EmbedderClosedError):
+        jobs[1].future.result(WAIT_SECONDS)
+    outlet.gate.set()
+    closer.join(WAIT_SECONDS)
+    assert not closer.is_alive()
+    with pytest.raises(EmbedderClosedError):
+        thread.put(make_job(1), 0, ["a"], "")
+
+
+def test_a_bad_text_fails_its_job_and_the_thread_lives_on() -> None:
+    outlet = Outlet()
+    outlet.gate.set()
+    thread = TokenizerThread(make_tokenizer(), outlet, max_queued_texts=9)
+    bad, good, gone = make_job(1), make_job(1), make_job(1)
+    gone.future.cancel()
+    thread.put(bad, 0, [""], "")
+    thread.put(gone, 5, ["a"], "")
+    thread.put(good, 1, ["a"], "")
+    with pytest.raises(InputError, match="text 0"):
+        bad.future.result(WAIT_SECONDS)
+    with pytest.raises(ValueError, match="through"):
+        good.future.result(WAIT_SECONDS)
+    assert outlet.rows == [1]  # what nobody waits for was not even tokenized
+    thread.close()

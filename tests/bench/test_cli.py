@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from embedlib.bench.contestants import missing_modules
+from embedlib.bench.options import PEERS
+from embedlib.bench.process import ChildProcess, ContestantFailedError
+from embedlib.bench.result import BenchResult
+from embedlib.cli import main
+
+
+def test_help_shows_the_defaults_and_the_peers() -> None:
+    done = CliRunner().invoke(main, ["bench", "--help"], terminal_width=1000)
+    assert done.exit_code == 0
+    for text in ("1000", "10.0", *PEERS, "--json", "--texts", "--threads"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vs", "fastembed"], "Error: vs = 'fastembed'"),
+        (["--rounds", "0"], "Error: rounds = 0"),
+        (["--json", "no-such-folder/result.json"], "no such folder"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(main, ["bench", "model", *arguments])
+    assert done.exit_code != 0
+    assert message in done.stderr
+
+
+def test_a_real_run_of_a_tiny_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    arguments = ["--num-texts", "8", "--rounds", "1", "--query-seconds", "1e-3", "--threads", "1"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "embedlib", "bench", str(tiny_folder("bert"))),
+            *(*arguments, "--json", str(path)),
+        ],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    result = BenchResult.from_json(json.loads(path.read_text(encoding="utf-8")))
+    assert result.num_texts == 8
+    assert result.num_tokens > 8
+    assert "--rounds 1" in result.command
+    assert result.contestants[0].query.num_queries >= 16
+    assert "| bulk, tokens/s" in done.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_child_that_dies_is_told_with_its_last_words() -> None:
+    with (
+        pytest.raises(ContestantFailedError, match=r"nobody failed: .* exit status 1, KeyError"),
+        ChildProcess("nobody", 1) as child,
+    ):
+        child.call("stats")
+
+
+def test_an_error_in_a_child_reaches_the_parent(tmp_path: Path) -> None:
+    with ChildProcess("embedlib", 1) as child:
+        with pytest.raises(ContestantFailedError, match="embedlib failed: ModelNotFoundError: "):
+            child.call(
+                "load",
+                folder=str(tmp_path / "nothing"),
+                cache_dir=str(tmp_path),
+                threads=1,
+                options={},
+                query="q",
+            )
+        assert child.call("peak_memory_mib") > 0
+        assert child.age_s > 0
+
+
+def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "other", ("json", "no_such_module.part", "no_such_other"))
+    assert missing_modules("other") == ["no_such_module.part", "no_such_other"]

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.bench import run as run_module
+from embedlib.bench.options import PEERS, BenchOptions
+from embedlib.bench.result import BenchResult
+from embedlib.bench.run import run_bench
+from embedlib.bench.table import render
+from embedlib.config import Config
+from embedlib.errors import ConfigError, EmbedlibError
+
+TORCH, OPENVINO = PEERS
+NUM_TEXTS = 40
+
+
+@pytest.fixture
+def options(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> BenchOptions:
+    """Both peers, as if they were installed, on a file of texts of 1 to 40 characters."""
+    monkeypatch.setattr(run_module, "missing_modules", lambda name: [])
+    path = tmp_path / "texts.txt"
+    path.write_text("".join("x" * length + "\n" for length in range(1, NUM_TEXTS + 1)))
+    return BenchOptions(
+        model=str(tiny_folder("bert")),
+        vs=(TORCH, OPENVINO),
+        texts_path=path,
+        rounds=3,
+        query_seconds=0.3,
+        config=Config(threads=2, max_batch_tokens=99),
+    )
+
+
+def run(options: BenchOptions, course: Any, **more: Any) -> BenchResult:
+    return run_bench(
+        options, machine={"cpu": "a | b"}, embedlib_version="9.9", start=course.start, **more
+    )
+
+
+def test_the_figures(options: BenchOptions, course: Any) -> None:
+    result = run(options, course)
+    ours, torch, openvino = result.contestants
+    assert [one.name for one in result.contestants] == ["embedlib", TORCH, OPENVINO]
+    assert (result.num_texts, result.num_tokens) == (NUM_TEXTS, 820)
+    assert ours.texts_per_s.median == pytest.approx(1000)
+    assert ours.tokens_per_s.median == pytest.approx(820 / NUM_TEXTS * 1000)
+    assert (ours.batch_size, torch.batch_size, openvino.batch_size) == (None, 16, 64)
+    assert (ours.embedlib_ratio, ours.query_ratio, ours.max_difference) == (None, None, None)
+    assert torch.embedlib_ratio is not None
+    assert torch.embedlib_ratio.values == pytest.approx((2, 2, 2))
+    assert openvino.embedlib_ratio is not None
+    assert openvino.embedlib_ratio.values == pytest.approx((4, 4, 4))
+    assert (torch.query_ratio, openvino.query_ratio) == (pytest.approx(2), pytest.approx(4))
+    assert (torch.max_difference, openvino.max_difference) == (0.5, 0.25)
+    assert (ours.cold_start.constructor_s, ours.warm_start.constructor_s) == (8, 2)
+    assert (ours.cold_start.first_vector_s, ours.warm_start.first_vector_s) == (1, 2)
+    assert (result.padding_share, result.engine_idle_share) == (0.25, 0.125)
+    assert result.during_bulk.bulk_loss.median == pytest.approx(0.25)
+    assert result.during_bulk.query.p50_ms == 20
+    # Of three rounds' 1, 2, 3 (numpy) and 2, 4, 6 GFLOP/s (torch) the better median counts.
+    assert result.sgemm.gflop_per_s["numpy"].values == (1, 2, 3)
+    assert result.sgemm.ceiling_tokens_per_s == pytest.approx(4e9 / result.sgemm.flop_per_token)
+    assert result.sgemm.embedlib_share == pytest.approx(
+        ours.tokens_per_s.median / result.sgemm.ceiling_tokens_per_s
+    )
+
+
+def test_a_pass_of_ours_stands_between_any_two_of_the_peers(
+    options: BenchOptions, course: Any
+) -> None:
+    run(options, course)
+    begin, end = course.log.index("sgemm starts"), course.log.index("sgemm ends")
+    passes = [line.split()[0] for line in course.log[begin:end] if line.endswith(" bulk")]
+    assert passes == ["embedlib", *[TORCH, "embedlib", OPENVINO, "embedlib"] * 3]
+
+
+def test_a_drift_of_the_machine_is_not_taken_for_speed(options: BenchOptions, course: Any) -> None:
+    def slower(*args: Any) -> Any:  # with each of our turns the whole machine gets slower
+        for fake in course.fakes.values():
+            fake.seconds_per_text *= 1.02
+        return encode(*args)
+
+    encode = course.fakes["embedlib"].encode
+    course.fakes["embedlib"].encode = slower
+    torch = run(options, course).contestants[1]
+    assert torch.embedlib_ratio is not None
+    assert torch.embedlib_ratio.values == pytest.approx((2, 2, 2), rel=0.03)
+
+
+def test_all_get_the_same_threads_and_the_products_bring_their_own(
+    options: BenchOptions, course: Any
+) -> None:
+    run(options, course)
+    assert set(course.threads) == {
+        *(("embedlib", 2, None), (TORCH, 2, None), (OPENVINO, 2, None), ("sgemm", 2, 1))
+    }
+    loads = [fake.events[0] for fake in course.fakes.values()]
+    assert [(load[0], load[3]) for load in loads] == [("load", 2)] * 3
+    assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}, {}]
+
+
+def test_everybody_starts_twice_and_ends(options: BenchOptions, course: Any) -> None:
+    run(options, course)
+    for name, fake in course.fakes.items():
+        assert [event[2] for event in fake.events if event[0] == "load"] == [True, False]
+        assert course.log.count(f"{name} starts") == course.log.count(f"{name} ends") == 2
+
+
+def test_a_peer_that_is_not_installed_is_told_and_the_others_go_on(
+    options: BenchOptions, course: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        run_module, "missing_modules", lambda name: ["optimum.intel"] if name == OPENVINO else []
+    )
+    told: list[str] = []
+    result = run(options, course, report=told.append)
+    [line] = [line for line in told if line.startswith(OPENVINO)]
+    assert "optimum.intel missing" in line
+    assert 'pip install "embedlib[bench]"' in line
+    assert [one.name for one in result.contestants] == ["embedlib", TORCH]
+    assert [one.name for one in result.skipped] == [OPENVINO]
+    assert line in render(result)
+
+
+def test_a_peer_that_cannot_load_is_left_out(options: BenchOptions, course: Any) -> None:
+    course.broken[TORCH] = {"load"}
+    result = run(options, course)
+    assert [one.name for one in result.contestants] == ["embedlib", OPENVINO]
+    assert result.skipped[0].reason.startswith("TypeError")
+
+
+@pytest.mark.parametrize("call", ["load", "mixed"])
+def test_embedlib_itself_must_not_fail(call: str, options: BenchOptions, course: Any) -> None:
+    course.broken["embedlib"] = {call}
+    with pytest.raises(EmbedlibError, match="embedlib failed: TypeError"):
+        run(options, course)
+    starts = [line for line in course.log if line.endswith("starts")]
+    assert len([line for line in course.log if line.endswith("ends")]) == len(starts)
+
+
+def test_alone(options: BenchOptions, course: Any) -> None:
+    result = run(replace(options, vs=()), course)
+    [ours] = result.contestants
+    assert len(ours.tokens_per_s.values) == 4
+    assert "embedlib, times as fast" not in render(result)
+
+
+def test_json_and_back(options: BenchOptions, course: Any) -> None:
+    result = run(options, course, command="embedlib bench x")
+    again = BenchResult.from_json(json.loads(json.dumps(result.as_json())))
+    assert again == result
+
+
+def test_the_table(options: BenchOptions, course: Any) -> None:
+    result = run(options, course, command="embedlib bench x")
+    text = render(result)
+    first_table = text.split("\n\n")[1].splitlines()
+    assert len({len(line) for line in first_table}) == 1, "columns do not line up"
+    rows = {
+        cells[1].strip(): [cell.strip() for cell in cells[2:-1]]
+        for cells in (line.replace("\\|", "/").split("|") for line in text.splitlines())
+        if len(cells) > 2
+    }
+    assert rows[""] == ["embedlib", TORCH, OPENVINO]
+    assert rows["bulk, texts/s"] == ["1,000", "500", "250"]
+    assert rows["batch size"] == ["by tokens", "16", "64"]
+    assert rows["embedlib, times as fast in bulk"][1] == "2.00x (2.00 to 2.00)"
+    assert rows["largest difference to embedlib"][1:] == ["5.0e-01", "2.5e-01"]
+    assert rows["bulk rate lost to those queries"] == ["25.0% (25.0 to 25.0)"]
+    assert rows["command"] == ["`embedlib bench x`"]
+    assert rows["cpu"] == ["a / b"]
+    assert "embedlib 9.9" in rows["versions"][0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"vs": ("fastembed",)}, "vs = 'fastembed'; it must be one of sentence-transformers"),
+        ({"vs": (TORCH, TORCH)}, "once"),
+        ({"rounds": 0}, "rounds = 0; it must be at least 1"),
+        ({"num_texts": -1}, "num_texts"),
+        ({"query_seconds": 0.0}, "query_seconds"),
+    ],
+)
+def test_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BenchOptions(model="m", **wrong)

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.bench.worker import ContestantCalls, peak_memory_mib
+
+Ask = Callable[..., list[dict[str, Any]]]
+
+
+def request(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return name, arguments
+
+
+def test_load_times_the_constructor_without_the_imports(
+    make_fake: Callable[..., Any],
+    calls: Callable[[Any], ContestantCalls],
+    tmp_path: Path,
+    serve_lines: Ask,
+) -> None:
+    fake = make_fake()
+    arguments = {"folder": "a/model", "cache_dir": str(tmp_path), "threads": 3, "query": "q"}
+    [reply] = serve_lines(calls(fake), request("load", options={"x": 1}, **arguments))
+    assert reply["result"]["constructor_s"] == 8
+    assert reply["result"]["peak_memory_mib"] > 1
+    assert reply["result"]["versions"] == {"pytest": pytest.__version__}
+    assert fake.events == [("load", "model", True, 3, {"x": 1}), ("query", "q")]
+
+
+def test_bulk_embeds_every_nth_text_and_keeps_the_vectors(
+    make_fake: Callable[..., Any],
+    calls: Callable[[Any], ContestantCalls],
+    tmp_path: Path,
+    serve_lines: Ask,
+) -> None:
+    fake = make_fake(best_batch_size=8)
+    path = tmp_path / "vectors.npy"
+    replies = serve_lines(
+        calls(fake),
+        request("set_texts", texts=["a", "bb", "ccc", "dddd", "eeeee"], queries=["q"]),
+        request("bulk", batch_size=8, stride=2),
+        request("bulk", batch_size=4),
+        request("save_vectors", path=str(path)),
+    )
+    assert [reply["result"] for reply in replies] == [
+        *(None, pytest.approx(0.003), pytest.approx(0.010), None)
+    ]
+    assert np.load(path)[:, 0].tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("seconds", "num_queries"), [(0.0, 3), (0.0075, 8)])
+def test_queries_take_turns_until_the_time_is_over(
+    seconds: float,
+    num_queries: int,
+    make_fake: Callable[..., Any],
+    calls: Callable[[Any], ContestantCalls],
+    serve_lines: Ask,
+) -> None:
+    fake = make_fake()
+    _, reply = serve_lines(
+        calls(fake),
+        request("set_texts", texts=[], queries=["a", "b", "c"]),
+        request("query", seconds=seconds),
+    )
+    assert reply["result"] == pytest.approx([1.0] * num_queries)
+    assert [text for _, text in fake.events] == [*"abcabcabc"][:num_queries]
+
+
+class Meeting:
+    """A contestant whose second bulk pass ends only when a query was answered meanwhile."""
+
+    packages: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+        self.num_passes = 0
+        self.error: Exception | None = None
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Any:
+        self.num_passes += 1
+        if self.num_passes == 2:
+            assert self.answered.wait(timeout=30)
+        return np.zeros((len(texts), 2), np.float32)
+
+    def query(self, text: str) -> None:
+        self.answered.set()
+        if self.error is not None:
+            raise self.error
+
+
+def test_queries_beside_a_bulk_pass() -> None:
+    fake = Meeting()
+    calls = ContestantCalls(fake)  # type: ignore[arg-type] # only what is called
+    calls.set_texts(["t"], ["q"])
+    mixed = calls.mixed(seconds=1e-9, interval_s=0)
+    assert (len(mixed["without_s"]), len(mixed["with_s"])) == (2, 1)
+    assert len(mixed["latencies_ms"]) >= 1
+    assert fake.num_passes == 3
+
+
+def test_a_query_that_fails_beside_a_bulk_pass_is_told(serve_lines: Ask) -> None:
+    fake = Meeting()
+    fake.error = ValueError("no answer\nof this")
+    calls = ContestantCalls(fake)  # type: ignore[arg-type] # only what is called
+    calls.set_texts(["t"], ["q"])
+    [reply] = serve_lines(calls, request("mixed", seconds=1e-9, interval_s=0))
+    assert reply == {"error": "ValueError: no answer"}
+
+
+def test_after_an_error_the_next_request_is_answered(
+    make_fake: Callable[..., Any], calls: Callable[[Any], ContestantCalls], serve_lines: Ask
+) -> None:
+    replies = serve_lines(calls(make_fake()), request("no_such_call"), request("stats"))
+    assert "no_such_call" in replies[0]["error"]
+    assert replies[1]["result"]["padding_share"] == 0.25
+
+
+def test_peak_memory_never_falls() -> None:
+    before = peak_memory_mib()
+    block = np.ones(8 << 20, np.uint8)
+    assert peak_memory_mib() >= before > block.nbytes / (1 << 20)

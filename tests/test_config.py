@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+
+COUNTS = (
+    "max_seq_tokens",
+    "truncate_dim",
+    "threads",
+    "max_batch_tokens",
+    "max_inflight_batches",
+    "max_queued_texts",
+)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("value", [0, -1, 1.5, "8", True])
+def test_counts_are_whole_numbers_of_at_least_one(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = {value!r}; it must be a whole number"):
+        Config(**{name: value})
+    assert getattr(Config(**{name: 1}), name) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("engine", "onnx", "auto, tensorrt_llm, cuda, openvino"),
+        ("on_truncate", "raise", "warn, error, ignore"),
+        ("similarity_fn_name", "cos", "cosine, dot, euclidean, manhattan"),
+    ],
+)
+def test_choices_are_listed(name: str, value: str, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = '{value}'; it must be one of {allowed}$"):
+        Config(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_prompt_must_be_a_str() -> None:
+    with pytest.raises(ConfigError, match=r"^prompts\['query'\] = 3; a prompt must be a str$"):
+        Config(prompts={"query": 3})  # type: ignore[dict-item]
+
+
+def test_an_unknown_option_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="unknown option 'truncate_dims'; did you mean 'trunc"):
+        Config.from_options({"truncate_dims": 3})
+    with pytest.raises(ConfigError, match="unknown option 'zzz'; known: revision, token"):
+        Config.from_options({"zzz": 3})
+    assert Config.from_options({"threads": 3}) == Config(threads=3)
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().threads = 2  # type: ignore[misc]
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "secret" not in repr(Config(token="secret"))
+
+
+def test_every_option_has_a_default() -> None:
+    assert Config() == Config(**{item.name: getattr(Config(), item.name) for item in fields(Config)})
+
+
+def test_num_threads() -> None:
+    assert Config(threads=3).num_threads == 3
+    assert Config().num_threads == len(os.sched_getaffinity(0))
+
+
+def test_num_threads_where_there_is_no_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert Config().num_threads == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert Config().num_threads == 1
+
+
+def test_engine_cache_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Config(engine_cache_dir=Path("/a")).engine_cache_path == Path("/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert Config().engine_cache_path == Path("/x/embedlib")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/h")
+    assert Config().engine_cache_path == Path("/h/.cache/embedlib")

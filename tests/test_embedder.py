@@ -1,0 +1,939 @@
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import pickle
+import signal
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import embedlib
+from embedlib import Embedder
+from embedlib.batching import pipeline as pipeline_module
+from embedlib.batching.sequence import Job
+from embedlib.config import Config
+from embedlib.embedder import MAX_QUERY_TEXTS, STREAM_JOB_TEXTS, STREAM_JOBS
+from embedlib.engines.base import Lane
+from embedlib.errors import (
+    ConfigError,
+    EmbedderClosedError,
+    EngineRunError,
+    InputError,
+    QueueFullError,
+    SequenceTooLongError,
+    TruncationWarning,
+)
+from embedlib.models.spec import Dense, Normalize, Pooling
+from embedlib.testing import (
+    FAKE_DIM,
+    FakeEngine,
+    byte_tokenizer,
+    fake_embedder,
+    fake_spec,
+    fake_vector,
+)
+
+WAIT_SECONDS = 30
+
+PROMPTS = {"query": "Q: ", "passage": "P: ", "sts": "S: "}
+NORMALIZED = (Pooling(modes=("mean",)), Normalize())
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert [thread.name for thread in left if thread.name.startswith("embedlib-")] == []
+
+
+@pytest.fixture
+def embedder() -> Iterator[Embedder]:
+    with fake_embedder() as embedder:
+        yield embedder
+
+
+def vector(text: str) -> NDArray[np.float32]:
+    return fake_vector(text.encode())
+
+
+def vectors(texts: Iterable[str]) -> NDArray[np.float32]:
+    return np.array([vector(text) for text in texts])
+
+
+def unit(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    return values / np.linalg.norm(values, axis=-1, keepdims=True)
+
+
+def texts_of(engine: FakeEngine) -> list[str]:
+    """Every text that was submitted, as the byte tokenizer's ids tell it."""
+    return [
+        bytes(part.tolist()).decode()
+        for batch in engine.batches
+        for part in np.split(batch.token_ids, batch.cu_seqlens[1:-1])
+    ]
+
+
+# What goes in and what comes out.
+
+
+def test_one_text_is_one_vector(embedder: Embedder) -> None:
+    result = embedder.encode("hello")
+    assert result.shape == (FAKE_DIM,)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, vector("hello"))
+
+
+TEXTS = ["hello", "a", "wor" * 9, "b", "€ä"]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        TEXTS,
+        tuple(TEXTS),
+        (text for text in TEXTS),
+        np.array(TEXTS),
+        np.array(TEXTS, dtype=object),
+        dict.fromkeys(TEXTS),
+    ],
+    ids=["list", "tuple", "generator", "array of str", "array of objects", "keys"],
+)
+def test_many_texts_are_rows_in_their_order(embedder: Embedder, inputs: Any) -> None:
+    np.testing.assert_array_equal(embedder.encode(inputs), vectors(TEXTS))
+
+
+def test_hundreds_of_texts(embedder: Embedder) -> None:
+    texts = [f"{row} {'x' * (row * 7 % 23)}" for row in range(700)]
+    np.testing.assert_array_equal(embedder.encode(texts), vectors(texts))
+
+
+@pytest.mark.parametrize("name", ["encode", "encode_query", "encode_document"])
+def test_no_texts_are_no_rows(embedder: Embedder, name: str) -> None:
+    result = getattr(embedder, name)([])
+    assert result.shape == (0, FAKE_DIM)
+    assert result.dtype == np.float32
+    assert embedder.encode([], truncate_dim=2).shape == (0, 2)
+
+
+def test_a_list_of_one_is_one_row(embedder: Embedder) -> None:
+    assert embedder.encode(["a"]).shape == (1, FAKE_DIM)
+
+
+def test_inputs_under_either_name(embedder: Embedder) -> None:
+    for result in (embedder.encode(inputs=["a"]), embedder.encode(sentences=["a"])):
+        np.testing.assert_array_equal(result, vectors(["a"]))
+    np.testing.assert_array_equal(embedder.encode_query(sentences="a"), vector("a"))
+
+
+@pytest.mark.parametrize("inputs", [None, 5])
+def test_inputs_that_are_no_texts(embedder: Embedder, inputs: Any) -> None:
+    with pytest.raises(InputError, match=f"inputs = {inputs}; pass a text or a list of texts"):
+        embedder.encode(inputs)
+
+
+@pytest.mark.parametrize("bad", [None, 3, b"a", ("a", "b"), ["a", "b"], "\udc00"])
+def test_a_bad_text_is_named(embedder: Embedder, bad: Any) -> None:
+    with pytest.raises(InputError, match=r"^text 70 "):
+        embedder.encode([*["a"] * 70, bad, "b"])
+    with pytest.raises(InputError, match=r"^text 1 "):
+        embedder.encode_query(["a", bad])
+    np.testing.assert_array_equal(embedder.encode("a"), vector("a"))
+
+
+def test_the_order_of_arguments_is_that_of_sentence_transformers() -> None:
+    names = [
+        *("inputs", "prompt_name", "prompt", "batch_size", "show_progress_bar", "output_value"),
+        *("precision", "convert_to_numpy", "convert_to_tensor", "device", "normalize_embeddings"),
+        "truncate_dim",
+    ]
+    for method in (Embedder.encode, Embedder.encode_query, Embedder.encode_document):
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        positional = [item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD]
+        assert positional == names
+
+
+def test_arguments_by_position() -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS)) as embedder:
+        arguments = ("a", "sts", None, 32, False, "sentence_embedding", "float32", True, False)
+        result = embedder.encode(*arguments, None, True, 2)
+        np.testing.assert_allclose(result, unit(vector("S: a")[:2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size = 0; it must be at least 1"),
+        ({"batch_size": -1}, "batch_size = -1"),
+        ({"output_value": "token_embeddings"}, "output_value = 'token_embeddings' is not supp"),
+        ({"output_value": None}, "it must be 'sentence_embedding'"),
+        ({"precision": "int8"}, "precision = 'int8' is not supported; it must be 'float32'"),
+        ({"device": "cuda"}, "device = 'cuda' is not supported; it must be None or 'cpu'"),
+        ({"truncate_dim": 0}, "truncate_dim = 0; this model allows 1 to 6"),
+        ({"truncate_dim": 7}, "truncate_dim = 7; this model allows 1 to 6"),
+        ({"prompt_name": "nope"}, "prompt_name = 'nope'; this model's prompts are: none"),
+        ({"prompt": 3}, "prompt = 3; it must be a str"),
+    ],
+)
+def test_arguments_out_of_range(
+    embedder: Embedder, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        embedder.encode(["a"], **options)
+
+
+def test_batch_size_is_a_hint(embedder: Embedder) -> None:
+    np.testing.assert_array_equal(embedder.encode(TEXTS, batch_size=1), vectors(TEXTS))
+
+
+def test_the_device_may_be_named(embedder: Embedder) -> None:
+    np.testing.assert_array_equal(embedder.encode("a", device="cpu"), vector("a"))
+
+
+# Prompts.
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "front"),
+    [
+        ("encode", {}, ""),
+        ("encode", {"prompt_name": "sts"}, "S: "),
+        ("encode", {"prompt_name": "sts", "prompt": "mine: "}, "mine: "),
+        ("encode", {"prompt": ""}, ""),
+        ("encode_query", {}, "Q: "),
+        ("encode_query", {"prompt_name": "sts"}, "S: "),
+        ("encode_query", {"prompt": "mine: "}, "mine: "),
+        ("encode_document", {}, "P: "),
+    ],
+)
+def test_prompts(name: str, options: dict[str, Any], front: str) -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS)) as embedder:
+        for inputs in ("a", ["a", "b"]):
+            result = getattr(embedder, name)(inputs, **options)
+            expected = vector(front + "a") if inputs == "a" else vectors([front + "a", front + "b"])
+            np.testing.assert_array_equal(result, expected)
+            asynchronous = getattr(embedder, f"a{name}")(inputs, **options)
+            np.testing.assert_array_equal(asyncio.run(asynchronous), expected)
+
+
+def test_the_default_prompt_is_put_in_front_everywhere() -> None:
+    spec = fake_spec(prompts=PROMPTS, default_prompt_name="sts")
+    with fake_embedder(spec=spec) as embedder:
+        expected = vector("S: a")
+        np.testing.assert_array_equal(embedder.encode("a"), expected)
+        np.testing.assert_array_equal(embedder.submit("a").result(WAIT_SECONDS), expected)
+        np.testing.assert_array_equal(next(embedder.encode_stream(["a"])), expected)
+        np.testing.assert_array_equal(
+            next(embedder.encode_stream(["a"], task="query")), vector("Q: a")
+        )
+
+
+def test_prompts_of_the_constructor_replace_those_of_the_model() -> None:
+    with fake_embedder(
+        spec=fake_spec(prompts=PROMPTS), prompts={"query": "mine: "}, default_prompt_name="query"
+    ) as embedder:
+        np.testing.assert_array_equal(embedder.encode("a"), vector("mine: a"))
+        np.testing.assert_array_equal(embedder.encode_document("a"), vector("P: a"))
+        assert embedder.task_prompt_name("query") == "query"
+
+
+# Dimensions and length.
+
+
+def test_truncate_dim_keeps_the_first_dimensions(embedder: Embedder) -> None:
+    np.testing.assert_array_equal(embedder.encode(TEXTS, truncate_dim=2), vectors(TEXTS)[:, :2])
+    np.testing.assert_array_equal(embedder.encode("a", truncate_dim=2), vector("a")[:2])
+    assert embedder.get_embedding_dimension() == FAKE_DIM
+
+
+def test_vectors_that_were_cut_have_unit_length_where_the_model_gives_it() -> None:
+    # FakeEngine does not normalise, so that the whole vector shows what is not touched.
+    with fake_embedder(spec=fake_spec(modules=NORMALIZED)) as embedder:
+        np.testing.assert_array_equal(embedder.encode(TEXTS), vectors(TEXTS))
+        expected = unit(vectors(TEXTS)[:, :2])
+        np.testing.assert_allclose(embedder.encode(TEXTS, truncate_dim=2), expected, rtol=1e-6)
+
+
+def test_only_a_normalize_at_the_end_gives_unit_length() -> None:
+    dense = Dense(
+        in_features=FAKE_DIM, out_features=FAKE_DIM, has_bias=False, activation="identity"
+    )
+    with fake_embedder(spec=fake_spec(modules=(*NORMALIZED, dense))) as embedder:
+        result = embedder.encode(TEXTS, truncate_dim=2)
+        np.testing.assert_array_equal(result, vectors(TEXTS)[:, :2])
+
+
+def test_normalize_embeddings(embedder: Embedder) -> None:
+    for dim in (None, 3):
+        expected = unit(vectors(TEXTS)[:, :dim])
+        for options in ({"truncate_dim": dim},):
+            result = embedder.encode(TEXTS, normalize_embeddings=True, **options)
+            np.testing.assert_allclose(result, expected, rtol=1e-6)
+            stream = embedder.encode_stream(TEXTS, normalize_embeddings=True, **options)
+            np.testing.assert_allclose(list(stream), expected, rtol=1e-6)
+            result = asyncio.run(embedder.aencode(TEXTS, normalize_embeddings=True, **options))
+            np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_truncate_dim_of_model_constructor_and_call() -> None:
+    spec = fake_spec(truncate_dim=4)
+    with fake_embedder(spec=spec) as embedder:
+        assert embedder.get_embedding_dimension() == 4
+        assert embedder.get_sentence_embedding_dimension() == 4
+        np.testing.assert_array_equal(embedder.encode("a"), vector("a")[:4])
+        np.testing.assert_array_equal(embedder.submit("a").result(WAIT_SECONDS), vector("a")[:4])
+    with fake_embedder(spec=spec, truncate_dim=3) as embedder:
+        assert embedder.get_embedding_dimension() == 3
+        np.testing.assert_array_equal(embedder.encode("a"), vector("a")[:3])
+        np.testing.assert_array_equal(embedder.encode("a", truncate_dim=5), vector("a")[:5])
+
+
+def test_truncate_dim_out_of_range_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="truncate_dim = 7; this model allows 1 to 6"):
+        fake_embedder(truncate_dim=7)
+
+
+def test_max_seq_length(embedder: Embedder) -> None:
+    assert embedder.max_seq_length == 32
+    embedder.max_seq_length = 3
+    assert embedder.max_seq_length == 3
+    with pytest.warns(TruncationWarning, match=r"row 0: 5 tokens\), cut at 3 tokens"):
+        np.testing.assert_array_equal(embedder.encode("abcde"), vector("abc"))
+    for length in (0, -1, (1 << 20) + 1):
+        with pytest.raises(ConfigError, match=f"max_seq_length = {length}; this model allows 1 to"):
+            embedder.max_seq_length = length
+    assert embedder.max_seq_length == 3
+
+
+def test_max_seq_length_leaves_room_for_a_text(tiny_folder: Callable[[str], Path]) -> None:
+    with Embedder(tiny_folder("bert"), on_truncate="ignore") as embedder:  # [CLS] and [SEP]
+        for length in (2, 49):
+            with pytest.raises(ConfigError, match=f"{length}; this model allows 3 to 48"):
+                embedder.max_seq_length = length
+        embedder.max_seq_length = 3
+        np.testing.assert_allclose(
+            embedder.encode("hello world"), embedder.encode("hello"), atol=1e-6
+        )
+        embedder.max_seq_length = 48  # longer than the model's own setting: it has positions
+        assert not np.allclose(
+            embedder.encode("river " * 44), embedder.encode("river " * 30), atol=1e-6
+        )
+    for length in (2, 49):
+        with pytest.raises(ConfigError, match=f"{length}; this model allows 3 to 48"):
+            Embedder(tiny_folder("bert"), max_seq_tokens=length)
+    with Embedder(tiny_folder("bert"), max_seq_tokens=7) as embedder:
+        assert embedder.max_seq_length == 7
+
+
+def test_max_seq_length_of_a_rotary_model_stays_within_what_was_built(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    with Embedder(tiny_folder("qwen3")) as embedder:
+        with pytest.raises(ConfigError, match="51; this model allows 2 to 50"):
+            embedder.max_seq_length = 51
+        embedder.max_seq_length = 2
+
+
+def test_the_option_max_seq_tokens_holds_for_an_engine_of_ones_own() -> None:
+    with fake_embedder(max_seq_tokens=3, on_truncate="ignore") as embedder:
+        np.testing.assert_array_equal(embedder.encode("abcde"), vector("abc"))
+
+
+def test_on_truncate_warns_where_the_caller_is() -> None:
+    texts = ["a"] * 100
+    texts[7] = texts[90] = "x" * 33
+    cut = [text[:32] for text in texts]
+    with fake_embedder() as embedder:
+        calls: list[Callable[[], Any]] = [
+            lambda: embedder.encode(texts),
+            lambda: embedder.encode_document(texts),
+            lambda: list(embedder.encode_stream(texts)),
+        ]
+        for call in calls:
+            with pytest.warns(TruncationWarning) as caught:
+                np.testing.assert_array_equal(call(), vectors(cut))
+            assert len(caught) == 1
+            assert caught[0].filename == __file__
+            assert str(caught[0].message).startswith(
+                "2 texts are too long (row 7: 33 tokens, row 90: 33 tokens), cut at 32 tokens; "
+            )
+        with pytest.warns(TruncationWarning, match="row 90"):
+            asyncio.run(embedder.aencode(texts))
+        assert embedder.stats().num_truncated == 8
+
+
+def test_on_truncate_error_and_ignore() -> None:
+    texts = ["a"] * 70 + ["x" * 33]
+    with fake_embedder(on_truncate="error") as embedder:
+        for call in (embedder.encode, lambda texts: list(embedder.encode_stream(texts))):
+            with pytest.raises(SequenceTooLongError, match="1 text is too long") as caught:
+                call(texts)
+            assert caught.value.rows == (70,)
+        with pytest.raises(SequenceTooLongError):
+            embedder.submit("x" * 33)
+    with fake_embedder(on_truncate="ignore") as embedder:
+        assert len(embedder.encode(texts)) == 71
+        assert len(list(embedder.encode_stream(texts))) == 71
+
+
+# Tensors, progress, similarity, options.
+
+
+def test_tensors(embedder: Embedder) -> None:
+    torch = pytest.importorskip("torch", reason="torch is optional and not installed")
+    result = embedder.encode(TEXTS, convert_to_tensor=True)
+    assert isinstance(result, torch.Tensor)
+    np.testing.assert_array_equal(result.numpy(), vectors(TEXTS))
+    result = embedder.encode(TEXTS, convert_to_numpy=False)
+    assert isinstance(result, list)
+    np.testing.assert_array_equal(torch.stack(result).numpy(), vectors(TEXTS))
+    for options in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
+        result = embedder.encode("a", **options)
+        assert isinstance(result, torch.Tensor)
+        np.testing.assert_array_equal(result.numpy(), vector("a"))
+    assert embedder.encode([], convert_to_tensor=True).shape == (0, FAKE_DIM)
+
+
+@pytest.mark.parametrize("options", [{"convert_to_tensor": True}, {"convert_to_numpy": False}])
+def test_tensors_without_torch(
+    options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    engine = FakeEngine()
+    with fake_embedder(engine) as embedder:
+        with pytest.raises(ConfigError, match="pip install torch"):
+            embedder.encode(TEXTS, **options)
+        assert engine.batches == []  # told before the work
+
+
+def test_a_progress_bar(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:
+    np.testing.assert_array_equal(
+        embedder.encode(TEXTS * 40, show_progress_bar=True), vectors(TEXTS * 40)
+    )
+    assert "200/200" in capsys.readouterr().err
+    assert embedder.encode("a", show_progress_bar=True).shape == (FAKE_DIM,)
+    assert "1/1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("show", [None, False])
+def test_no_progress_bar(
+    embedder: Embedder, capsys: pytest.CaptureFixture[str], show: bool | None
+) -> None:
+    embedder.encode(TEXTS, show_progress_bar=show)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_failure_takes_the_progress_bar_away() -> None:
+    engine = FakeEngine()
+    engine.fail_next(ValueError("broken"))
+    with fake_embedder(engine) as embedder, pytest.raises(EngineRunError, match="broken"):
+        embedder.encode(TEXTS, show_progress_bar=True)
+
+
+def test_similarity_is_that_of_the_model_or_the_option() -> None:
+    a, b = [[3.0, 4.0]], [[1.0, 0.0]]
+    with fake_embedder(spec=fake_spec(similarity="dot")) as embedder:
+        assert embedder.similarity_fn_name == "dot"
+        assert embedder.similarity(a, b) == pytest.approx(3.0)
+    with fake_embedder(similarity_fn_name="manhattan") as embedder:
+        assert embedder.similarity_fn_name == "manhattan"
+        assert embedder.similarity(a, b) == pytest.approx(-6.0)
+        assert embedder.similarity(a[0], b[0]).shape == (1, 1)
+
+
+def test_an_unknown_option_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="unknown option 'max_seq_token'; did you mean 'max_seq_"):
+        Embedder("nowhere", max_seq_token=3)
+    with pytest.raises(ConfigError, match="pass threads inside config"):
+        Embedder("nowhere", config=Config(), threads=3)
+
+
+def test_trust_remote_code_is_answered_with_a_warning(tiny_folder: Callable[[str], Path]) -> None:
+    with (
+        pytest.warns(UserWarning, match="never runs code from a model folder"),
+        Embedder(tiny_folder("bert"), trust_remote_code=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_it_cannot_be_pickled(embedder: Embedder, take: Callable[[Embedder], object]) -> None:
+    with pytest.raises(TypeError, match="send the model's name and a Config to the other process"):
+        take(embedder)
+
+
+def test_the_fingerprint_follows_what_decides_the_vectors(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"truncate_dim": 8},
+        {"max_seq_tokens": 9},
+        {"prompts": {"query": "x"}},
+        {"default_prompt_name": "query"},
+    ]
+    found = []
+    for given in options:
+        with Embedder(tiny_folder("bert-cls-dense"), **given) as embedder:
+            found.append(embedder.fingerprint)
+            found.append(embedder.fingerprint)
+    assert len(set(found)) == len(options)
+    with Embedder(tiny_folder("bert-cls-dense"), threads=1, on_truncate="ignore") as embedder:
+        assert embedder.fingerprint == found[0]
+        embedder.max_seq_length = 9
+        assert embedder.fingerprint != found[0]
+
+
+# Streams.
+
+
+def test_a_stream_gives_vectors_in_their_order(embedder: Embedder) -> None:
+    texts = [f"{row} {'x' * (row * 7 % 23)}" for row in range(3 * STREAM_JOB_TEXTS + 5)]
+    result = list(embedder.encode_stream(iter(texts)))
+    assert result[0].shape == (FAKE_DIM,)
+    np.testing.assert_array_equal(result, vectors(texts))
+    assert list(embedder.encode_stream([])) == []
+
+
+def test_a_single_str_is_no_stream(embedder: Embedder) -> None:
+    with pytest.raises(InputError, match="inputs is one str"):
+        embedder.encode_stream("hello")
+
+
+def test_arguments_of_a_stream_are_checked_at_the_call(embedder: Embedder) -> None:
+    with pytest.raises(ConfigError):
+        embedder.encode_stream([], prompt_name="nope")
+
+
+def test_a_stream_of_100_000_texts_is_read_a_bounded_number_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+
+    class Counted(Job):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            jobs.add(self)
+
+    monkeypatch.setattr(pipeline_module, "Job", Counted)
+    engine = FakeEngine(max_batch_tokens=4096)
+    engine.batches = _Forgetful()
+    num_texts, num_read, num_given, most_jobs, furthest = 100_000, 0, 0, 0, 0
+
+    def read() -> Iterator[str]:
+        nonlocal num_read
+        for row in range(num_texts):
+            num_read = row + 1
+            yield chr(97 + row % 26)
+
+    expected = vectors(chr(97 + row) for row in range(26))
+    with fake_embedder(engine) as embedder:
+        for result in embedder.encode_stream(read()):
+            assert result[0] == expected[num_given % 26, 0]
+            num_given += 1
+            furthest = max(furthest, num_read - num_given)
+            most_jobs = max(most_jobs, len(jobs))
+    assert num_given == num_texts
+    assert furthest < STREAM_JOBS * STREAM_JOB_TEXTS
+    # One more may be in the hands of a thread that has just answered it.
+    assert most_jobs <= STREAM_JOBS + 2
+
+
+class _Forgetful(list):  # type: ignore[type-arg]
+    """What FakeEngine notes down, forgotten."""
+
+    def append(self, _: object) -> None:
+        pass
+
+
+def test_leaving_a_stream_early_drops_what_was_read_ahead() -> None:
+    engine = FakeEngine()
+    with fake_embedder(engine, max_queued_texts=100_000) as embedder:
+        # The first job is answered, then the engine holds what comes.
+        stream = embedder.encode_stream("a" * 30 for _ in range(10**9))
+        next(stream)
+        engine.hold()
+        stream.close()
+        num_batches = len(engine.batches)
+        engine.release()
+        embedder.encode("end")
+        assert texts_of(engine)[-1] == "end"
+        # What was in flight at the close, and the end.
+        assert len(engine.batches) <= num_batches + 4
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+def test_an_error_of_the_source_ends_the_stream_and_drops_what_was_read() -> None:
+    def read() -> Iterator[str]:
+        yield from ["a"] * (STREAM_JOB_TEXTS + 3)
+        raise OSError("the disk is gone")
+
+    with fake_embedder() as embedder:
+        with pytest.raises(OSError, match="the disk is gone"):
+            list(embedder.encode_stream(read()))
+        assert embedder._pipeline._meter._num_jobs == 0
+        np.testing.assert_array_equal(embedder.encode("a"), vector("a"))
+
+
+def test_a_bad_text_in_a_stream_is_named_from_its_start() -> None:
+    row = 2 * STREAM_JOB_TEXTS + 100
+    texts: list[Any] = ["a"] * (4 * STREAM_JOB_TEXTS)
+    texts[row] = None
+    got = 0
+    with fake_embedder() as embedder:
+        with pytest.raises(InputError, match=f"^text {row} is None"):
+            for _ in embedder.encode_stream(texts):
+                got += 1
+        assert got == 2 * STREAM_JOB_TEXTS  # what came before it was given
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+def test_truncated_rows_of_a_stream_count_from_its_start_and_are_told_once() -> None:
+    texts = ["a"] * (3 * STREAM_JOB_TEXTS)
+    rows = [3, STREAM_JOB_TEXTS - 1, STREAM_JOB_TEXTS, *range(1030, 1050)]
+    for row in rows:
+        texts[row] = "x" * 40
+    with fake_embedder() as embedder:
+        with pytest.warns(TruncationWarning) as caught:
+            list(embedder.encode_stream(texts))
+        assert len(caught) == 1
+        message = str(caught[0].message)
+        assert message.startswith("23 texts are too long (row 3: 40 tokens, row 511: 40 tokens, ")
+        assert "row 512: 40 tokens, row 1030: 40 tokens" in message
+        assert "row 1036: 40 tokens and 13 more)" in message
+    with fake_embedder(on_truncate="error") as embedder:
+        with pytest.raises(SequenceTooLongError) as error:
+            list(embedder.encode_stream(texts[10:]))
+        assert error.value.rows == (STREAM_JOB_TEXTS - 11, STREAM_JOB_TEXTS - 10)
+
+
+def test_a_bad_row_in_a_stream_is_named_from_its_start() -> None:
+    engine = FakeEngine()
+    engine.poison(ord("!"))
+    texts = ["a"] * (2 * STREAM_JOB_TEXTS)
+    texts[600] = "!"
+    with fake_embedder(engine) as embedder, pytest.raises(EngineRunError, match="vector of text 60"):
+        list(embedder.encode_stream(texts))
+
+
+# Lanes, cancelling, many callers.
+
+
+def test_who_is_a_query() -> None:
+    engine = FakeEngine()
+    with fake_embedder(engine) as embedder:
+        few, many = ["a"] * MAX_QUERY_TEXTS, ["a"] * (MAX_QUERY_TEXTS + 1)
+        calls: list[tuple[Callable[[], object], Lane]] = [
+            (lambda: embedder.encode("a"), Lane.QUERY),
+            (lambda: embedder.encode(["a"]), Lane.BULK),
+            (lambda: embedder.encode_query("a"), Lane.QUERY),
+            (lambda: embedder.encode_query(few), Lane.QUERY),
+            (lambda: embedder.encode_query(many), Lane.BULK),
+            (lambda: embedder.encode_document("a"), Lane.BULK),
+            (lambda: embedder.submit("a").result(WAIT_SECONDS), Lane.QUERY),
+            (lambda: asyncio.run(embedder.aencode("a")), Lane.QUERY),
+            (lambda: asyncio.run(embedder.aencode_query(few)), Lane.QUERY),
+            (lambda: asyncio.run(embedder.aencode_document("a")), Lane.BULK),
+            (lambda: list(embedder.encode_stream(["a"])), Lane.BULK),
+        ]
+        for call, lane in calls:
+            before = len(engine.batches)
+            call()
+            assert {batch.lane for batch in engine.batches[before:]} == {lane}
+
+
+def test_a_query_is_answered_while_bulk_work_is_stuck() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    with fake_embedder(engine) as embedder:
+        answers: list[Any] = []
+        bulk = threading.Thread(target=lambda: answers.append(embedder.encode(["b" * 30] * 100)))
+        bulk.start()
+        engine.wait_submitted(2)
+        query = embedder.submit("q")
+        engine.wait_submitted(3)
+        assert engine.batches[2].lane is Lane.QUERY
+        engine.release()
+        np.testing.assert_array_equal(query.result(WAIT_SECONDS), vector("q"))
+        bulk.join(WAIT_SECONDS)
+        np.testing.assert_array_equal(answers[0], vectors(["b" * 30] * 100))
+
+
+def test_submit_never_blocks_and_says_when_it_is_full() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    with fake_embedder(engine, max_queued_texts=1) as embedder:
+        futures = []
+        with pytest.raises(QueueFullError):
+            for _ in range(100):
+                futures.append(embedder.submit("a"))
+        assert len(futures) < 10
+        engine.release()
+        for future in futures:
+            np.testing.assert_array_equal(future.result(WAIT_SECONDS), vector("a"))
+
+
+def test_a_submitted_text_that_was_cancelled_is_dropped() -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    with fake_embedder(engine) as embedder:
+        first = embedder.submit("first")
+        engine.wait_submitted(1)
+        second, third = embedder.submit("second"), embedder.submit("third")
+        assert second.cancel()
+        engine.release()
+        np.testing.assert_array_equal(third.result(WAIT_SECONDS), vector("third"))
+        first.result(WAIT_SECONDS)
+        with pytest.raises(CancelledError):
+            second.result(0)
+        assert texts_of(engine) == ["first", "third"]
+
+
+def test_a_failed_submit_tells_its_future() -> None:
+    engine = FakeEngine()
+    engine.fail_next(ValueError("broken"))
+    with fake_embedder(engine) as embedder, pytest.raises(EngineRunError, match="broken"):
+        embedder.submit("a").result(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("inputs", ["second", ["second"]], ids=["query", "bulk"])
+def test_a_cancelled_task_is_dropped_before_compute(inputs: Any) -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+
+    async def main(embedder: Embedder) -> None:
+        first = asyncio.create_task(embedder.aencode("first"))
+        await asyncio.to_thread(engine.wait_submitted, 1)
+        second = asyncio.create_task(embedder.aencode(inputs))
+        # A query behind it in the same queues: when it is there, so is the second.
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        engine.release()
+        np.testing.assert_array_equal(await first, vector("first"))
+        np.testing.assert_array_equal(await embedder.aencode("third"), vector("third"))
+
+    with fake_embedder(engine) as embedder:
+        asyncio.run(main(embedder))
+        assert texts_of(engine) == ["first", "third"]
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+def test_an_error_reaches_the_task() -> None:
+    engine = FakeEngine()
+    engine.fail_next(ValueError("broken"))
+    with fake_embedder(engine) as embedder:
+        with pytest.raises(EngineRunError, match="broken"):
+            asyncio.run(embedder.aencode(["a"]))
+        with pytest.raises(InputError, match="text 0 is None"):
+            asyncio.run(embedder.aencode([None]))  # type: ignore[list-item]
+
+
+def test_ctrl_c_during_encode_drops_what_was_not_computed_yet() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        engine.wait_submitted(2)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with fake_embedder(engine) as embedder:
+        other = threading.Thread(target=interrupt)
+        other.start()
+        with pytest.raises(KeyboardInterrupt):
+            embedder.encode(["b" * 30] * 500)
+        other.join()
+        engine.release()
+        np.testing.assert_array_equal(embedder.encode("after"), vector("after"))
+        assert len(engine.batches) <= 3
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+def test_32_threads_get_their_own_rows() -> None:
+    engine = FakeEngine()
+    wrong: list[str] = []
+
+    def work(embedder: Embedder, number: int) -> None:
+        for turn in range(12):
+            texts = [f"{number} {turn} {'x' * (row % 9)}{row}" for row in range(1 + turn * 7)]
+            first, expected = texts[0], vectors(texts)
+            match (number + turn) % 5:
+                case 0:
+                    result = embedder.encode(texts)
+                case 1:
+                    result, expected = embedder.encode_query(first), expected[0]
+                case 2:
+                    result = asyncio.run(embedder.aencode(texts))
+                case 3:
+                    futures = [embedder.submit(text) for text in texts]
+                    result = np.array([future.result(WAIT_SECONDS) for future in futures])
+                case _:
+                    result = np.array(list(embedder.encode_stream(texts)))
+            if not np.array_equal(result, expected):
+                wrong.append(f"{number} {turn}")
+
+    with fake_embedder(engine) as embedder:
+        threads = [threading.Thread(target=work, args=(embedder, n)) for n in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        stats = embedder.stats()
+        assert stats.num_texts == len(texts_of(engine))
+        assert stats.num_tokens == sum(len(batch.token_ids) for batch in engine.batches)
+        assert stats.num_batches == len(engine.batches)
+        queries = [batch for batch in engine.batches if batch.lane is Lane.QUERY]
+        assert stats.num_query_batches == len(queries)
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+def test_32_threads_get_their_own_rows_of_a_real_model(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    texts = [f"river {'city ' * (row % 7)}{row}" for row in range(64)]
+    with Embedder(tiny_folder("bert"), on_truncate="ignore") as embedder:
+        expected = np.array([embedder.encode(text) for text in texts])
+        worst: list[float] = []
+
+        def work(number: int) -> None:
+            for turn in range(4):
+                rows = np.random.default_rng((number, turn)).permutation(64)[: 1 + 5 * turn]
+                some = [texts[row] for row in rows]
+                match (number + turn) % 3:
+                    case 0:
+                        result = embedder.encode(some)
+                    case 1:
+                        result = embedder.encode_query(some)
+                    case _:
+                        result = asyncio.run(embedder.aencode(some))
+                worst.append(float(np.abs(result - expected[rows]).max()))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(worst) == 32 * 4
+        assert max(worst) < 1e-5
+
+
+# Closing.
+
+
+def test_use_after_close() -> None:
+    embedder = fake_embedder()
+    embedder.close()
+    embedder.close()
+    calls: list[Callable[[], object]] = [
+        lambda: embedder.encode("a"),
+        lambda: embedder.encode(["a"]),
+        lambda: embedder.encode([]),
+        lambda: embedder.submit("a"),
+        lambda: list(embedder.encode_stream(["a"])),
+        lambda: asyncio.run(embedder.aencode("a")),
+        lambda: asyncio.run(embedder.aencode(["a"])),
+    ]
+    for call in calls:
+        with pytest.raises(EmbedderClosedError, match="closed; make a new one"):
+            call()
+
+
+def test_closing_answers_or_fails_everybody() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    embedder = fake_embedder(engine, max_queued_texts=64)
+    outcomes: dict[str, object] = {}
+
+    def note(name: str, call: Callable[[], object]) -> None:
+        try:
+            outcomes[name] = call()
+        except Exception as error:
+            outcomes[name] = error
+
+    calls: dict[str, Callable[[], object]] = {
+        "encode": lambda: embedder.encode(["a" * 30] * 1000),
+        "stream": lambda: list(embedder.encode_stream(["b" * 30] * 1000)),
+        "aencode": lambda: asyncio.run(embedder.aencode(["c" * 30] * 1000)),
+    }
+    threads = [threading.Thread(target=note, args=item) for item in calls.items()]
+    for thread in threads:
+        thread.start()
+    engine.wait_submitted(2)
+    inflight = embedder.submit("q")
+    engine.wait_submitted(3)
+    waiting = embedder.submit("r")
+    closer = threading.Thread(target=embedder.close)
+    closer.start()
+    for thread in threads:  # let go although the engine has not answered
+        thread.join(WAIT_SECONDS)
+    engine.release()
+    closer.join(WAIT_SECONDS)
+    assert not closer.is_alive()
+    assert set(outcomes) == set(calls)
+    for outcome in outcomes.values():
+        assert isinstance(outcome, EmbedderClosedError)
+    np.testing.assert_array_equal(inflight.result(WAIT_SECONDS), vector("q"))
+    assert isinstance(waiting.exception(WAIT_SECONDS), EmbedderClosedError)
+    assert engine.is_closed
+
+
+def test_closing_from_the_callback_of_a_future() -> None:
+    engine = FakeEngine()
+    embedder = fake_embedder(engine)
+    closed = threading.Event()
+
+    def close(_: object) -> None:
+        embedder.close()
+        closed.set()
+
+    embedder.submit("a").add_done_callback(close)
+    assert closed.wait(WAIT_SECONDS)
+    assert engine.is_closed
+    for thread in threading.enumerate():
+        if thread.name.startswith("embedlib-"):
+            thread.join(WAIT_SECONDS)
+
+
+def test_an_embedder_that_is_forgotten_frees_its_engine() -> None:
+    engine = FakeEngine()
+    embedder = fake_embedder(engine)
+    embedder.encode("a")
+    del embedder
+    assert engine.is_closed  # and the fixture sees that the threads have ended
+
+
+def test_what_was_submitted_is_answered_although_its_embedder_is_forgotten() -> None:
+    engine = FakeEngine()
+    future = fake_embedder(engine).submit("a")
+    error = future.exception(WAIT_SECONDS)
+    assert error is None or isinstance(error, EmbedderClosedError)
+    assert engine.is_closed
+
+
+def test_no_warning_is_given_for_what_is_in_order() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with fake_embedder() as embedder:
+            embedder.encode(TEXTS)
+
+
+def test_the_public_names() -> None:
+    assert embedlib.Embedder is Embedder
+    assert isinstance(
+        Embedder.from_engine(FakeEngine(), fake_spec(), byte_tokenizer()).config, Config
+    )

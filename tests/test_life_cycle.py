@@ -1,0 +1,269 @@
+"""How a program ends, and what a fork does: each case in a process of its own.
+
+A hang is the failure looked for, so every process has a time limit; nothing else is timed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LIMIT_SECONDS = 60
+
+FAKE = """
+import os, signal, sys, threading
+import numpy as np
+from embedlib import Embedder
+from embedlib.errors import EmbedderClosedError
+from embedlib.testing import FakeEngine, fake_embedder, fake_vector
+engine = FakeEngine()
+embedder = fake_embedder(engine)
+"""
+REAL = """
+import os, signal, sys, threading
+from pathlib import Path
+import numpy as np
+from embedlib import Embedder
+from embedlib.errors import EmbedderClosedError
+embedder = Embedder(sys.argv[1], engine_cache_dir=Path(sys.argv[1]) / "cache")
+embedder.encode(["a river", "a city"] * 50)
+"""
+FORK = """
+before = embedder.encode("hello")
+child = os.fork()
+if child == 0:
+    for call in (
+        lambda: embedder.encode("hello"),
+        lambda: embedder.encode(["hello"]),
+        lambda: embedder.encode([]),
+        lambda: embedder.submit("hello"),
+        lambda: next(embedder.encode_stream(["hello"])),
+    ):
+        try:
+            call()
+        except EmbedderClosedError as error:
+            assert "forked child" in str(error), error
+        else:
+            os._exit(3)
+    embedder.close()
+    leave(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert (embedder.encode("hello") == before).all()
+print("parent is fine")
+"""
+LEAVES = {"sys.exit": "leave = sys.exit", "os._exit": "leave = os._exit"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from embedlib.testing import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("model"), "bert")
+
+
+def run(*parts: str, argument: object = "") -> subprocess.CompletedProcess[str]:
+    """Run a program; a hang raises TimeoutExpired."""
+    program = "\n".join(textwrap.dedent(part) for part in parts)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, str(argument)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def check(result: subprocess.CompletedProcess[str], output: str) -> None:
+    assert (result.returncode, result.stdout.strip(), result.stderr) == (0, output, "")
+
+
+ENDINGS = {
+    "idle": "embedder.encode('a')",
+    "while a daemon thread encodes": """
+        engine.hold()
+        worker = threading.Thread(target=embedder.encode, args=(["a" * 30] * 10_000,), daemon=True)
+        worker.start()
+        engine.wait_submitted(2)
+        engine.release()
+    """,
+    "with submitted texts nobody waits for": """
+        futures = [embedder.submit("a" * 30) for _ in range(2000)]
+    """,
+    "in the middle of a stream": """
+        stream = embedder.encode_stream("a" for _ in range(10**9))
+        next(stream)
+    """,
+    "two of them": """
+        other = fake_embedder()
+        assert (embedder.encode("a") == other.encode("a")).all()
+        other.close()
+        assert (embedder.encode("a") == fake_vector([97])).all()
+    """,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_program_ends_without_close(ending: str) -> None:
+    check(run(FAKE, ENDINGS[ending], "print('end')"), "end")
+
+
+def test_a_program_with_a_real_model_ends_while_it_computes(model: Path) -> None:
+    program = """
+    started = threading.Event()
+    def texts():
+        for _ in range(100_000):
+            started.set()
+            yield "a river runs through a large city " * 3
+    def work():
+        try:
+            for _ in embedder.encode_stream(texts()):
+                pass
+        except EmbedderClosedError:
+            pass
+    import warnings
+    warnings.simplefilter("ignore")
+    threading.Thread(target=work, daemon=True).start()
+    started.wait()
+    other = Embedder(sys.argv[1])
+    futures = [other.submit("a river") for _ in range(50)]
+    print("end")
+    """
+    check(run(REAL, program, argument=model), "end")
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_a_forked_child_is_told_and_ends(kind: str, leave: str, model: Path) -> None:
+    start = FAKE if kind == "fake" else REAL
+    check(run(start, LEAVES[leave], FORK, argument=model), "parent is fine")
+
+
+def test_multiprocessing_with_fork(model: Path) -> None:
+    program = """
+    import multiprocessing
+    def work(queue):
+        try:
+            embedder.encode("a")
+        except EmbedderClosedError as error:
+            queue.put(str(error))
+        mine = Embedder(sys.argv[1])
+        queue.put(mine.encode("a").shape)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    assert "forked child" in queue.get()
+    print(queue.get())
+    process.join()
+    assert process.exitcode == 0
+    """
+    # A child made by fork may not use a device its parent holds; OpenVINO in a fresh Embedder works
+    # as long as the parent has not computed yet.
+    check(run(FAKE, program, argument=model), "(32,)")
+
+
+def test_ctrl_c_ends_a_long_encode() -> None:
+    program = """
+    def interrupt():
+        engine.wait_submitted(2)
+        os.kill(os.getpid(), signal.SIGINT)
+        engine.release()
+    engine.hold()
+    threading.Thread(target=interrupt, daemon=True).start()
+    embedder.encode(["a" * 30] * 200_000)
+    """
+    result = run(FAKE, program)
+    assert result.returncode == -signal.SIGINT
+    assert result.stderr.strip().endswith("KeyboardInterrupt")
+    assert result.stderr.count("Traceback") == 1
+
+
+def test_ctrl_c_ends_a_long_encode_of_a_real_model(model: Path) -> None:
+    program = """
+    import warnings
+    warnings.simplefilter("ignore")
+    def interrupt():
+        while embedder.stats().num_batches < 10:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt, daemon=True).start()
+    embedder.encode(["a river runs through a large city " * 3] * 2_000_000)
+    """
+    result = run(REAL, program, argument=model)
+    assert result.returncode == -signal.SIGINT
+    assert result.stderr.strip().endswith("KeyboardInterrupt")
+
+
+def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(
+    model: Path,
+) -> None:
+    program = """
+    import gc
+    def names():
+        return [t.name for t in threading.enumerate() if t.name.startswith("embedlib-")]
+    embedder.me = embedder
+    assert len(names()) == 2
+    del embedder
+    gc.collect()
+    print(names())
+    """
+    check(run(REAL, program, argument=model), "[]")
+    check(run(FAKE, program), "[]")
+
+
+SOCKETS = """
+import os, re, sys
+events = []
+sys.addaudithook(lambda name, args: events.append(name) if name.startswith("socket.") else None)
+from pathlib import Path
+from embedlib import Embedder
+
+def sockets():
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            pass  # that of listdir itself
+    return [link for link in links if link.startswith("socket:")]
+
+assert sockets() == [], "the test itself was given a socket"
+with Embedder(sys.argv[1], engine_cache_dir=Path(sys.argv[1]) / "cache-sockets") as embedder:
+    embedder.encode(["a river", "a city"] * 50)
+    embedder.encode("a query")
+    opened = sockets()
+    threads = [Path(f"/proc/self/task/{task}/comm").read_text().strip()
+               for task in os.listdir("/proc/self/task")]
+assert "openvino" in sys.modules
+print(events, opened, [name for name in threads if "telemetry" in name.lower()],
+      [name for name in sys.modules if "telemetry" in name])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_the_openvino_engine_opens_no_socket(model: Path) -> None:
+    # The audit hook sees Python's sockets, also those closed again; /proc those of C++.
+    check(run(SOCKETS, argument=model), "[] [] [] []")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs strace's view of system calls")
+def test_the_look_for_sockets_can_fail(model: Path) -> None:
+    hole = """
+    import socket
+    keep = socket.socket()
+    """
+    program = SOCKETS.replace("    opened = sockets()", textwrap.indent(textwrap.dedent(hole), "    ") + "    opened = sockets()")
+    result = run(program, argument=model)
+    assert "socket.__new__" in result.stdout
+    assert "socket:[" in result.stdout
+
+

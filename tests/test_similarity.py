@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from embedlib.config import Similarity
+from embedlib.similarity import normalize, similarity
+
+A = [[3.0, 4.0], [0.0, 0.0]]
+B = [[1.0, 0.0], [0.0, -2.0], [3.0, 4.0]]
+
+BY_HAND: dict[Similarity, list[list[float]]] = {
+    "cosine": [[0.6, -0.8, 1.0], [0.0, 0.0, 0.0]],
+    "dot": [[3.0, -8.0, 25.0], [0.0, 0.0, 0.0]],
+    "euclidean": [[-(20**0.5), -(45**0.5), 0.0], [-1.0, -2.0, -5.0]],
+    "manhattan": [[-6.0, -9.0, 0.0], [-1.0, -2.0, -7.0]],
+}
+
+
+@pytest.mark.parametrize("kind", get_args(Similarity))
+def test_by_hand(kind: Similarity) -> None:
+    result = similarity(kind, A, B)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, BY_HAND[kind], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", get_args(Similarity))
+def test_a_single_vector_is_one_row(kind: Similarity) -> None:
+    np.testing.assert_allclose(similarity(kind, A[0], B), BY_HAND[kind][:1], atol=1e-6)
+    np.testing.assert_allclose(
+        similarity(kind, A, np.array(B[2])), np.array(BY_HAND[kind])[:, 2:], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", get_args(Similarity))
+def test_no_vectors_give_no_rows(kind: Similarity) -> None:
+    assert similarity(kind, np.empty((0, 2)), B).shape == (0, 3)
+
+
+def test_normalize() -> None:
+    vectors = np.array([[3, 4], [0, 0], [-1e-3, 0]], np.float32)
+    result = normalize(vectors)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, [[0.6, 0.8], [0, 0], [-1, 0]], atol=1e-7)
+    np.testing.assert_allclose(normalize(vectors[0]), [0.6, 0.8], atol=1e-7)
+    assert vectors[0, 0] == 3  # its argument is left alone
