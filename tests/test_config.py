@@ -64,7 +64,9 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_every_option_has_a_default() -> None:
-    assert Config() == Config(**{item.name: getattr(Config(), item.name) for item in fields(Config)})
+    assert Config() == Config(
+        **{item.name: getattr(Config(), item.name) for item in fields(Config)}
+    )
 
 
 def test_num_threads() -> None:

@@ -90,8 +90,12 @@ ENDINGS = {
     "idle": "embedder.encode('a')",
     "while a daemon thread encodes": """
         engine.hold()
-        worker = threading.Thread(target=embedder.encode, args=(["a" * 30] * 10_000,), daemon=True)
-        worker.start()
+        def work():
+            try:
+                embedder.encode(["a" * 30] * 10_000)
+            except EmbedderClosedError:
+                pass
+        threading.Thread(target=work, daemon=True).start()
         engine.wait_submitted(2)
         engine.release()
     """,
@@ -203,9 +207,7 @@ def test_ctrl_c_ends_a_long_encode_of_a_real_model(model: Path) -> None:
     assert result.stderr.strip().endswith("KeyboardInterrupt")
 
 
-def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(
-    model: Path,
-) -> None:
+def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(model: Path) -> None:
     program = """
     import gc
     def names():
@@ -244,26 +246,19 @@ with Embedder(sys.argv[1], engine_cache_dir=Path(sys.argv[1]) / "cache-sockets")
     threads = [Path(f"/proc/self/task/{task}/comm").read_text().strip()
                for task in os.listdir("/proc/self/task")]
 assert "openvino" in sys.modules
-print(events, opened, [name for name in threads if "telemetry" in name.lower()],
-      [name for name in sys.modules if "telemetry" in name])
+print(events, opened, [name for name in threads if "telemetry" in name.lower()])
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_openvino_engine_opens_no_socket(model: Path) -> None:
     # The audit hook sees Python's sockets, also those closed again; /proc those of C++.
-    check(run(SOCKETS, argument=model), "[] [] [] []")
+    check(run(SOCKETS, argument=model), "[] [] []")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs strace's view of system calls")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_look_for_sockets_can_fail(model: Path) -> None:
-    hole = """
-    import socket
-    keep = socket.socket()
-    """
-    program = SOCKETS.replace("    opened = sockets()", textwrap.indent(textwrap.dedent(hole), "    ") + "    opened = sockets()")
-    result = run(program, argument=model)
+    hole = "    import socket; keep = socket.socket()\n    opened ="
+    result = run(SOCKETS.replace("    opened =", hole), argument=model)
     assert "socket.__new__" in result.stdout
     assert "socket:[" in result.stdout
-
-

@@ -150,7 +150,7 @@ class BatchManager:
                     self._inflight.remove(message)
             else:
                 self._scheduler.add(message)
-            if not is_stopping:
+            if self._refusal is None:  # closing: nothing new is begun
                 self._fill_engine()
             self._publish(message if isinstance(message, list) else [])
 

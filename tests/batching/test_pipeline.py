@@ -13,7 +13,7 @@ from embedlib.batching.tokenizer import MICRO_BATCH_TEXTS
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import EmbedderClosedError, InputError, QueueFullError
-from embedlib.models.spec import Pooling
+from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec, fake_vector
 
 WAIT_SECONDS = 30
@@ -36,9 +36,16 @@ class Clock:
         return self.now
 
 
-def start(engine: FakeEngine, spec: Any = None, clock: Any = Clock(), **options: Any) -> Pipeline:
-    config = Config(**options)
-    return Pipeline(engine, spec or fake_spec(), byte_tokenizer(), config, clock=clock)
+def start(
+    engine: FakeEngine, spec: ModelSpec | None = None, clock: Clock | None = None, **options: Any
+) -> Pipeline:
+    return Pipeline(
+        engine,
+        spec or fake_spec(),
+        byte_tokenizer(),
+        Config(**options),
+        clock=clock or Clock(),
+    )
 
 
 @pytest.mark.parametrize("lane", Lane)

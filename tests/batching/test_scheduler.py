@@ -54,7 +54,18 @@ def cost(batch: list[Sequence], is_padded: bool) -> int:
         (Lane.BULK, True, [3, 3, 3, 3, 3], [[3, 3, 3, 3], [3]]),
         # Longest first, so that what is padded together is alike.
         (Lane.BULK, True, [1, 6, 2, 5, 1], [[6, 5], [2, 1, 1]]),
-        (Lane.BULK, False, [1, 6, 2, 5, 1], [[6, 5, ], [2, 1, 1]]),
+        (
+            Lane.BULK,
+            False,
+            [1, 6, 2, 5, 1],
+            [
+                [
+                    6,
+                    5,
+                ],
+                [2, 1, 1],
+            ],
+        ),
         (Lane.BULK, False, [1, 6, 2, 4, 1], [[6, 4, 2], [1, 1]]),
         # What is longer than the budget goes alone.
         (Lane.BULK, True, [2, 50, 3], [[50], [3, 2]]),
@@ -274,9 +285,7 @@ def test_mixed_lengths_are_hardly_padded() -> None:
     assert 1 - sum(lengths) / computed < 0.02
 
 
-@pytest.mark.parametrize(
-    ("num_inflight", "num_batches"), [(0, 4), (1, 3), (2, 2), (3, 1)]
-)
+@pytest.mark.parametrize(("num_inflight", "num_batches"), [(0, 4), (1, 3), (2, 2), (3, 1)])
 def test_a_small_job_is_spread_over_the_streams_that_are_free(
     num_inflight: int, num_batches: int
 ) -> None:

@@ -152,7 +152,7 @@ def test_a_bad_text_is_named(bad: Any, message: str, prompt: str, num_before: in
 
 
 def test_a_text_without_tokens_is_named() -> None:
-    with pytest.raises(InputError, match="^text 12 has no tokens: ''; leave it out"):
+    with pytest.raises(InputError, match=r"^text 12 has no tokens: ''; leave it out"):
         make_tokenizer()(make_job(2, first_row=11), 0, ["ok", ""], "")
 
 

@@ -14,7 +14,9 @@ from embedlib.testing import write_tiny_model
 SETTINGS = {"precision": "float32", "truncate_dim": None}
 
 
-def digest(folder: Path, revision: str | None = None, settings: dict[str, object] = SETTINGS) -> str:
+def digest(
+    folder: Path, revision: str | None = None, settings: dict[str, object] = SETTINGS
+) -> str:
     return fingerprint(read_model_files(folder), revision, settings)
 
 

@@ -1,0 +1,210 @@
+"""check_engine must refuse every kind of bad engine, and FakeEngine must be a good one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib import testing
+from embedlib.engines.base import Batch, Lane
+from embedlib.errors import EngineOutOfMemoryError
+from embedlib.testing import (
+    FAKE_DIM,
+    FakeEngine,
+    byte_tokenizer,
+    check_engine,
+    fake_embedder,
+    fake_spec,
+    fake_vector,
+)
+
+
+def batch_of(*ids: list[int]) -> Batch:
+    return Batch(
+        lane=Lane.BULK,
+        token_ids=np.concatenate(ids).astype(np.int32),
+        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
+        num_prompt_tokens=np.zeros(len(ids), np.int32),
+    )
+
+
+def test_the_fake_engine_keeps_the_promises_of_an_engine() -> None:
+    engine = FakeEngine()
+    check_engine(engine, fake_spec())
+    assert engine.is_closed
+
+
+class Bad(FakeEngine):
+    """A FakeEngine whose answers are spoiled."""
+
+    def __init__(self, spoil: Callable[[Any, Batch], Any]) -> None:
+        super().__init__()
+        self.spoil = spoil
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+        pending = super().submit(batch, on_done)
+        pending._vectors = self.spoil(pending._vectors, batch)
+        return pending
+
+
+def in_place(change: Callable[[Any, Batch], None]) -> Callable[[Any, Batch], Any]:
+    def spoil(vectors: Any, batch: Batch) -> Any:
+        change(vectors, batch)
+        return vectors
+
+    return spoil
+
+
+SPOILS: dict[str, tuple[Callable[[Any, Batch], Any], str]] = {
+    "float64": (lambda vectors, _: vectors.astype(np.float64), "float64, not float32"),
+    "too wide": (lambda vectors, _: np.hstack([vectors, vectors]), r"shape \(12,\)"),
+    "not finite": (in_place(lambda vectors, _: vectors.fill(np.nan)), "not finite"),
+    "rows reversed": (lambda vectors, _: vectors[::-1], "changes by"),
+    "a row missing": (lambda vectors, _: vectors[: max(1, len(vectors) - 1)], "6 rows came for 7"),
+    "depends on its neighbours": (
+        lambda vectors, _: vectors + np.float32(1e-3) * (len(vectors) > 1),
+        "changes by",
+    ),
+    "depends on padding": (
+        lambda vectors, batch: vectors + np.float32(1e-3) * (batch.seq_lens.max() > 20),
+        "changes by",
+    ),
+    "depends on the lane": (
+        lambda vectors, batch: vectors + np.float32(1e-3) * (batch.lane is Lane.BULK),
+        "on the bulk lane",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_an_engine_with_wrong_answers_is_refused(name: str) -> None:
+    spoil, message = SPOILS[name]
+    with pytest.raises(AssertionError, match=message):
+        check_engine(Bad(spoil), fake_spec())
+
+
+def test_an_engine_that_says_done_twice_is_refused() -> None:
+    class Twice(FakeEngine):
+        def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+            on_done()
+            return super().submit(batch, on_done)
+
+    with pytest.raises(AssertionError, match="on_done was called twice"):
+        check_engine(Twice(), fake_spec())
+
+
+def test_an_engine_that_never_says_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "WAIT_SECONDS", 0.01)
+    engine = FakeEngine()
+    engine.hold()
+    with pytest.raises(AssertionError, match="on_done was not called"):
+        check_engine(engine, fake_spec())
+
+
+def test_an_engine_that_cannot_be_closed_twice_is_refused() -> None:
+    class Once(FakeEngine):
+        def close(self) -> None:
+            assert not self.is_closed, "closed before"
+            super().close()
+
+    with pytest.raises(AssertionError, match="closed before"):
+        check_engine(Once(), fake_spec())
+
+
+@pytest.mark.parametrize("longest", [1, 2, 32, 400])
+def test_the_longest_sequence_is_tried_and_no_longer_one(longest: int) -> None:
+    engine = FakeEngine()
+    check_engine(engine, fake_spec(max_seq_tokens=longest))
+    tried = {int(length) for batch in engine.batches for length in batch.seq_lens}
+    assert max(tried) == min(longest, 300)
+    assert min(tried) == 1
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(st.integers(0, 255), min_size=2, max_size=20), st.data())
+def test_a_fake_vector_tells_what_went_wrong(ids: list[int], data: st.DataObject) -> None:
+    vector = fake_vector(ids).tolist()
+    assert len(vector) == FAKE_DIM
+    first, second = data.draw(st.sampled_from([(i, i + 1) for i in range(len(ids) - 1)]))
+    swapped = list(ids)
+    swapped[first], swapped[second] = swapped[second], swapped[first]
+    assert (fake_vector(swapped).tolist() == vector) is (swapped == ids)
+    assert fake_vector(ids[:-1]).tolist() != vector
+    assert fake_vector([*ids, 0]).tolist() != vector
+    assert fake_vector(ids, 1).tolist() != vector
+
+
+def test_the_gate_holds_and_lets_go_in_turn() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    done: list[int] = []
+    pendings = [
+        engine.submit(batch_of([token]), lambda token=token: done.append(token))  # type: ignore[misc]
+        for token in (1, 2, 3)
+    ]
+    assert done == []
+    engine.release_one()
+    assert done == [1]
+    engine.release()
+    assert done == [1, 2, 3]
+    engine.submit(batch_of([4]), lambda: done.append(4))
+    assert done == [1, 2, 3, 4]
+    assert pendings[1].result()[0, 0] == 2
+
+
+def test_waiting_for_what_does_not_come_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "WAIT_SECONDS", 0.01)
+    with pytest.raises(AssertionError, match="0 batches came, not 1"):
+        FakeEngine().wait_submitted(1)
+
+
+def test_waiting_ends_when_the_batch_comes() -> None:
+    engine = FakeEngine()
+    thread = threading.Thread(target=engine.submit, args=(batch_of([1]), lambda: None))
+    thread.start()
+    engine.wait_submitted(1)
+    thread.join()
+
+
+def test_failures_on_demand() -> None:
+    engine = FakeEngine(memory_tokens=2)
+    engine.fail_next(ValueError("first"), KeyError("second"))
+    engine.poison(7)
+
+    def result(*ids: list[int]) -> Any:
+        return engine.submit(batch_of(*ids), lambda: None).result()
+
+    with pytest.raises(ValueError, match="first"):
+        result([1])
+    with pytest.raises(KeyError):
+        result([1])
+    with pytest.raises(EngineOutOfMemoryError, match="3 tokens do not fit"):
+        result([1], [2, 3])
+    vectors = result([7], [1])
+    assert np.isnan(vectors[0]).all()
+    assert vectors[1].tolist() == fake_vector([1]).tolist()
+
+
+def test_a_batch_after_close_is_a_failure() -> None:
+    engine = FakeEngine()
+    engine.close()
+    with pytest.raises(AssertionError, match="after close"):
+        engine.submit(batch_of([1]), lambda: None)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=20))
+def test_the_byte_tokenizer_gives_bytes(text: str) -> None:
+    assert byte_tokenizer().encode(text).ids == list(text.encode())
+
+
+def test_the_example_of_the_module() -> None:
+    with fake_embedder() as embedder:
+        vectors = embedder.encode(["a", "b"])
+    assert (vectors[0] == fake_vector([97])).all()
