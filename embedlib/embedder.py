@@ -36,8 +36,8 @@ Vectors = NDArray[np.float32]
 MAX_QUERY_TEXTS = 16
 """`encode_query` with more texts than this is a backfill and goes to the bulk lane."""
 
-STREAM_JOB_TEXTS = 512
-STREAM_JOBS = 8
+STREAM_JOB_TEXTS = 256
+STREAM_JOBS = 16
 """`encode_stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
 
 P = ParamSpec("P")
@@ -287,8 +287,8 @@ class Embedder:
                     jobs.append(self._pipeline.open_job(len(chunk), Lane.BULK, num_read))
                     self._pipeline.feed(jobs[-1], chunk, call.prompt)
                     num_read += len(chunk)
-                    if len(jobs) < STREAM_JOBS:
-                        continue
+                    if len(jobs) < STREAM_JOBS and not jobs[0].is_over:
+                        continue  # read on while there is nothing to yield
                 if not jobs:
                     break
                 yield from call.finish(jobs[0].future.result())

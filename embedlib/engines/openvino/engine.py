@@ -23,7 +23,7 @@ from embedlib.engines.openvino.graph import Weights, build_graph
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.spec import ModelSpec
 
-MAX_BATCH_TOKENS = 768
+MAX_BATCH_TOKENS = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
 
 MAX_INFLIGHT_QUERIES = 2
@@ -108,7 +108,9 @@ class OpenVINOEngine:
         pending = _Pending(request, free, inputs, batch)
         try:
             request.set_callback(lambda _: on_done(), None)
-            request.start_async(dict(enumerate(inputs)), share_inputs=True)
+            for index, values in enumerate(inputs):
+                request.set_input_tensor(index, ov.Tensor(values, shared_memory=True))
+            request.start_async()
         except RuntimeError as error:
             free.append(request)
             raise _run_error(error) from error
@@ -142,6 +144,8 @@ class _Pending:
 
 def pad(batch: Batch) -> NDArray[np.int32]:
     """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
+    if batch.num_seqs == 1:
+        return batch.token_ids[np.newaxis]
     seq_lens = batch.seq_lens
     padded = np.zeros((batch.num_seqs, int(seq_lens.max())), np.int32)
     padded[np.arange(padded.shape[1]) < seq_lens[:, None]] = batch.token_ids

@@ -263,9 +263,12 @@ class _GraphBuilder:
     def _linear(self, vectors: ov.Node, role: str) -> ov.Node:
         """vectors @ weight.T + bias; the bias where the model has one."""
         product = op.matmul(vectors, self._constant(f"{role}.weight"), False, True)
-        if f"{role}.bias" not in self.weights:
-            return product
-        return op.add(product, self._constant(f"{role}.bias"))
+        if f"{role}.bias" in self.weights:
+            product = op.add(product, self._constant(f"{role}.bias"))
+        # A leaky ReLU of slope 1 changes nothing, but the plugin takes a product with an activation
+        # to oneDNN and a bare one to MLAS, which needs a fifth longer for the few tokens of a query
+        # and the same for a full batch. Source: docs/benchmarks.md, single queries.
+        return op.prelu(product, op.constant(np.ones(1, np.float32)))
 
     def _norm(self, vectors: ov.Node, role: str) -> ov.Node:
         if self.encoder.norm == "rms_norm":
