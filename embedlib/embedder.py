@@ -186,6 +186,8 @@ class Embedder:
         _check_only("output_value", output_value, "sentence_embedding")
         _check_only("precision", precision, "float32")
         _check_only("device", device, None, "cpu")
+        if inputs is not None and sentences is not None:
+            raise ConfigError("inputs and sentences are two names of one argument; pass one")
         if convert_to_tensor or not convert_to_numpy:
             _import_torch()  # before the work, should it be missing
         call = self._call(

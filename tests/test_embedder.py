@@ -503,6 +503,11 @@ def test_the_fingerprint_follows_what_decides_the_vectors(
         assert embedder.fingerprint != found[0]
 
 
+def test_two_names_of_one_argument_are_refused(embedder: Embedder) -> None:
+    with pytest.raises(ConfigError, match="two names of one argument"):
+        embedder.encode(["a"], sentences=["b"])
+
+
 # Streams.
 
 

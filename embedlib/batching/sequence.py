@@ -6,6 +6,7 @@ from collections.abc import Sequence as Items
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,13 +79,13 @@ class Sequence:
 
 def pack(sequences: Items[Sequence], lane: Lane) -> Batch:
     """Lay B sequences one behind the other."""
-    cu_seqlens = np.zeros(len(sequences) + 1, np.int32)
-    np.cumsum([sequence.num_tokens for sequence in sequences], out=cu_seqlens[1:])
-    token_ids = np.empty(cu_seqlens[-1], np.int32)
-    for sequence, start, end in zip(sequences, cu_seqlens[:-1], cu_seqlens[1:], strict=True):
-        token_ids[start:end] = sequence.token_ids
-    prompts = np.array([sequence.num_prompt_tokens for sequence in sequences], np.int32)
-    return Batch(lane=lane, token_ids=token_ids, cu_seqlens=cu_seqlens, num_prompt_tokens=prompts)
+    ends = accumulate(sequence.num_tokens for sequence in sequences)
+    return Batch(
+        lane=lane,
+        token_ids=np.array([i for sequence in sequences for i in sequence.token_ids], np.int32),
+        cu_seqlens=np.array([0, *ends], np.int32),
+        num_prompt_tokens=np.array([s.num_prompt_tokens for s in sequences], np.int32),
+    )
 
 
 def deliver(sequences: Items[Sequence], vectors: Vectors) -> None:

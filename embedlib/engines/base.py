@@ -41,7 +41,7 @@ class Batch:
     @property
     def seq_lens(self) -> NDArray[np.int32]:
         """int32[B], in tokens; never 0."""
-        return np.diff(self.cu_seqlens)
+        return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -306,3 +307,32 @@ def test_weights_are_not_copied(files: ModelFiles) -> None:
     constants = [node for node in graph.get_ordered_ops() if node.get_type_name() == "Constant"]
     shared = [node for node in constants if np.shares_memory(node.data, weights["tokens"])]
     assert len(shared) == 1
+
+
+def test_32_threads_get_their_own_rows(tiny_folder: Callable[[str], Path]) -> None:
+    """The real engine; tests/test_embedder.py does the same with a fake one."""
+    num_threads, num_calls = 32, 6
+    with Embedder(tiny_folder("bert"), on_truncate="ignore") as embedder:
+        texts = [f"text {row} of {'words ' * (row % 9)}" for row in range(num_threads * num_calls)]
+        expected = embedder.encode(texts)
+        wrong: list[str] = []
+
+        def call(thread: int) -> None:
+            for row in range(thread, len(texts), num_threads):
+                mine = texts[row:] if row % 3 == 0 else texts[row : row + 1]
+                if row % 3 == 1:
+                    vectors = [embedder.encode_query(mine[0])]
+                elif row % 3 == 2:
+                    vectors = [asyncio.run(embedder.aencode(mine[0]))]
+                else:
+                    vectors = embedder.encode(mine)
+                if np.abs(vectors - expected[row : row + len(mine)]).max() > 1e-5:
+                    wrong.append(mine[0])
+
+        threads = [threading.Thread(target=call, args=(number,)) for number in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * WAIT_SECONDS)
+            assert not thread.is_alive()
+    assert wrong == []
