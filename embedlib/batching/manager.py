@@ -148,11 +148,13 @@ class BatchManager:
                 if message in self._inflight:  # not twice, whatever the engine calls
                     self._resolve(message)
                     self._inflight.remove(message)
+                    message.sequences = []  # an engine may keep the callback, but not the jobs
             else:
                 self._scheduler.add(message)
             if self._refusal is None:  # closing: nothing new is begun
                 self._fill_engine()
             self._publish(message if isinstance(message, list) else [])
+            del message  # or the last job, and its vectors, would live until the next one
 
     def _fill_engine(self) -> None:
         while True:

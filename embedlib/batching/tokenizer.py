@@ -216,11 +216,13 @@ class TokenizerThread:
                 chunk = self._chunks.popleft()
                 self._num_queued -= len(chunk.texts)
                 self._changed.notify_all()
-            if chunk.job.is_over:
-                continue
-            try:
-                self._deliver(
-                    self._tokenizer(chunk.job, chunk.first_row, chunk.texts, chunk.prompt)
-                )
-            except BaseException as error:  # the thread lives on; the caller gets the cause
-                chunk.job.fail(error)
+            self._handle(chunk)
+            del chunk  # or the last job, and its vectors, would live until the next one
+
+    def _handle(self, chunk: _Chunk) -> None:
+        if chunk.job.is_over:
+            return
+        try:
+            self._deliver(self._tokenizer(chunk.job, chunk.first_row, chunk.texts, chunk.prompt))
+        except BaseException as error:  # the thread lives on; the caller gets the cause
+            chunk.job.fail(error)
