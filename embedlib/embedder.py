@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn
 
 import numpy as np
 import tokenizers
@@ -22,38 +20,21 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Stats
 from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, describe_truncated
+from embedlib.call import Call, Calls, check_only, import_torch, same_arguments_as
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, InputError, TruncationWarning
 from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
-from embedlib.models.prompts import Prompts, Task
+from embedlib.models.prompts import Task
 from embedlib.models.spec import ModelSpec
 from embedlib.progress import Progress
-from embedlib.similarity import normalize, similarity
+from embedlib.similarity import similarity
 
 Vectors = NDArray[np.float32]
-
-MAX_QUERY_TEXTS = 16
-"""`encode_query` with more texts than this is a backfill and goes to the bulk lane."""
 
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16
 """`encode_stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _same_arguments_as(
-    method: Callable[P, object],
-) -> Callable[[Callable[..., R]], Callable[P, R]]:
-    """Give a method that passes everything on the signature of the one it passes it to."""
-
-    def decorate(function: Callable[..., R]) -> Callable[P, R]:
-        function.__signature__ = inspect.signature(method)  # type: ignore[attr-defined]
-        return function
-
-    return decorate
 
 
 class Embedder:
@@ -125,9 +106,8 @@ class Embedder:
     def _start(self, model: LoadedModel, config: Config) -> None:
         self.spec = model.spec
         self.config = config
-        self.prompts = Prompts(model.spec, config)
-        self._truncate_dim = config.truncate_dim or model.spec.truncate_dim
-        self._check_dim(self._truncate_dim)
+        self._calls = Calls(model.spec, config)
+        self.prompts = self._calls.prompts
         self._fingerprint = model.fingerprint
         self._pipeline = Pipeline(model.engine, model.spec, model.tokenizer, config)
         # Runs when the Embedder is collected and at the end of the program, whichever comes first.
@@ -183,14 +163,14 @@ class Embedder:
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size = {batch_size}; it must be at least 1")
-        _check_only("output_value", output_value, "sentence_embedding")
-        _check_only("precision", precision, "float32")
-        _check_only("device", device, None, "cpu")
+        check_only("output_value", output_value, "sentence_embedding")
+        check_only("precision", precision, "float32")
+        check_only("device", device, None, "cpu")
         if inputs is not None and sentences is not None:
             raise ConfigError("inputs and sentences are two names of one argument; pass one")
         if convert_to_tensor or not convert_to_numpy:
-            _import_torch()  # before the work, should it be missing
-        call = self._call(
+            import_torch()  # before the work, should it be missing
+        call = self._calls.make(
             inputs if sentences is None else sentences,
             prompt_name,
             prompt,
@@ -204,16 +184,16 @@ class Embedder:
             vectors = call.finish(progress.wait())
         self._warn_truncated(job.truncated, len(job.truncated), stacklevel=3 if task is None else 4)
         if convert_to_tensor or not convert_to_numpy:
-            tensor = _import_torch().from_numpy(vectors)
+            tensor = import_torch().from_numpy(vectors)
             return tensor if convert_to_tensor or call.is_single else list(tensor)
         return vectors
 
-    @_same_arguments_as(encode)
+    @same_arguments_as(encode)
     def encode_query(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of queries: `encode` with the prompt "query", ahead of bulk work."""
         return self.encode(*args, task="query", **kwargs)
 
-    @_same_arguments_as(encode)
+    @same_arguments_as(encode)
     def encode_document(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of documents: `encode` with their prompt, on the bulk lane."""
         return self.encode(*args, task="document", **kwargs)
@@ -232,7 +212,9 @@ class Embedder:
 
         Cancelling drops the texts that are not being computed yet.
         """
-        call = self._call(inputs, prompt_name, prompt, task, normalize_embeddings, truncate_dim)
+        call = self._calls.make(
+            inputs, prompt_name, prompt, task, normalize_embeddings, truncate_dim
+        )
         job = self._pipeline.open_job(len(call.texts), call.lane)
         try:
             if call.lane is Lane.QUERY:
@@ -245,12 +227,12 @@ class Embedder:
         self._warn_truncated(job.truncated, len(job.truncated), stacklevel=2)
         return vectors
 
-    @_same_arguments_as(aencode)
+    @same_arguments_as(aencode)
     async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
         """Return what `encode_query` returns without blocking the event loop."""
         return await self.aencode(*args, task="query", **kwargs)
 
-    @_same_arguments_as(aencode)
+    @same_arguments_as(aencode)
     async def aencode_document(self, *args: Any, **kwargs: Any) -> Vectors:
         """Return what `encode_document` returns without blocking the event loop."""
         return await self.aencode(*args, task="document", **kwargs)
@@ -275,10 +257,10 @@ class Embedder:
         """
         if isinstance(inputs, str):
             raise InputError("inputs is one str; encode_stream takes an iterable of texts")
-        call = self._call((), prompt_name, prompt, task, normalize_embeddings, truncate_dim)
+        call = self._calls.make((), prompt_name, prompt, task, normalize_embeddings, truncate_dim)
         return self._stream(iter(inputs), call)
 
-    def _stream(self, texts: Iterator[str], call: _Call) -> Iterator[Vectors]:
+    def _stream(self, texts: Iterator[str], call: Call) -> Iterator[Vectors]:
         jobs: deque[Job] = deque()
         truncated: list[tuple[int, int]] = []
         num_read = num_truncated = 0
@@ -311,7 +293,9 @@ class Embedder:
             QueueFullError: `max_queued_texts` queries wait already.
             InputError: the text cannot be tokenized.
         """
-        call = self._call(text, prompt_name, prompt, None, False, None)
+        if not isinstance(text, str):
+            raise InputError(f"text = {text!r:.60}; submit takes one str, encode takes many")
+        call = self._calls.make(text, prompt_name, prompt, None, False, None)
         job = self._pipeline.open_job(1, Lane.QUERY)
         self._pipeline.feed(job, call.texts, call.prompt)
         future: Future[Vectors] = Future()
@@ -327,38 +311,6 @@ class Embedder:
         job.future.add_done_callback(resolve)
         future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
         return future
-
-    def _call(
-        self,
-        inputs: str | Iterable[str] | None,
-        prompt_name: str | None,
-        prompt: str | None,
-        task: Task | None,
-        normalize_embeddings: bool,
-        truncate_dim: int | None,
-    ) -> _Call:
-        """Check the arguments that all ways of encoding share."""
-        if not isinstance(inputs, Iterable):
-            raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
-        is_single = isinstance(inputs, str)
-        texts = [cast(str, inputs)] if is_single else list(inputs)
-        self._check_dim(truncate_dim)
-        dim = truncate_dim or self._truncate_dim
-        is_query = task != "document" and is_single
-        is_query |= task == "query" and len(texts) <= MAX_QUERY_TEXTS
-        return _Call(
-            texts=texts,
-            prompt=self.prompts.resolve(prompt_name, prompt, task),
-            lane=Lane.QUERY if is_query else Lane.BULK,
-            is_single=is_single,
-            truncate_dim=dim,
-            normalizes=normalize_embeddings or (dim is not None and self.spec.is_normalized),
-        )
-
-    def _check_dim(self, truncate_dim: int | None) -> None:
-        dim = self.spec.embedding_dim
-        if truncate_dim is not None and not 1 <= truncate_dim <= dim:
-            raise ConfigError(f"truncate_dim = {truncate_dim}; this model allows 1 to {dim}")
 
     def _warn_truncated(
         self, truncated: Sequence[tuple[int, int]], num_truncated: int, stacklevel: int
@@ -389,7 +341,7 @@ class Embedder:
 
     def get_embedding_dimension(self) -> int:
         """Return D, after `truncate_dim`."""
-        return self._truncate_dim or self.spec.embedding_dim
+        return self._calls.truncate_dim or self.spec.embedding_dim
 
     get_sentence_embedding_dimension = get_embedding_dimension
     """The former name."""
@@ -418,7 +370,7 @@ class Embedder:
                 "prompts": self.prompts.by_name,
                 "default_prompt_name": self.prompts.default_name,
                 "max_seq_length": self.max_seq_length,
-                "truncate_dim": self._truncate_dim,
+                "truncate_dim": self._calls.truncate_dim,
             }
         )
 
@@ -452,46 +404,9 @@ class Embedder:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    """One call's texts and how its vectors are to look."""
-
-    texts: list[str]
-    prompt: str
-    lane: Lane
-    is_single: bool
-    truncate_dim: int | None
-    normalizes: bool
-
-    def finish(self, vectors: Vectors) -> Vectors:
-        """float32[N, D] of the model to what the caller asked for."""
-        if self.truncate_dim is not None:
-            vectors = np.ascontiguousarray(vectors[:, : self.truncate_dim])
-        if self.normalizes:
-            vectors = normalize(vectors)
-        return vectors[0] if self.is_single else vectors
-
-
 def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
     if config is None:
         return Config.from_options(options)
     if options:
         raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
     return config
-
-
-def _check_only(name: str, value: object, *allowed: object) -> None:
-    if value not in allowed:
-        choices = " or ".join(map(repr, allowed))
-        raise ConfigError(f"{name} = {value!r} is not supported; it must be {choices}")
-
-
-def _import_torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise ConfigError(
-            "convert_to_tensor=True and convert_to_numpy=False need torch, which is not "
-            "installed; pip install torch, or leave them out"
-        ) from error
-    return torch

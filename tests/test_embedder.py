@@ -23,8 +23,9 @@ import embedlib
 from embedlib import Embedder
 from embedlib.batching import pipeline as pipeline_module
 from embedlib.batching.sequence import Job
+from embedlib.call import MAX_QUERY_TEXTS
 from embedlib.config import Config
-from embedlib.embedder import MAX_QUERY_TEXTS, STREAM_JOB_TEXTS, STREAM_JOBS
+from embedlib.embedder import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.engines.base import Lane
 from embedlib.errors import (
     ConfigError,
@@ -501,6 +502,11 @@ def test_the_fingerprint_follows_what_decides_the_vectors(
         assert embedder.fingerprint == found[0]
         embedder.max_seq_length = 9
         assert embedder.fingerprint != found[0]
+
+
+def test_submit_takes_one_text(embedder: Embedder) -> None:
+    with pytest.raises(InputError, match="submit takes one str"):
+        embedder.submit(["a", "b"])  # type: ignore[arg-type]
 
 
 def test_two_names_of_one_argument_are_refused(embedder: Embedder) -> None:
