@@ -224,7 +224,7 @@ class Embedder:
             vectors = call.finish(await asyncio.wrap_future(job.future))
         finally:
             job.future.cancel()
-        self._warn_truncated(job.truncated, len(job.truncated), stacklevel=2)
+        self._warn_truncated(job.truncated, len(job.truncated), stacklevel=3 if task is None else 4)
         return vectors
 
     @same_arguments_as(aencode)

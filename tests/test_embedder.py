@@ -504,6 +504,18 @@ def test_the_fingerprint_follows_what_decides_the_vectors(
         assert embedder.fingerprint != found[0]
 
 
+def test_a_truncation_warning_points_at_the_caller(embedder: Embedder) -> None:
+    async def everything() -> None:
+        embedder.encode("a" * 40)
+        embedder.encode_query("a" * 40)
+        await embedder.aencode("a" * 40)
+        await embedder.aencode_document("a" * 40)
+
+    with pytest.warns(TruncationWarning) as caught:
+        asyncio.run(everything())
+    assert [warning.filename for warning in caught] == [__file__] * 4
+
+
 def test_submit_takes_one_text(embedder: Embedder) -> None:
     with pytest.raises(InputError, match="submit takes one str"):
         embedder.submit(["a", "b"])  # type: ignore[arg-type]
