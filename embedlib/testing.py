@@ -1,4 +1,4 @@
-"""What a test of code around embedlib needs: a fake engine, tiny models, a check for engines.
+"""What a test of code around embedlib needs: a fake engine, tiny models, checks of your own parts.
 
     embedder = fake_embedder()
     vectors = embedder.encode(["a", "b"])
@@ -22,6 +22,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, Engine, EngineLimits, Lane
 from embedlib.errors import EngineOutOfMemoryError
+from embedlib.indexing.checks import check_sink
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tiny_variants import VARIANTS as TINY_VARIANTS
@@ -31,6 +32,7 @@ __all__ = [
     "FakeEngine",
     "byte_tokenizer",
     "check_engine",
+    "check_sink",
     "fake_embedder",
     "fake_spec",
     "fake_vector",

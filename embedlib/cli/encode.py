@@ -90,8 +90,8 @@ def encode(
     config = make_config(options)
 
     from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
-    from embedlib.cli.vectors import open_writer
     from embedlib.embedder import Embedder
+    from embedlib.vector_files import open_writer
 
     paths = inputs or (STDIN,)
     check_inputs(paths)

@@ -18,9 +18,9 @@ from click.testing import Result
 from numpy.typing import NDArray
 
 from embedlib.cli.records import count_records
-from embedlib.cli.vectors import open_writer
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError
+from embedlib.vector_files import open_writer
 
 Run = Callable[..., Result]
 DIM = 4

@@ -1,4 +1,4 @@
-"""Vectors to .npy or .jsonl, row by row; a file appears under its name only when it is complete."""
+"""Vectors to files, row by row; a file appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from embedlib.errors import SinkError
 
 STDOUT = "-"
+_ROW_GROUP_ROWS = 4096
 
 
 class VectorWriter(ABC):
@@ -83,22 +84,83 @@ class _NpyWriter(VectorWriter):
         )
 
 
+class _RowsWriter(VectorWriter):
+    """One JSON object per row without its vector: what the rows of an npy file are."""
+
+    def __init__(self, stream: IO[bytes], dim: int) -> None:
+        self._stream = stream
+
+    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
+        self._stream.write(f"{json.dumps(fields)}\n".encode())
+
+    def finish(self) -> None:
+        self._stream.flush()
+
+
+class _ParquetWriter(VectorWriter):
+    """A row group every so many rows; what is neither text nor number is written as JSON."""
+
+    def __init__(self, stream: IO[bytes], dim: int) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        self._pyarrow = pyarrow
+        columns = [(name, pyarrow.string()) for name in ("id", "source_id", "text", "metadata")]
+        columns.insert(2, ("chunk", pyarrow.int64()))
+        columns.append(("embedding", pyarrow.list_(pyarrow.float32(), dim)))
+        self._writer = pyarrow.parquet.ParquetWriter(stream, pyarrow.schema(columns))
+        self._fields: list[dict[str, Any]] = []
+        self._vectors: list[NDArray[np.float32]] = []
+
+    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
+        self._fields.append({**fields, "metadata": json.dumps(fields["metadata"])})
+        self._vectors.append(vector)
+        if len(self._fields) == _ROW_GROUP_ROWS:
+            self._flush()
+
+    def finish(self) -> None:
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if not self._fields:
+            return
+        schema = self._writer.schema
+        dim = schema.field("embedding").type.list_size
+        numbers = self._pyarrow.array(np.concatenate(self._vectors).astype(np.float32, copy=False))
+        columns = [
+            self._pyarrow.array([fields[name] for fields in self._fields], schema.field(name).type)
+            for name in schema.names[:-1]
+        ]
+        columns.append(self._pyarrow.FixedSizeListArray.from_arrays(numbers, dim))
+        self._writer.write_batch(self._pyarrow.record_batch(columns, schema=schema))
+        self._fields, self._vectors = [], []
+
+
+_WRITERS: dict[str, Callable[[IO[bytes], int], VectorWriter]] = {
+    "npy": _NpyWriter,
+    "jsonl": _JsonlWriter,
+    "rows": _RowsWriter,
+    "parquet": _ParquetWriter,
+}
+
+
 @contextmanager
 def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWriter]:
     """Open a writer; the result is in place when the block ends without an error.
 
     Args:
         output: a file name, or "-" for standard output.
-        output_format: "npy" or "jsonl".
+        output_format: "npy", "jsonl", "parquet" (for the rows of a bulk load), or "rows": jsonl
+            without the vectors.
         dim: D of the vectors.
 
     Raises:
         SinkError: the output cannot be written.
     """
-    make = _NpyWriter if output_format == "npy" else _JsonlWriter
     try:
         with _open_stream(output, needs_rewind=output_format == "npy") as stream:
-            writer = make(stream, dim)
+            writer = _WRITERS[output_format](stream, dim)
             yield writer
             writer.finish()
     except BrokenPipeError:
@@ -117,6 +179,8 @@ def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
         try:
             with part.open("wb") as file:
                 yield file
+                file.flush()
+                os.fsync(file.fileno())  # else a crash of the machine could leave an empty file
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""`check_sink`: what every sink promises, as one function for the tests of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from embedlib.errors import SinkError
+from embedlib.indexing.rows import Row, row_digest, row_id
+from embedlib.indexing.sinks import RowKey, Sink, Target, Vectors
+
+DIM = 6
+TARGET = Target(dim=DIM, similarity="cosine", fingerprint="folder:0123", model="check/model")
+
+
+def make_rows(num_rows: int, *, text: str = "text", first: int = 0) -> list[Row]:
+    """Return rows of two-chunk documents; `text` decides their content."""
+    rows = []
+    for number in range(first, first + num_rows):
+        source_id, chunk = f"docs/ä {number // 2}.md", number % 2
+        content = f"{text} {number}: 'quoted' \\ \t ünïcode 漢字 🙂"
+        metadata = {"source": source_id, "page": number, "tags": ["a", "b"], "nested": {"x": None}}
+        rows.append(
+            Row(
+                id=row_id(source_id, chunk),
+                source_id=source_id,
+                chunk=chunk,
+                text=content,
+                metadata=metadata,
+                digest=row_digest(content, metadata, TARGET.fingerprint),
+            )
+        )
+    return rows
+
+
+def make_vectors(rows: Sequence[Row]) -> Vectors:
+    """Return float32[N, 6] of unit length, a function of each row's text."""
+    numbers = [list(row.digest[:DIM]) for row in rows]
+    vectors = np.array(numbers, np.float32).reshape(len(rows), DIM) + 1
+    unit: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+def check_sink(make: Callable[[], Sink]) -> None:
+    """Check what every sink promises; for the tests of a sink.
+
+    Args:
+        make: returns a new sink object for one destination that does not exist yet, the same at
+            every call.
+
+    Raises:
+        AssertionError: the sink breaks a promise.
+    """
+    _check_empty(make)
+    rows = make_rows(40)
+    _check_load(make, rows)
+    _check_replacing(make, rows)
+    _check_one_writer(make)
+    _check_misfits(make)
+    _check_recreate(make)
+
+
+def _check_empty(make: Callable[[], Sink]) -> None:
+    sink = make()
+    assert sink.inspect() is None, "inspect finds something where nothing was written"
+    sink.close()
+    sink.close()
+
+
+def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
+    sink = _begin(make)
+    assert sink.digests([row.id for row in rows]) == {}, "digests of rows never written"
+    assert list(sink.scan()) == [], "scan yields rows never written"
+    sink.write([], np.empty((0, DIM), np.float32))
+    sink.write(rows[:25], make_vectors(rows[:25]))
+    # As after a kill: no finish. What write returned from is there all the same.
+    sink.close()
+    sink = _begin(make)
+    _expect_rows(sink, rows[:25])
+    sink.write(rows[20:], make_vectors(rows[20:]))  # five of them a second time
+    _expect_rows(sink, rows)
+    sink.finish()
+    _expect_search(sink, rows)
+    sink.close()
+    sink = make()
+    state = sink.inspect()
+    assert state is not None, "inspect finds nothing after a load"
+    assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect tells {state}"
+    assert (state.fingerprint, state.model) == (TARGET.fingerprint, TARGET.model)
+    assert state.similarity == TARGET.similarity
+    _expect_search(sink, rows)
+    sink.close()
+
+
+def _check_replacing(make: Callable[[], Sink], rows: list[Row]) -> None:
+    """Vectors, metadata alone, deletion: on rows of a finished load."""
+    sink = _begin(make)
+    changed = [
+        *make_rows(3, text="changed"),
+        *[_with_metadata(row, {"page": -1}) for row in rows[3:6]],
+        *rows[6:],
+    ]
+    sink.write(changed[:3], make_vectors(changed[:3]))
+    sink.write_metadata(changed[3:6])
+    _expect_rows(sink, changed)
+    sink.delete([row.id for row in changed[30:]])
+    sink.delete([row.id for row in make_rows(2, first=1000)])
+    sink.delete([])
+    changed = changed[:30]
+    _expect_rows(sink, changed)
+    bad = make_vectors(changed[:2])
+    bad[1, 0] = np.nan
+    for vectors in (bad, np.ones((2, DIM + 1), np.float32)):
+        _expect_error(lambda vectors=vectors: sink.write(changed[:2], vectors))  # type: ignore[misc]
+    _expect_rows(sink, changed)
+    sink.finish()
+    sink.finish()
+    _expect_rows(sink, changed)
+    sink.close()
+    sink = _begin(make)
+    _expect_rows(sink, changed)
+    _expect_search(sink, changed)
+    sink.close()
+
+
+def _check_one_writer(make: Callable[[], Sink]) -> None:
+    first, second = _begin(make), make()
+    _expect_error(lambda: second.begin(TARGET, _ignore))
+    second.close()
+    first.close()
+    _begin(make).close()
+
+
+def _check_misfits(make: Callable[[], Sink]) -> None:
+    for target in (
+        replace(TARGET, dim=DIM + 1),
+        replace(TARGET, fingerprint="folder:4567"),
+        replace(TARGET, similarity="dot"),
+    ):
+        sink = make()
+        _expect_error(lambda sink=sink, target=target: sink.begin(target, _ignore))  # type: ignore[misc]
+        sink.close()
+    _begin(make).close()
+
+
+def _check_recreate(make: Callable[[], Sink]) -> None:
+    sink = make()
+    sink.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), _ignore)
+    _expect_rows(sink, [])
+    rows = make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    sink.close()
+    sink = make()
+    state = sink.inspect()
+    assert state is not None, "inspect finds nothing after recreate"
+    assert (state.num_rows, state.fingerprint) == (3, "folder:4567"), f"inspect tells {state}"
+    sink.close()
+
+
+def _begin(make: Callable[[], Sink]) -> Sink:
+    sink = make()
+    sink.begin(TARGET, _ignore)
+    return sink
+
+
+def _ignore(_line: str) -> None:
+    pass
+
+
+def _with_metadata(row: Row, metadata: dict[str, object]) -> Row:
+    digest = row_digest(row.text, metadata, TARGET.fingerprint)
+    return replace(row, metadata=metadata, digest=digest)
+
+
+def _expect_rows(sink: Sink, rows: Sequence[Row]) -> None:
+    """The destination has exactly these rows."""
+    keys = list(sink.scan())
+    assert len(keys) == len(set(keys)), "scan yields a row twice"
+    expected = {RowKey(id=row.id, source_id=row.source_id, chunk=row.chunk) for row in rows}
+    assert set(keys) == expected, f"{len(keys)} rows, {len(rows)} expected"
+    digests = sink.digests([row.id for row in rows])
+    assert digests == {row.id: row.digest for row in rows}, "digests differ from what was written"
+
+
+def _expect_search(sink: Sink, rows: Sequence[Row]) -> None:
+    """Every tenth row is what is nearest to its own vector, with all its fields."""
+    for row, vector in list(zip(rows, make_vectors(rows), strict=True))[::10]:
+        hits = sink.search(vector, 5)
+        assert len(hits) == 5, f"{len(hits)} hits came, not 5"
+        scores = [hit.score for hit in hits]
+        assert scores == sorted(scores, reverse=True), "hits are not sorted, best first"
+        best = hits[0]
+        assert best.score > 0.99, f"the same vector scores {best.score}"
+        assert (best.id, best.source_id, best.chunk) == (row.id, row.source_id, row.chunk)
+        assert (best.text, best.metadata) == (row.text, row.metadata), "a hit's fields differ"
+
+
+def _expect_error(action: Callable[[], object]) -> None:
+    message = None
+    try:
+        action()
+    except SinkError as error:
+        message = str(error)
+    assert message is not None, "no SinkError came"
+    assert "\n" not in message, f"an error has more than one line: {message}"
