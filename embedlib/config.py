@@ -95,12 +95,7 @@ class Config:
         Raises:
             ConfigError: an option is unknown or out of range.
         """
-        known = [item.name for item in fields(cls)]
-        for name in options:
-            if name not in known:
-                near = get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise ConfigError(f"unknown option {name!r}; {hint}")
+        check_names(cls, options)
         return cls(**options)
 
     @property
@@ -121,3 +116,17 @@ class Config:
         if self.engine_cache_dir is not None:
             return Path(self.engine_cache_dir)
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embedlib"
+
+
+def check_names(cls: type[Any], options: Mapping[str, Any]) -> None:
+    """Refuse options that are no field of a dataclass, naming the nearest one.
+
+    Raises:
+        ConfigError: an option is unknown.
+    """
+    known = [item.name for item in fields(cls)]
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown option {name!r}; {hint}")

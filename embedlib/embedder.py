@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import islice
 from os import PathLike
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Stats
 from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, describe_truncated
 from embedlib.call import Call, Calls, check_only, import_torch, same_arguments_as
-from embedlib.config import Config
+from embedlib.config import Config, Similarity
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, InputError, TruncationWarning
 from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
@@ -76,7 +77,7 @@ class Embedder:
                 "trust_remote_code is ignored: embedlib never runs code from a model folder",
                 stacklevel=2,
             )
-        self._start(load_model(model_name_or_path, config), config)
+        self._start(str(model_name_or_path), load_model(model_name_or_path, config), config)
 
     @classmethod
     def from_engine(
@@ -100,15 +101,17 @@ class Embedder:
             fingerprint=lambda _: fingerprint,
         )
         embedder = cls.__new__(cls)
-        embedder._start(model, config)
+        embedder._start(spec.encoder.family, model, config)
         return embedder
 
-    def _start(self, model: LoadedModel, config: Config) -> None:
+    def _start(self, name: str, model: LoadedModel, config: Config) -> None:
+        self.model_name = name
         self.spec = model.spec
         self.config = config
         self._calls = Calls(model.spec, config)
         self.prompts = self._calls.prompts
         self._fingerprint = model.fingerprint
+        self._tokenizer = model.tokenizer
         self._pipeline = Pipeline(model.engine, model.spec, model.tokenizer, config)
         # Runs when the Embedder is collected and at the end of the program, whichever comes first.
         self._finalizer = weakref.finalize(self, self._pipeline.close)
@@ -294,10 +297,33 @@ class Embedder:
             InputError: the text cannot be tokenized.
         """
         if not isinstance(text, str):
-            raise InputError(f"text = {text!r:.60}; submit takes one str, encode takes many")
+            raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")
         call = self._calls.make(text, prompt_name, prompt, None, False, None)
-        job = self._pipeline.open_job(1, Lane.QUERY)
-        self._pipeline.feed(job, call.texts, call.prompt)
+        return self._submit(call)
+
+    def submit_batch(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        task: Task | None = "document",
+    ) -> Future[Vectors]:
+        """Start bulk work and return the future of its vectors, float32[N, D].
+
+        Blocks only while `max_queued_texts` texts wait. Keep two or three of these going and the
+        engine never waits. Cut texts show in `stats()`; there is no warning.
+
+        Raises:
+            InputError: `texts` is a single str.
+        """
+        if isinstance(texts, str):
+            raise InputError("texts is one str; submit_batch takes many, submit takes one")
+        call = self._calls.make(texts, prompt_name, prompt, task, False, None)
+        return self._submit(replace(call, lane=Lane.BULK))
+
+    def _submit(self, call: Call) -> Future[Vectors]:
+        job = self._pipeline.open_job(len(call.texts), call.lane)
         future: Future[Vectors] = Future()
 
         def resolve(done: Future[Vectors]) -> None:
@@ -308,6 +334,7 @@ class Embedder:
                 else:
                     future.set_exception(error)
 
+        self._pipeline.feed(job, call.texts, call.prompt)
         job.future.add_done_callback(resolve)
         future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
         return future
@@ -339,6 +366,18 @@ class Embedder:
         check_length(max_seq_tokens, limit, self._pipeline.tokenizer.num_special_tokens)
         self._pipeline.tokenizer.max_seq_tokens = max_seq_tokens
 
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The model's tokenizer. It is shared with the Embedder's threads: do not configure it."""
+        return self._tokenizer
+
+    def count_room(self, task: Task | None = None) -> int:
+        """Return how many tokens a text may have before it is cut: the limit less what is added."""
+        prompt = self.prompts.resolve(None, None, task)
+        num_prompt_tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
+        num_special_tokens = self._pipeline.tokenizer.num_special_tokens
+        return self.max_seq_length - num_special_tokens - num_prompt_tokens
+
     def get_embedding_dimension(self) -> int:
         """Return D, after `truncate_dim`."""
         return self._calls.truncate_dim or self.spec.embedding_dim
@@ -347,7 +386,7 @@ class Embedder:
     """The former name."""
 
     @property
-    def similarity_fn_name(self) -> str:
+    def similarity_fn_name(self) -> Similarity:
         """What `similarity` computes."""
         return self.config.similarity_fn_name or self.spec.similarity
 

@@ -23,6 +23,7 @@ from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, Engine, EngineLimits, Lane
 from embedlib.errors import EngineOutOfMemoryError
 from embedlib.indexing.checks import check_sink
+from embedlib.indexing.fake_sink import FakeSink, FakeStore
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tiny_variants import VARIANTS as TINY_VARIANTS
@@ -30,6 +31,8 @@ from embedlib.models.tiny_variants import VARIANTS as TINY_VARIANTS
 __all__ = [
     "TINY_VARIANTS",
     "FakeEngine",
+    "FakeSink",
+    "FakeStore",
     "byte_tokenizer",
     "check_engine",
     "check_sink",

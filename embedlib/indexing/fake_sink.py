@@ -1,0 +1,143 @@
+"""FakeSink: a destination in memory that fails on demand; for tests of code around sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import SinkError
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import (
+    Hit,
+    RowKey,
+    SinkState,
+    Target,
+    Tell,
+    Vectors,
+    check_target,
+    check_vectors,
+)
+from embedlib.similarity import similarity
+
+
+@dataclass
+class FakeStore:
+    """What stays when a FakeSink is closed, or its writer is killed."""
+
+    target: Target | None = None
+    rows: dict[UUID, Row] = field(default_factory=dict)
+    vectors: dict[UUID, NDArray[np.float32]] = field(default_factory=dict)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    """Name and number of rows of every call that changes something, in order."""
+    is_locked: bool = False
+
+
+class FakeSink:
+    """A sink on a FakeStore."""
+
+    name = "fake:"
+
+    def __init__(self, store: FakeStore) -> None:
+        self.store = store
+        self._failures: list[BaseException | None] = []
+        self._has_lock = False
+
+    def fail(self, *errors: BaseException | None) -> None:
+        """Raise these in the next calls of `write`, one each; None lets one pass."""
+        self._failures += errors
+
+    def inspect(self) -> SinkState | None:
+        """Return what is there."""
+        target = self.store.target
+        if target is None:
+            return None
+        return SinkState(
+            num_rows=len(self.store.rows),
+            dim=target.dim,
+            similarity=target.similarity,
+            fingerprint=target.fingerprint,
+            model=target.model,
+            index="none, exact scan",
+        )
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Take the lock."""
+        if self.store.is_locked:
+            raise SinkError(f"{self.name} is being written by somebody else; wait for it")
+        check_target(self.inspect(), target, self.name)
+        self.store.is_locked = self._has_lock = True
+        if target.recreate:
+            self.store.rows.clear()
+            self.store.vectors.clear()
+        self.store.target = replace(target, recreate=False)
+        self.store.calls.append(("begin", 0))
+
+    def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        """Look ids up."""
+        return {id_: self.store.rows[id_].digest for id_ in ids if id_ in self.store.rows}
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Insert or replace."""
+        error = self._failures.pop(0) if self._failures else None
+        if error is not None:
+            raise error
+        assert self.store.target is not None, "write before begin"
+        check_vectors(vectors, len(rows), self.store.target.dim)
+        self.store.calls.append(("write", len(rows)))
+        for row, vector in zip(rows, vectors, strict=True):
+            self.store.rows[row.id] = row
+            self.store.vectors[row.id] = vector.copy()
+
+    def write_metadata(self, rows: Sequence[Row]) -> None:
+        """Replace what is not the vector."""
+        self.store.calls.append(("write_metadata", len(rows)))
+        for row in rows:
+            self.store.rows[row.id] = row
+
+    def scan(self) -> Iterator[RowKey]:
+        """Yield every row."""
+        for row in list(self.store.rows.values()):
+            yield RowKey(id=row.id, source_id=row.source_id, chunk=row.chunk)
+
+    def delete(self, ids: Sequence[UUID]) -> None:
+        """Remove rows."""
+        self.store.calls.append(("delete", len(ids)))
+        for id_ in ids:
+            self.store.rows.pop(id_, None)
+            self.store.vectors.pop(id_, None)
+
+    def finish(self) -> None:
+        """Note it."""
+        self.store.calls.append(("finish", 0))
+
+    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
+        """Compare with every row."""
+        target = self.store.target
+        if target is None or not self.store.rows:
+            return []
+        ids = list(self.store.rows)
+        vectors = np.stack([self.store.vectors[id_] for id_ in ids])
+        scores = similarity(target.similarity, vector, vectors)[0]
+        hits = []
+        for number in np.argsort(-scores)[:k].tolist():
+            row = self.store.rows[ids[number]]
+            hits.append(
+                Hit(
+                    score=float(scores[number]),
+                    id=row.id,
+                    source_id=row.source_id,
+                    chunk=row.chunk,
+                    text=row.text,
+                    metadata=row.metadata,
+                )
+            )
+        return hits
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._has_lock:
+            self.store.is_locked = self._has_lock = False

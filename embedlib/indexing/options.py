@@ -1,0 +1,105 @@
+"""Options of a bulk load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+from embedlib.config import check_names
+from embedlib.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """Part `number` of `num_shards`, from 1; which documents are in it depends on their ids."""
+
+    number: int
+    num_shards: int
+
+    def has(self, source_id: str) -> bool:
+        """Whether a document is in this part."""
+        digest = blake2b(source_id.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.num_shards == self.number - 1
+
+
+def parse_shard(text: str) -> Shard:
+    """Read "2/8", the second of eight parts.
+
+    Raises:
+        ConfigError: it is not that.
+    """
+    number, slash, num_shards = text.partition("/")
+    if slash and number.isdecimal() and num_shards.isdecimal():
+        shard = Shard(number=int(number), num_shards=int(num_shards))
+        if 1 <= shard.number <= shard.num_shards:
+            return shard
+    raise ConfigError(f"shard = {text!r}; it must be I/N with I from 1 to N, such as 2/8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """Options of `embedlib.index`; the defaults suit almost everybody.
+
+    Raises:
+        ConfigError: a value is out of range, or two exclude one another.
+    """
+
+    chunk: bool = True
+    """Divide long texts; False: one vector per document, cut where the model's limit is."""
+    chunk_tokens: int | None = None
+    """Tokens of a chunk at most; None: what the model has room for, at most 512."""
+    chunk_overlap: int = 0
+    """Tokens that a chunk repeats of the one before."""
+    batch_rows: int = 2048
+    """Rows between the source and the destination at most; so many a kill makes embed again."""
+    delete_missing: bool = False
+    """Remove rows that the source does not have any more, after it was read to its end."""
+    max_delete: float = 0.3
+    """Share of the stored rows, 0 to 1; where more would be removed, none is."""
+    recreate: bool = False
+    """Drop what the destination holds and start over."""
+    dry_run: bool = False
+    """Read and count, estimate the time, check the destination; write nothing."""
+    limit: int | None = None
+    """Read only so many documents."""
+    shard: str | None = None
+    """"I/N" reads part I of N, from 1; the parts may run on different machines."""
+    on_error: Literal["skip", "stop"] = "skip"
+    """What a bad row of the source does: it is left out and counted, or ends the load."""
+    errors_file: Path | None = None
+    """JSON Lines with the place, id and reason of every bad row."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        for name in ("chunk_tokens", "batch_rows", "limit"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
+        if not 0 <= self.max_delete <= 1:
+            raise ConfigError(f"max_delete = {self.max_delete}; it is a share, from 0 to 1")
+        if self.on_error not in ("skip", "stop"):
+            raise ConfigError(f"on_error = {self.on_error!r}; it must be one of skip, stop")
+        if self.delete_missing and self.limit is not None:
+            raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
+        if self.recreate and self.shard is not None:
+            raise ConfigError("recreate would drop what the other shards wrote; leave one out")
+        if self.shard is not None:
+            parse_shard(self.shard)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> IndexOptions:
+        """Build from keyword options, naming the nearest one when a name is unknown.
+
+        Raises:
+            ConfigError: an option is unknown or out of range.
+        """
+        check_names(cls, options)
+        return cls(**options)
+
+    @property
+    def part(self) -> Shard | None:
+        """The shard to read; None: everything."""
+        return None if self.shard is None else parse_shard(self.shard)

@@ -1,0 +1,221 @@
+"""The reading half of a bulk load: documents in, groups of rows out, on a thread of its own."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import IO
+
+from embedlib.errors import SourceError
+from embedlib.indexing.chunking import Chunker
+from embedlib.indexing.options import Shard
+from embedlib.indexing.rows import BadRow, Chunk, Document, Row, row_digest, row_id
+from embedlib.indexing.seen import Seen
+from embedlib.indexing.sinks import Tell
+
+GROUP_ROWS = 512
+"""Rows in a group at most; fewer when the other side waits."""
+
+_GROUP_DOCUMENTS = 128
+"""Documents chunked together at most: enough to tokenize them on every core."""
+_QUEUE_GROUPS = 4
+_JOIN_SECONDS = 2.0
+BAD_ROWS_TOLD = 10
+
+
+@dataclass
+class Group:
+    """Rows read together."""
+
+    rows: list[Row] = field(default_factory=list)
+    num_documents: int = 0
+    """Documents whose rows end in this group."""
+
+
+class BadRows:
+    """Takes bad rows: counts them, tells the first ones, writes them to a file, or stops."""
+
+    def __init__(self, path: Path | None, tell: Tell, *, stops: bool) -> None:
+        """Make the file.
+
+        Raises:
+            SourceError: it cannot be written.
+        """
+        self.num_rows = 0
+        self.has_unnamed = False
+        """Whether a bad row has no id, so that nobody can say which stored rows are its own."""
+        self._tell = tell
+        self._stops = stops
+        self._file: IO[str] | None = None
+        if path is not None:
+            try:
+                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
+            except OSError as error:
+                raise SourceError(f"cannot write errors_file {path}: {error.strerror}") from error
+
+    def add(self, bad: BadRow) -> None:
+        """Take one.
+
+        Raises:
+            SourceError: the run is to stop at the first one.
+        """
+        if self._stops:
+            raise SourceError(f"{bad.place}: {bad.reason}")
+        self.num_rows += 1
+        self.has_unnamed |= bad.id is None
+        if self._file is not None:
+            record = {"place": bad.place, "id": bad.id, "reason": bad.reason}
+            print(json.dumps(record, ensure_ascii=False), file=self._file, flush=True)
+        if self.num_rows <= BAD_ROWS_TOLD:
+            self._tell(f"left out: {bad.place}: {bad.reason}")
+        if self.num_rows == BAD_ROWS_TOLD + 1:
+            self._tell("more rows are left out; --errors-file lists all of them")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class Reader:
+    """Reads a source ahead on the thread `embedlib-reader` and yields groups of rows."""
+
+    def __init__(
+        self,
+        source: Iterable[Document | BadRow],
+        chunker: Chunker | None,
+        fingerprint: str,
+        seen: Seen,
+        bad_rows: BadRows,
+        *,
+        limit: int | None = None,
+        shard: Shard | None = None,
+    ) -> None:
+        self._source = source
+        self._chunker = chunker
+        self._fingerprint = fingerprint
+        self._seen = seen
+        self._bad_rows = bad_rows
+        self._limit = limit
+        self._shard = shard
+        self._queue: queue.Queue[Group | BaseException | None] = queue.Queue(_QUEUE_GROUPS)
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name="embedlib-reader", daemon=True)
+        self._thread.start()
+
+    def groups(self, while_waiting: Callable[[], bool]) -> Iterator[Group]:
+        """Yield groups to the end of the source.
+
+        Args:
+            while_waiting: called when no group is ready; does a piece of other work and returns
+                True, or returns False if there is none.
+
+        Raises:
+            whatever reading raised.
+        """
+        while True:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                if while_waiting():
+                    continue
+                item = self._queue.get()
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """Stop reading and join the thread, unless it waits for a source that gives nothing."""
+        self._is_stopped = True
+        with suppress(queue.Empty):  # it may be waiting for room
+            while True:
+                self._queue.get_nowait()
+        self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            for group in self._read():
+                self._queue.put(group)
+                if self._is_stopped:
+                    return
+            self._queue.put(None)
+        except BaseException as error:  # it has to reach the thread that waits
+            self._queue.put(error)
+
+    def _read(self) -> Iterator[Group]:
+        group, waiting = Group(), list[Document]()
+        for document in chain(self._documents(), [None]):
+            if document is not None:
+                waiting.append(document)
+                # Never by a timer: when the other side has nothing to do, it gets what there is.
+                if len(waiting) < _GROUP_DOCUMENTS and not self._queue.empty():
+                    continue
+            for rows in self._rows(waiting):
+                for row in rows:
+                    if len(group.rows) == GROUP_ROWS:
+                        yield group
+                        group = Group()
+                    group.rows.append(row)
+                group.num_documents += 1
+            waiting = []
+            if group.num_documents and (document is None or self._queue.empty()):
+                yield group
+                group = Group()
+
+    def _documents(self) -> Iterator[Document]:
+        num_documents = 0
+        for item in self._source:
+            if self._is_stopped or (self._limit is not None and num_documents >= self._limit):
+                return
+            if self._shard is not None and item.id is not None and not self._shard.has(item.id):
+                continue
+            if item.id is not None and not self._seen.add(item.id):
+                reason = f"the id {item.id!r} came before; ids must be different"
+                item = BadRow(place=_place(item), reason=reason, id=item.id)
+            if isinstance(item, BadRow):
+                self._bad_rows.add(item)
+                continue
+            num_documents += 1
+            yield item
+
+    def _rows(self, documents: list[Document]) -> Iterator[list[Row]]:
+        for document, chunks in zip(documents, self._chunk(documents), strict=True):
+            self._seen.set_num_chunks(document.id, len(chunks))
+            yield [
+                self._row(document, number, chunk, len(chunks))
+                for number, chunk in enumerate(chunks)
+            ]
+
+    def _chunk(self, documents: list[Document]) -> list[list[Chunk]]:
+        if self._chunker is not None:
+            return self._chunker(documents)
+        return [
+            [Chunk(text=document.text, start=0, end=len(document.text))] for document in documents
+        ]
+
+    def _row(self, document: Document, number: int, chunk: Chunk, num_chunks: int) -> Row:
+        metadata = {"source": document.id, **document.metadata}
+        if num_chunks > 1:
+            metadata |= {"chunk": number, "start_index": chunk.start, "end_index": chunk.end}
+        if chunk.headings:
+            metadata["headings"] = list(chunk.headings)
+        return Row(
+            id=row_id(document.id, number),
+            source_id=document.id,
+            chunk=number,
+            text=chunk.text,
+            metadata=metadata,
+            digest=row_digest(chunk.text, metadata, self._fingerprint),
+        )
+
+
+def _place(item: Document | BadRow) -> str:
+    return item.place or repr(item.id)

@@ -1,0 +1,443 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.embedder import Embedder
+from embedlib.errors import (
+    ConfigError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+    SinkError,
+    SourceError,
+)
+from embedlib.indexing.options import IndexOptions, parse_shard
+from embedlib.indexing.pipeline import index
+from embedlib.indexing.report import IndexProgress, IndexReport
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+def embedder() -> Iterator[Embedder]:
+    with fake_embedder(FakeEngine(max_batch_tokens=256)) as made:
+        yield made
+
+
+def documents(texts: dict[str, str], **metadata: Any) -> list[Document]:
+    return [Document(id=id_, text=text, metadata=metadata) for id_, text in texts.items()]
+
+
+def numbered(num_documents: int, first: int = 0) -> dict[str, str]:
+    return {f"d{n}": f"text {n}" for n in range(first, first + num_documents)}
+
+
+def run(
+    texts: dict[str, str] | Iterable[Document | BadRow],
+    store: FakeStore,
+    embedder: Embedder,
+    **options: Any,
+) -> IndexReport:
+    source = documents(texts) if isinstance(texts, dict) else texts
+    return index(source, FakeSink(store), embedder=embedder, **{"chunk": False, **options})
+
+
+def contents(store: FakeStore) -> dict[tuple[str, int], str]:
+    return {(row.source_id, row.chunk): row.text for row in store.rows.values()}
+
+
+def expect(store: FakeStore, texts: dict[str, str], embedder: Embedder) -> None:
+    """The destination has exactly these documents, each with its own text's vector."""
+    assert contents(store) == {(id_, 0): text for id_, text in texts.items()}
+    expected = embedder.encode_document([row.text for row in store.rows.values()])
+    assert (np.stack([store.vectors[id_] for id_ in store.rows]) == expected).all()
+
+
+def num_calls(store: FakeStore, name: str) -> int:
+    return sum(call == name for call, _ in store.calls)
+
+
+def test_every_document_becomes_a_row_with_its_own_vector(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    report = run(numbered(3000), store, embedder)
+    expect(store, numbered(3000), embedder)
+    assert (report.num_documents, report.num_rows, report.num_embedded) == (3000, 3000, 3000)
+    assert report.num_tokens == sum(len(text) for text in numbered(3000).values())
+    assert store.calls[0] == ("begin", 0)
+    assert store.calls[-1] == ("finish", 0)
+
+
+def test_a_second_run_embeds_nothing(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(700), store, embedder)
+    before = embedder.stats().num_texts
+    report = run(numbered(700), store, embedder)
+    assert embedder.stats().num_texts == before
+    assert (report.num_embedded, report.num_unchanged, report.num_tokens) == (0, 700, 0)
+    assert num_calls(store, "write") == num_calls(FakeStore(calls=store.calls[:-2]), "write")
+
+
+def test_only_what_changed_is_embedded(store: FakeStore, embedder: Embedder) -> None:
+    texts = numbered(700)
+    run(texts, store, embedder)
+    before = embedder.stats().num_texts
+    texts |= {"d5": "another text", "new": "a new one"}
+    report = run(texts, store, embedder)
+    assert embedder.stats().num_texts == before + 2
+    assert (report.num_embedded, report.num_unchanged) == (2, 699)
+    expect(store, texts, embedder)
+
+
+def test_changed_metadata_is_written_without_embedding(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run(documents(numbered(10), page=1), store, embedder)
+    before = embedder.stats().num_texts
+    report = run(documents(numbered(10), page=2), store, embedder)
+    assert embedder.stats().num_texts == before
+    assert (report.num_embedded, report.num_metadata, report.num_unchanged) == (0, 10, 0)
+    assert {row.metadata["page"] for row in store.rows.values()} == {2}
+    expect(store, numbered(10), embedder)
+
+
+def test_documents_get_their_prompt_and_queries_do_not_matter(store: FakeStore) -> None:
+    spec = fake_spec(prompts={"query": "q: ", "document": "d: "})
+    with fake_embedder(spec=spec) as embedder:
+        run(numbered(3), store, embedder)
+        assert (store.vectors[next(iter(store.rows))] == embedder.encode("d: text 0")).all()
+
+
+def test_an_empty_source_is_no_error(store: FakeStore, embedder: Embedder) -> None:
+    report = run({}, store, embedder)
+    assert (report.num_documents, report.num_rows) == (0, 0)
+    assert store.calls == [("begin", 0), ("finish", 0)]
+
+
+# Killed and run again.
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nobody catches it to clean up what is stored."""
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.integers(0, 4), max_size=6),
+    st.integers(1, 120),
+    st.sampled_from([1, 4, 16, 64]),
+)
+def test_killed_anywhere_a_rerun_ends_with_exactly_the_rows(
+    kills: list[int], num_documents: int, batch_rows: int
+) -> None:
+    store, texts = FakeStore(), numbered(num_documents)
+    with fake_embedder(FakeEngine(max_batch_tokens=256)) as embedder:
+        num_killed = 0
+        for after in kills:
+            sink = FakeSink(store)
+            sink.fail(*[None] * after, Killed())
+            try:
+                index(documents(texts), sink, embedder=embedder, chunk=False, batch_rows=batch_rows)
+            except Killed:
+                num_killed += 1
+        run(texts, store, embedder, batch_rows=batch_rows)
+        num_embedded = embedder.stats().num_texts
+        expect(store, texts, embedder)
+        assert num_embedded <= num_documents + num_killed * batch_rows
+
+
+def test_never_more_rows_are_under_way_than_batch_rows(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    """What is embedded and not yet written is what a kill costs."""
+    most = 0
+
+    class Watching(FakeSink):
+        def write(self, rows: Any, vectors: Any) -> None:
+            nonlocal most
+            most = max(most, embedder.stats().num_texts - len(self.store.rows))
+            super().write(rows, vectors)
+
+    index(documents(numbered(500)), Watching(store), embedder=embedder, chunk=False, batch_rows=40)
+    assert 10 <= most <= 40
+    assert max(rows for _, rows in store.calls) <= 40
+
+
+# What vanished.
+
+
+def test_vanished_rows_stay_unless_asked(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(10), store, embedder)
+    report = run(numbered(8), store, embedder)
+    assert report.num_deleted == 0
+    assert len(store.rows) == 10
+    report = run(numbered(8), store, embedder, delete_missing=True)
+    assert report.num_deleted == 2
+    expect(store, numbered(8), embedder)
+
+
+def test_too_many_deletions_are_refused_and_nothing_is_deleted(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(10), store, embedder)
+    with pytest.raises(SinkError, match=r"lacks 4 of 10 rows.*max_delete = 0\.3"):
+        run(numbered(6), store, embedder, delete_missing=True)
+    assert len(store.rows) == 10
+    run(numbered(6), store, embedder, delete_missing=True, max_delete=0.4)
+    expect(store, numbered(6), embedder)
+
+
+def test_nothing_is_deleted_when_a_bad_row_may_own_it(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(10), store, embedder)
+    told: list[str] = []
+    nameless = [*documents(numbered(9)), BadRow(place="line 10", reason="broken")]
+    report = run(nameless, store, embedder, delete_missing=True, tell=told.append)
+    assert report.num_deleted == 0
+    assert any("nothing is deleted" in line for line in told)
+    named = [*documents(numbered(8)), BadRow(place="line 10", reason="broken", id="d9")]
+    report = run(named, store, embedder, delete_missing=True)
+    assert report.num_deleted == 1
+    assert set(contents(store)) == {(f"d{n}", 0) for n in [*range(8), 9]}
+
+
+def test_nothing_is_deleted_when_reading_fails(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(10), store, embedder)
+
+    def broken() -> Iterator[Document]:
+        yield from documents(numbered(2))
+        raise SourceError("the file ends early")
+
+    with pytest.raises(SourceError, match="ends early"):
+        run(broken(), store, embedder, delete_missing=True, max_delete=1.0)
+    assert len(store.rows) == 10
+
+
+def test_shards_make_the_whole_and_delete_only_their_own(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    reports = [run(numbered(100), store, embedder, shard=f"{n}/3") for n in (1, 2, 3)]
+    assert sum(report.num_documents for report in reports) == 100
+    assert min(report.num_documents for report in reports) > 10
+    expect(store, numbered(100), embedder)
+    for n in (1, 2, 3):
+        report = run(numbered(90), store, embedder, shard=f"{n}/3", delete_missing=True)
+        assert report.num_deleted <= 10
+    expect(store, numbered(90), embedder)
+
+
+# Bad rows.
+
+
+def test_bad_rows_are_left_out_told_counted_and_written_down(
+    store: FakeStore, embedder: Embedder, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    rows = [
+        *documents(numbered(2)),
+        BadRow(place="line 3", reason="is not JSON"),
+        Document(id="d0", text="again", place="line 4"),
+    ]
+    path = tmp_path / "errors.jsonl"
+    report = run(rows, store, embedder, tell=told.append, errors_file=path)
+    assert (report.num_bad, report.num_documents) == (2, 2)
+    expect(store, numbered(2), embedder)
+    reason = "the id 'd0' came before; ids must be different"
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"place": "line 3", "id": None, "reason": "is not JSON"},
+        {"place": "line 4", "id": "d0", "reason": reason},
+    ]
+    assert told == ["left out: line 3: is not JSON", f"left out: line 4: {reason}"]
+
+
+def test_only_the_first_bad_rows_are_told(store: FakeStore, embedder: Embedder) -> None:
+    told: list[str] = []
+    rows = [BadRow(place=f"line {n}", reason="bad") for n in range(1000)]
+    assert run(rows, store, embedder, tell=told.append).num_bad == 1000
+    assert len(told) == 11
+
+
+def test_a_bad_row_can_end_the_load(store: FakeStore, embedder: Embedder) -> None:
+    rows = [*documents(numbered(2)), BadRow(place="line 3", reason="is not JSON")]
+    with pytest.raises(SourceError, match=r"^line 3: is not JSON$"):
+        run(rows, store, embedder, on_error="stop")
+    run(numbered(3), store, embedder)
+    expect(store, numbered(3), embedder)
+
+
+@pytest.mark.parametrize("num_documents", [1, 2, 700])
+def test_a_text_the_engine_cannot_embed_is_a_bad_row(num_documents: int, store: FakeStore) -> None:
+    engine = FakeEngine(max_batch_tokens=256)
+    engine.poison(ord("!"))
+    texts = {**numbered(num_documents), "bad": "no!"}
+    with fake_embedder(engine) as embedder:
+        report = run(texts, store, embedder)
+        assert (report.num_bad, report.num_embedded) == (1, num_documents)
+        expect(store, numbered(num_documents), embedder)
+
+
+def test_an_engine_that_fails_always_ends_the_load(store: FakeStore) -> None:
+    engine = FakeEngine(max_batch_tokens=256)
+    engine.poison(ord("t"))
+    with fake_embedder(engine) as embedder, pytest.raises(EngineRunError):
+        run(numbered(20), store, embedder)
+    assert not store.is_locked
+
+
+def test_a_text_too_long_for_the_memory_is_a_bad_row(store: FakeStore) -> None:
+    engine = FakeEngine(max_batch_tokens=256, memory_tokens=16)
+    with fake_embedder(engine) as embedder:
+        report = run({"a": "short", "b": "x" * 20}, store, embedder)
+    assert report.num_bad == 1
+    assert contents(store) == {("a", 0): "short"}
+    assert issubclass(EngineOutOfMemoryError, EngineRunError)
+
+
+def test_a_text_refused_as_too_long_is_a_bad_row(store: FakeStore) -> None:
+    with fake_embedder(on_truncate="error") as embedder:
+        report = run({"a": "short", "b": "x" * 50}, store, embedder)
+    assert (report.num_bad, report.num_embedded) == (1, 1)
+
+
+def test_cut_texts_are_counted_without_a_warning(store: FakeStore, embedder: Embedder) -> None:
+    report = run({"a": "short", "b": "x" * 50}, store, embedder)
+    assert (report.num_truncated, report.num_embedded) == (1, 2)
+
+
+# Failures of the destination.
+
+
+def test_a_failing_write_ends_the_load_and_gives_the_lock_back(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    sink = FakeSink(store)
+    sink.fail(None, SinkError("the disk is full"))
+    with pytest.raises(SinkError, match="the disk is full"):
+        index(documents(numbered(300)), sink, embedder=embedder, chunk=False, batch_rows=40)
+    assert not store.is_locked
+    assert num_calls(store, "finish") == 0
+    run(numbered(300), store, embedder)
+    expect(store, numbered(300), embedder)
+
+
+def test_a_second_writer_is_refused(store: FakeStore, embedder: Embedder) -> None:
+    store.is_locked = True
+    with pytest.raises(SinkError, match="being written"):
+        run(numbered(1), store, embedder)
+    assert store.is_locked
+
+
+def test_another_model_is_refused_before_anything_is_embedded(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(3), store, embedder)
+    assert store.target is not None
+    store.target = replace(store.target, fingerprint="folder:other", model="other")
+    before = embedder.stats().num_texts
+    with pytest.raises(SinkError, match=r"made by 'other'.*--recreate"):
+        run(numbered(3), store, embedder)
+    assert embedder.stats().num_texts == before
+    run(numbered(2), store, embedder, recreate=True)
+    expect(store, numbered(2), embedder)
+
+
+def test_threads_end_with_the_load(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(100), store, embedder)
+    sink = FakeSink(store)
+    sink.fail(Killed())
+    with pytest.raises(Killed):
+        index(documents(numbered(5, 100)), sink, embedder=embedder, chunk=False)
+    names = {thread.name for thread in threading.enumerate()}
+    assert names.isdisjoint({"embedlib-reader", "embedlib-sink"})
+
+
+# Dry run, limit, progress, options.
+
+
+def test_a_dry_run_writes_nothing_and_counts_everything(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(10), store, embedder)
+    calls = list(store.calls)
+    texts = {**numbered(15), "d0": "changed"}
+    report = run(texts, store, embedder, dry_run=True, delete_missing=True)
+    assert store.calls == calls
+    assert (report.num_documents, report.num_embedded, report.num_unchanged) == (15, 5 + 1, 9)
+    assert report.num_tokens == sum(len(texts[f"d{n}"]) for n in [0, *range(10, 15)])
+    assert report.estimated_seconds is not None
+    assert report.estimated_seconds > 0
+
+
+def test_a_dry_run_needs_no_destination_yet(store: FakeStore, embedder: Embedder) -> None:
+    report = run(numbered(3), store, embedder, dry_run=True)
+    assert (report.num_embedded, store.target) == (3, None)
+
+
+def test_a_dry_run_checks_the_destination(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(3), store, embedder)
+    assert store.target is not None
+    store.target = replace(store.target, dim=7)
+    with pytest.raises(SinkError, match="7 dimensions"):
+        run(numbered(3), store, embedder, dry_run=True)
+
+
+def test_a_limit_reads_no_further(store: FakeStore, embedder: Embedder) -> None:
+    def endless() -> Iterator[Document]:
+        number = 0
+        while True:
+            yield Document(id=f"d{number}", text=f"text {number}")
+            number += 1
+
+    assert run(endless(), store, embedder, limit=7).num_documents == 7
+    expect(store, numbered(7), embedder)
+
+
+def test_progress_only_grows_and_ends_at_the_whole(store: FakeStore, embedder: Embedder) -> None:
+    seen: list[IndexProgress] = []
+    run(numbered(900), store, embedder, on_progress=seen.append)
+    counts = [progress.num_documents for progress in seen]
+    assert counts == sorted(counts)
+    assert counts[-1] == 900
+    assert {progress.total_documents for progress in seen} == {900}
+    assert seen[-1].num_embedded == 900
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_row": 1}, "did you mean 'batch_rows'"),
+        ({"batch_rows": 0}, "batch_rows = 0"),
+        ({"max_delete": 30}, "max_delete = 30"),
+        ({"on_error": "ignore"}, "on_error = 'ignore'"),
+        ({"delete_missing": True, "limit": 1}, "whole source"),
+        ({"recreate": True, "shard": "1/2"}, "other shards"),
+        ({"shard": "0/2"}, "shard = '0/2'"),
+        ({"shard": "3/2"}, "shard = '3/2'"),
+        ({"shard": "a"}, "shard = 'a'"),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    options: dict[str, Any], message: str, store: FakeStore, embedder: Embedder
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(numbered(1), store, embedder, **options)
+    assert store.calls == []
+
+
+def test_every_document_is_in_exactly_one_shard() -> None:
+    shards = [parse_shard(f"{n}/5") for n in range(1, 6)]
+    for n in range(200):
+        assert sum(shard.has(f"d{n}") for shard in shards) == 1
+    assert IndexOptions(shard=None).part is None
