@@ -8,6 +8,7 @@ with Embedder("sentence-transformers/all-MiniLM-L6-v2") as embedder:
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from embedlib import errors
@@ -15,16 +16,22 @@ from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
+    from embedlib.indexing.pipeline import index
+    from embedlib.indexing.rows import Document
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Config", "Embedder", "__version__", "errors"]
+__all__ = ["Config", "Document", "Embedder", "__version__", "errors", "index"]
+
+_LAZY = {
+    "Document": "embedlib.indexing.rows",
+    "Embedder": "embedlib.embedder",
+    "index": "embedlib.indexing.pipeline",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Embedder` on first use; it brings numpy and the tokenizers with it."""
-    if name == "Embedder":
-        from embedlib.embedder import Embedder
-
-        return Embedder
+    """Import a public name on first use; it brings numpy and the tokenizers with it."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'embedlib' has no attribute {name!r}")

@@ -13,7 +13,7 @@ import click
 import embedlib
 from embedlib.errors import EmbedlibError
 
-_COMMANDS = ("bench", "doctor", "encode", "inspect")
+_COMMANDS = ("bench", "doctor", "encode", "index", "inspect", "search", "status")
 """Each is the function of that name in the module of that name."""
 
 _DEBUG = "embedlib.debug"

@@ -87,6 +87,8 @@ def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
     sink = make()
     state = sink.inspect()
     assert state is not None, "inspect finds nothing after a load"
+    digests = sink.digests([row.id for row in rows])
+    assert len(digests) == len(rows), "digests does not work before begin"
     assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect tells {state}"
     assert (state.fingerprint, state.model) == (TARGET.fingerprint, TARGET.model)
     assert state.similarity == TARGET.similarity

@@ -63,7 +63,7 @@ def open_file_sink(url: SinkUrl) -> FileSink:
         raise SinkError(f"{url.scheme}: needs a file, such as {url.scheme}:vectors.{url.scheme}")
     if url.scheme == "parquet":
         import_extra("pyarrow", "parquet")
-    return FileSink(url.scheme, Path(url.location))
+    return FileSink(url.scheme, url.path)
 
 
 class FileSink:

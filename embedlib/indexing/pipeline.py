@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from operator import length_hint
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -194,8 +193,9 @@ class _Load:
         for _num_rows, write in self._writes:
             write.cancel()
         is_interrupt = kind is not None and not issubclass(kind, Exception)
+        closing = self._thread.submit(self._sink.close)
         if self._thread.close(_INTERRUPTED_SECONDS if is_interrupt else None):
-            self._sink.close()
+            closing.result()
 
     def run(self, reader: Reader, seen: Seen, bad_rows: BadRows) -> None:
         """Load everything the reader gives."""
@@ -221,6 +221,7 @@ class _Load:
             # A search may be started elsewhere.
             model=os.path.abspath(name) if os.path.isdir(name) else name,
             recreate=self._options.recreate,
+            shard=self._options.shard,
         )
         if not self._is_dry:
             self._thread.submit(self._sink.begin, target, self._tell).result()

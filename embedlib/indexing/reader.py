@@ -7,13 +7,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from embedlib.errors import SourceError
 from embedlib.indexing.chunking import Chunker
+from embedlib.indexing.json_values import BadValueError, check_text, json_value
 from embedlib.indexing.options import Shard
 from embedlib.indexing.rows import BadRow, Chunk, Document, Row, row_digest, row_id
 from embedlib.indexing.seen import Seen
@@ -27,6 +28,8 @@ _GROUP_DOCUMENTS = 128
 _QUEUE_GROUPS = 4
 _JOIN_SECONDS = 2.0
 BAD_ROWS_TOLD = 10
+MAX_ID_CHARACTERS = 4096
+"""Longer than any path; an index of a database could not hold much more."""
 
 
 @dataclass
@@ -175,6 +178,7 @@ class Reader:
         for item in self._source:
             if self._is_stopped or (self._limit is not None and num_documents >= self._limit):
                 return
+            item = _checked(item)
             if self._shard is not None and item.id is not None and not self._shard.has(item.id):
                 continue
             if item.id is not None and not self._seen.add(item.id):
@@ -202,11 +206,12 @@ class Reader:
         ]
 
     def _row(self, document: Document, number: int, chunk: Chunk, num_chunks: int) -> Row:
-        metadata = {"source": document.id, **document.metadata}
+        metadata: dict[str, Any] = {"source": document.id}
         if num_chunks > 1:
             metadata |= {"chunk": number, "start_index": chunk.start, "end_index": chunk.end}
         if chunk.headings:
             metadata["headings"] = list(chunk.headings)
+        metadata |= document.metadata  # the user's own word counts
         return Row(
             id=row_id(document.id, number),
             source_id=document.id,
@@ -215,6 +220,30 @@ class Reader:
             metadata=metadata,
             digest=row_digest(chunk.text, metadata, self._fingerprint),
         )
+
+
+def _checked(item: Document | BadRow) -> Document | BadRow:
+    """Turn a document that some destination could not store into a bad row.
+
+    The sources of embedlib give none, but anybody may write a source.
+    """
+    if isinstance(item, BadRow):
+        return item
+    id_: str | None = None
+    try:
+        if not isinstance(item.id, str) or not item.id:
+            raise BadValueError(f"has the id {item.id!r:.60}, which must be a str and not empty")
+        if len(item.id) > MAX_ID_CHARACTERS:
+            raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters")
+        check_text(item.id)
+        id_ = item.id
+        if not isinstance(item.text, str) or not item.text.strip():
+            raise BadValueError(f"has the text {item.text!r:.60}, which must be a str with words")
+        check_text(item.text)
+        metadata = json_value(item.metadata)
+    except BadValueError as error:
+        return BadRow(place=item.place or repr(item.id), reason=str(error), id=id_)
+    return item if metadata == item.metadata else replace(item, metadata=metadata)
 
 
 def _place(item: Document | BadRow) -> str:

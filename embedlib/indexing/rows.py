@@ -21,9 +21,11 @@ class Document:
     """One text of a source.
 
     Attributes:
-        id: names the document for ever; a changed text under the same id replaces the old one.
+        id: names the document for ever; a changed text under the same id replaces the old one. Not
+            empty, without NUL.
         text: valid Unicode without NUL, not empty.
-        metadata: JSON values by key.
+        metadata: JSON values by key. embedlib adds source (the id) and, to a chunk, chunk,
+            start_index, end_index and headings, each unless it is here already.
         place: where it was read, for messages: "line 12 of 'notes.jsonl'".
         is_markdown: whether chunks should follow Markdown headings.
     """
@@ -99,14 +101,19 @@ def row_digest(text: str, metadata: Mapping[str, Any], fingerprint: str) -> byte
     The first 16 bytes cover what decides the vector, text and model; the last 8 the metadata. A row
     that differs only in the latter gets new metadata and keeps its vector.
     """
-    content = blake2b(text.encode(), digest_size=CONTENT_BYTES, key=blake2b_key(fingerprint))
-    canonical = json.dumps(metadata, sort_keys=True, ensure_ascii=False).encode()
+    model = model_digest(fingerprint).encode()
+    key = blake2b(model, digest_size=32).digest()  # of any length; a key has 64 bytes at most
+    content = blake2b(text.encode(), digest_size=CONTENT_BYTES, key=key)
+    canonical = json.dumps(metadata, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
     return content.digest() + blake2b(canonical, digest_size=METADATA_BYTES).digest()
 
 
-def blake2b_key(fingerprint: str) -> bytes:
-    """Return a fingerprint of any length as a key for blake2b, which takes up to 64 bytes."""
-    return blake2b(fingerprint.encode(), digest_size=32).digest()
+def model_digest(fingerprint: str) -> str:
+    """Return what of a fingerprint decides the vectors: not the hub's commit.
+
+    A commit may change nothing but a model's description, and the digest covers everything else.
+    """
+    return fingerprint.rpartition(":")[2]
 
 
 def has_same_content(digest: bytes, other: bytes) -> bool:

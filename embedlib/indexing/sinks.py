@@ -7,11 +7,13 @@ with an entry point of the group `embedlib.sinks`: its name is the scheme, its v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 from uuid import UUID
@@ -20,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.config import Similarity
-from embedlib.errors import ConfigError, SinkError
-from embedlib.indexing.rows import Row
+from embedlib.errors import SinkError
+from embedlib.indexing.rows import Row, model_digest
 
 ENTRY_POINT_GROUP = "embedlib.sinks"
 
@@ -40,6 +42,7 @@ class Target:
         fingerprint: of the embedder; vectors of two fingerprints do not belong together.
         model: the name the embedder was made with, so that a search can find it.
         recreate: drop what is there first.
+        shard: "I/N" if this load is one of several that may run at the same time; None: the only.
     """
 
     dim: int
@@ -47,6 +50,7 @@ class Target:
     fingerprint: str
     model: str
     recreate: bool = False
+    shard: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +85,7 @@ class RowKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """One result of a search; a higher score is a better match."""
+    """One result of a search; the score is `embedlib.similarity` of the two: higher is better."""
 
     score: float
     id: UUID
@@ -94,9 +98,10 @@ class Hit:
 class Sink(Protocol):
     """A destination: a table, a collection, a file.
 
-    Calls come from one thread at a time, not always the same. `inspect` and `search` work on a sink
-    that was just made; everything else only after `begin`. Every method raises `SinkError` with one
-    line that names the destination without its password and says what to do.
+    Calls come from one thread at a time, not always the same. `inspect`, `search` and `digests`
+    work on a sink that was just made, if `inspect` finds something; the rest only after `begin`.
+    Every method raises `SinkError` with one line that names the destination without its password
+    and says what to do. What embedlib did not make is never changed or dropped.
     """
 
     @property
@@ -104,13 +109,18 @@ class Sink(Protocol):
         """The destination as a user would write it, without secrets."""
 
     def inspect(self) -> SinkState | None:
-        """Return what is there; None: nothing yet. Changes nothing and takes no lock."""
+        """Return what is there; None: nothing yet. Changes nothing and takes no lock.
+
+        Raises:
+            SinkError: something that embedlib did not make, or it cannot be read.
+        """
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Become the only writer and have a place for rows of `target`.
 
         Creates what is missing, repairs what a killed writer left, and calls `check_target` on what
-        is there. `tell` may be called by any later method.
+        is there. `tell` may be called by any later method. With `target.shard` a sink may let in
+        writers of other shards. After an error `close` is called all the same.
 
         Raises:
             SinkError: another writer is at work, or what is there does not fit.
@@ -120,7 +130,9 @@ class Sink(Protocol):
         """Return `Row.digest` of those of these rows that are stored."""
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Insert rows or replace those of the same id, all or none; they last when this returns.
+        """Insert rows or replace those of the same id; they last when this returns.
+
+        Killed before it returns, each row is there whole or as it was before.
 
         Args:
             rows: at most some thousand, all ids different.
@@ -128,7 +140,7 @@ class Sink(Protocol):
         """
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
-        """Replace metadata and digest of stored rows and leave their vectors alone."""
+        """Replace metadata and digest of rows, not their vectors; unknown ids are no error."""
 
     def scan(self) -> Iterator[RowKey]:
         """Yield every stored row, in bounded memory; rows may be deleted after its end only."""
@@ -144,10 +156,10 @@ class Sink(Protocol):
         """
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Return the `k` rows nearest to float32[D], best first."""
+        """Return the `k` rows nearest to float32[D], best first; all of them if there are fewer."""
 
     def close(self) -> None:
-        """Give up the lock and every connection; may be called twice."""
+        """Give up the lock and all connections; may be called twice, and after a failed `begin`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +173,13 @@ class SinkUrl:
     """
 
     scheme: str
-    location: str
-    options: Mapping[str, str]
+    location: str = field(repr=False)  # it may hold a password
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The location as a path; `~` is the home folder, as in a shell."""
+        return Path(self.location).expanduser()
 
     def take(self, *known: str) -> dict[str, str]:
         """Return the options after checking their names.
@@ -182,24 +199,28 @@ def parse_url(url: str) -> SinkUrl:
     """Split a destination.
 
     Raises:
-        SinkError: it has no scheme.
+        SinkError: it has no scheme, or an option twice.
     """
     scheme, colon, rest = url.partition(":")
-    if not colon or not scheme:
+    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         # Not quoted in full: what looks like a path may be a mistyped URL with a password in it.
         raise SinkError(
             "a destination is SCHEME:PLACE, such as postgresql://localhost/mydb?table=docs, "
             f"edge:PATH or jsonl:FILE; {without_password(url)!r} has no scheme"
         )
     location, _, query = rest.partition("?")
-    return SinkUrl(scheme=scheme.lower(), location=location, options=dict(parse_qsl(query)))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise SinkError(f"{without_password(url)} has an option twice; give each once")
+    return SinkUrl(scheme=scheme.lower(), location=location, options=options)
 
 
 def without_password(url: str) -> str:
-    """Return a URL with `***` in place of its password."""
-    head, at, tail = url.rpartition("@")
-    user, colon, _ = head.rpartition(":") if "//" in head else ("", "", "")
-    return f"{user}:***@{tail}" if at and colon and not user.endswith("/") else url
+    """Return a URL with `***` in place of its password, wherever that is."""
+    url = re.sub(r"(?i)([?&](?:password|passwd|token|api_key|apikey)=)[^&]*", r"\1***", url)
+    # The last @ before a path ends the password, which may hold an @ of its own.
+    return re.sub(r"(//[^/?:@]*):[^/?]*@", r"\1:***@", url)
 
 
 def open_sink(url: str) -> Sink:
@@ -215,10 +236,15 @@ def open_sink(url: str) -> Sink:
         module, _, name = _BUILT_IN[parsed.scheme].partition(":")
         make: Callable[[SinkUrl], Sink] = getattr(import_module(module), name)
     elif parsed.scheme in found:
-        make = found[parsed.scheme].load()
+        try:
+            make = found[parsed.scheme].load()
+        except ImportError as error:
+            raise SinkError(f"the sink for {parsed.scheme}: cannot be loaded: {error}") from error
     else:
         known = sorted({*_BUILT_IN, *found})
-        raise SinkError(f"no sink for {parsed.scheme!r}; known: {', '.join(known)}")
+        near = get_close_matches(parsed.scheme, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise SinkError(f"no sink for {parsed.scheme!r}; {hint}")
     return make(parsed)
 
 
@@ -261,7 +287,7 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
         raise SinkError(
             f"{name} compares by {state.similarity} and the model by {target.similarity}; {ways}"
         )
-    if state.fingerprint != target.fingerprint:
+    if model_digest(state.fingerprint) != model_digest(target.fingerprint):
         raise SinkError(
             f"{name} was made by {state.model!r} with fingerprint {state.fingerprint}, this is "
             f"{target.model!r} with {target.fingerprint}; use the same model and options, {ways}"
@@ -285,16 +311,15 @@ def is_true(value: str, option: str) -> bool:
     """Read a yes-or-no option of a URL.
 
     Raises:
-        ConfigError: it is neither.
+        SinkError: it is neither.
     """
     if value.lower() in ("true", "1", "yes"):
         return True
     if value.lower() in ("false", "0", "no"):
         return False
-    raise ConfigError(f"{option} = {value!r}; it must be true or false")
+    raise SinkError(f"{option}={value}: it must be true or false")
 
 
 def host_of(location: str) -> str:
     """Return host and port of `//user:password@host:port/...` for messages."""
-    parts = urlsplit(location)
-    return parts.netloc.rpartition("@")[2]
+    return urlsplit(location).netloc.rpartition("@")[2]

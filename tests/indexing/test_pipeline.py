@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,41 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
         {"place": "line 4", "id": "d0", "reason": reason},
     ]
     assert told == ["left out: line 3: is not JSON", f"left out: line 4: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (Document(id="", text="a"), "has the id ''"),
+        (Document(id=7, text="a"), "has the id 7"),  # type: ignore[arg-type]
+        (Document(id="x" * 5000, text="a"), "more than 4096 characters"),
+        (Document(id="a\0", text="a"), "has NUL"),
+        (Document(id="\ud800", text="a"), "lone surrogate"),
+        (Document(id="a", text=" \n"), "must be a str with words"),
+        (Document(id="a", text=None), "has the text None"),  # type: ignore[arg-type]
+        (Document(id="a", text="a\0b"), "has NUL"),
+        (Document(id="a", text="\udfff"), "lone surrogate"),
+        (Document(id="a", text="a", metadata={"x": b"raw"}), "holds bytes"),
+        (Document(id="a", text="a", metadata={"x": "\0"}), "has NUL"),
+        (Document(id="a", text="a", metadata={1: "x"}), "has the key 1"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_no_destination_could_store_is_a_bad_row(
+    document: Document, reason: str, store: FakeStore, embedder: Embedder
+) -> None:
+    told: list[str] = []
+    report = run([*documents(numbered(2)), document], store, embedder, tell=told.append)
+    assert (report.num_bad, report.num_embedded) == (1, 2)
+    assert reason in told[0]
+    assert "\n" not in told[0]
+
+
+def test_metadata_become_json_and_the_users_keys_win(store: FakeStore, embedder: Embedder) -> None:
+    metadata = {"day": date(2026, 1, 2), "nan": float("nan"), "source": "mine"}
+    run([Document(id="a", text="a", metadata=metadata)], store, embedder)
+    (row,) = store.rows.values()
+    assert row.metadata == {"day": "2026-01-02", "nan": None, "source": "mine"}
+    assert row.source_id == "a"
 
 
 def test_only_the_first_bad_rows_are_told(store: FakeStore, embedder: Embedder) -> None:

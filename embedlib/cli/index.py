@@ -1,0 +1,236 @@
+"""`embedlib index`: texts in, a loaded vector database out."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+
+if TYPE_CHECKING:
+    from embedlib.indexing.report import IndexProgress, IndexReport
+
+_EXIT_BAD_ROWS = 3
+
+
+@click.command()
+@click.argument("sources", nargs=-1)
+@click.option("--model", "-m", required=True, help="Folder, hub name or package:NAME.")
+@click.option(
+    "--to",
+    "sink",
+    required=True,
+    metavar="URL",
+    help="Destination: postgresql://HOST/DB?table=T, pglocal:PATH?table=T, "
+    "qdrant://HOST:6334/COLLECTION, edge:PATH, jsonl:FILE, npy:FILE, parquet:FILE.",
+)
+@click.option(
+    "--input-format",
+    type=click.Choice(("auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet")),
+    default="auto",
+    show_default=True,
+    help="auto goes by the file's name, and takes standard input as lines.",
+)
+@click.option(
+    "--glob",
+    multiple=True,
+    metavar="PATTERN",
+    help="Files of a folder to read, such as '*.md'; may be repeated.  [default: text, Markdown]",
+)
+@click.option("--id-field", help="Field that names a row for ever.  [default: guessed and told]")
+@click.option("--text-field", help="Field to embed.  [default: guessed and told]")
+@click.option(
+    "--metadata-field",
+    "metadata_fields",
+    multiple=True,
+    help="Field to store beside the vector; may be repeated.  [default: all others]",
+)
+@click.option("--sql", metavar="QUERY", help="Read this query's rows; SOURCES is a database's URL.")
+@click.option("--chunk/--no-chunk", default=True, show_default=True, help="Divide long texts.")
+@click.option(
+    "--chunk-tokens",
+    type=int,
+    help="Longest chunk.  [default: what the model has room for, at most 512]",
+)
+@click.option(
+    "--chunk-overlap",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Tokens that a chunk repeats of the one before.",
+)
+@click.option(
+    "--delete-missing", is_flag=True, help="Remove rows that the source has no more, at the end."
+)
+@click.option(
+    "--max-delete",
+    type=float,
+    default=0.3,
+    show_default=True,
+    help="Share of the rows, 0 to 1, that --delete-missing may remove; more is an error.",
+)
+@click.option("--recreate", is_flag=True, help="Drop what the destination holds and start over.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Count, estimate the time, check the destination; write nothing.",
+)
+@click.option("--limit", type=int, metavar="N", help="Read only the first N documents.")
+@click.option("--shard", metavar="I/N", help="Read part I of N; the parts may run anywhere.")
+@click.option(
+    "--batch-rows",
+    type=int,
+    default=2048,
+    show_default=True,
+    help="Rows under way at most: what is embedded again after a kill.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(("skip", "stop")),
+    default="skip",
+    show_default=True,
+    help="What a bad row does. With skip the exit code is 3 if there was one.",
+)
+@click.option(
+    "--errors-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSON Lines with place, id and reason of every bad row.",
+)
+@click.option(
+    "--halfvec",
+    is_flag=True,
+    help="pgvector: 16-bit vectors; the same as halfvec=true in the URL.",
+)
+@config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+def index(
+    sources: tuple[str, ...],
+    model: str,
+    sink: str,
+    input_format: Any,
+    glob: tuple[str, ...],
+    id_field: str | None,
+    text_field: str | None,
+    metadata_fields: tuple[str, ...],
+    sql: str | None,
+    halfvec: bool,
+    **options: Any,
+) -> None:
+    """Load a vector database with the texts of SOURCES.
+
+    SOURCES are files or folders: text, Markdown, CSV, TSV, JSON Lines (also .gz) and Parquet; - is
+    standard input. With --sql it is the URL of a Postgres or SQLite database.
+
+    Kill it at any instant and run it again: it goes on where it was. Run it later: only what
+    changed is embedded.
+
+    \b
+    Examples:
+      embedlib index docs/ --model BAAI/bge-small-en-v1.5 --to edge:my-docs
+      embedlib index tickets.csv -m BAAI/bge-m3 --to 'postgresql://localhost/shop?table=tickets'
+      embedlib index sqlite:app.db --sql 'SELECT id, body FROM post' -m ./model --to jsonl:out.jsonl
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    from embedlib.indexing.options import IndexOptions
+
+    names = IndexOptions.__dataclass_fields__
+    settings = {name: options.pop(name) for name in list(options) if name in names}
+    config = make_config(options)
+    if halfvec:
+        sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
+
+    from embedlib.embedder import Embedder
+    from embedlib.indexing.pipeline import index as run_index
+    from embedlib.indexing.sinks import open_sink
+    from embedlib.indexing.source_options import SourceOptions
+    from embedlib.indexing.sources import open_source, open_sql_source
+
+    source_options = SourceOptions(
+        input_format=input_format,
+        glob=glob,
+        id_field=id_field,
+        text_field=text_field,
+        metadata_fields=metadata_fields or None,
+    )
+    with _progress() as (tell, on_progress):
+        # What can be wrong with the command is found before the model is loaded.
+        destination = open_sink(sink)
+        if sql is None:
+            source = open_source(sources or ("-",), source_options, tell)
+        elif len(sources) == 1:
+            source = open_sql_source(sources[0], sql, source_options, tell)
+        else:
+            raise click.UsageError("--sql needs the URL of one database as the source")
+        with Embedder(model, config=config) as embedder:
+            report = run_index(
+                source,
+                destination,
+                embedder=embedder,
+                tell=tell,
+                on_progress=on_progress,
+                **settings,
+            )
+    for line in _summary(report, destination.name, is_dry=settings["dry_run"]):
+        click.echo(line)
+    if report.num_bad:
+        click.get_current_context().exit(_EXIT_BAD_ROWS)
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Any, Any]]:
+    """Give functions for lines and for progress; on a terminal there is a bar below the lines."""
+    from tqdm import tqdm
+
+    lock = threading.Lock()  # lines come from several threads
+    bar = tqdm(unit=" docs", desc="Indexing", disable=not sys.stderr.isatty(), smoothing=0.05)
+
+    def tell(line: str) -> None:
+        with lock:
+            bar.clear()
+            click.echo(line, err=True)
+            bar.refresh()
+
+    def show(progress: IndexProgress) -> None:
+        with lock:
+            bar.total = progress.total_documents
+            bar.set_postfix_str(
+                f"{progress.num_embedded:,} rows embedded, {progress.num_unchanged:,} unchanged",
+                refresh=False,
+            )
+            bar.update(progress.num_documents - bar.n)
+
+    with bar:
+        yield tell, show
+
+
+def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
+    seconds = max(report.seconds, 1e-9)
+    verb = "Would index" if is_dry else "Indexed"
+    yield (
+        f"{verb} {report.num_documents:,} documents as {report.num_rows:,} rows into {name}"
+        + ("" if is_dry else f" in {seconds:.1f} s")
+    )
+    rate = "" if is_dry else f", {report.num_tokens / seconds:,.0f} tokens/s"
+    counts = {
+        "embedded": (report.num_embedded, f"{report.num_tokens:,} tokens{rate}"),
+        "unchanged": (report.num_unchanged, ""),
+        "metadata": (report.num_metadata, "only their metadata changed"),
+        "deleted": (report.num_deleted, "missing in the source"),
+        "left out": (report.num_bad, "bad rows"),
+        "cut": (report.num_truncated, "longer than the model reads; see --chunk"),
+    }
+    for label, (count, note) in counts.items():
+        if count or label in ("embedded", "unchanged"):
+            yield f"  {label:<10}{count:>12,}  {note if count else ''}".rstrip()
+    if report.estimated_seconds is not None:
+        yield f"  embedding would take about {_duration(report.estimated_seconds)} here"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

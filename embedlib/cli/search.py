@@ -1,0 +1,73 @@
+"""`embedlib search`: ask a destination that `embedlib index` loaded."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+
+if TYPE_CHECKING:
+    from embedlib.indexing.sinks import Hit
+
+_TEXT_CHARACTERS = 72
+
+
+@click.command()
+@click.argument("question")
+@click.option("--to", "sink", required=True, metavar="URL", help="What `embedlib index` loaded.")
+@click.option("--model", "-m", help="Model of the rows.  [default: the name stored with them]")
+@click.option("-k", default=5, show_default=True, help="Rows to show.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
+@config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+def search(
+    question: str, sink: str, model: str | None, k: int, as_json: bool, **options: Any
+) -> None:
+    """Show the rows of a destination that are nearest to QUESTION.
+
+    The model is the one the rows were made with, and the same options are needed.
+
+    \b
+    Example:
+      embedlib search "how do I copy a folder?" --to edge:my-docs
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    config = make_config(options)
+
+    from embedlib.embedder import Embedder
+    from embedlib.indexing.searching import search as run_search
+    from embedlib.indexing.searching import stored_state
+    from embedlib.indexing.sinks import open_sink
+
+    with closing(open_sink(sink)) as opened:
+        state = stored_state(opened)
+        with Embedder(model or state.model, config=config) as embedder:
+            hits = run_search(question, opened, embedder=embedder, k=k)
+    for hit in hits:
+        click.echo(_json(hit) if as_json else _line(hit))
+
+
+def _json(hit: Hit) -> str:
+    fields = {
+        "score": hit.score,
+        "id": str(hit.id),
+        "source_id": hit.source_id,
+        "chunk": hit.chunk,
+        "text": hit.text,
+        "metadata": dict(hit.metadata),
+    }
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _line(hit: Hit) -> str:
+    """Score and place, and the beginning of the text below."""
+    start, end = hit.metadata.get("start_index"), hit.metadata.get("end_index")
+    span = "" if start is None or end is None else f" [{start}:{end}]"
+    headings = hit.metadata.get("headings")
+    path = f"  {' > '.join(map(str, headings))}" if isinstance(headings, list) else ""
+    text = " ".join(hit.text.split())
+    if len(text) > _TEXT_CHARACTERS:
+        text = text[: _TEXT_CHARACTERS - 3] + "..."
+    return f"{hit.score:.3f}  {hit.source_id}{span}{path}\n       {text}"

