@@ -13,8 +13,8 @@ import click
 import embedlib
 from embedlib.errors import EmbedlibError
 
-_COMMANDS = ("bench", "doctor", "encode", "index", "inspect", "search", "status")
-"""Each is the function of that name in the module of that name."""
+_COMMANDS = (*("bench", "bench-write", "doctor", "encode", "index", "inspect", "search", "status"),)
+"""Each is the function of that name in the module of that name, with _ for -."""
 
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -44,8 +44,8 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         if cmd_name not in self.commands:
-            module = importlib.import_module(f"{__name__}.{cmd_name}")
-            command: click.Command = getattr(module, cmd_name)
+            name = cmd_name.replace("-", "_")
+            command: click.Command = getattr(importlib.import_module(f"{__name__}.{name}"), name)
             command.params.append(_debug_option())
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]

@@ -157,6 +157,8 @@ def index(
         metadata_fields=metadata_fields or None,
     )
     with _progress() as (tell, on_progress):
+        if not sources and sql is None and sys.stdin.isatty():
+            raise click.UsageError("name files or folders, or pipe texts in, one per line")
         # What can be wrong with the command is found before the model is loaded.
         destination = open_sink(sink)
         if sql is None:

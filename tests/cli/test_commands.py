@@ -20,7 +20,7 @@ NOT_OPTIONS = {"prompts", "default_prompt_name", "similarity_fn_name", "max_queu
 
 
 def test_the_commands() -> None:
-    assert sorted(COMMANDS) == ["bench", "doctor", "encode", "inspect"]
+    assert [*COMMANDS] == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

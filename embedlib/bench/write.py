@@ -1,0 +1,283 @@
+"""How fast a destination takes rows: the writer alone, beside a peer, and behind an Embedder."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from embedlib.bench.texts import docstrings
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError, SinkError
+from embedlib.indexing.pipeline import index
+from embedlib.indexing.rows import Document, Row, row_digest, row_id
+from embedlib.indexing.sinks import Sink, Target, Vectors, open_sink, parse_url, without_password
+
+BENCH_MODEL = "embedlib bench-write"
+"""Stored as the model's name: only rows of a former measurement are ever dropped."""
+
+PEER = "langchain-postgres"
+PEER_ROWS = 2_000
+"""The peer inserts row by row; more of them would only take longer."""
+
+_FINGERPRINT = "bench-write:0"
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """What is measured."""
+
+    url: str
+    num_rows: int = 100_000
+    dim: int = 384
+    batch_rows: int = 2048
+    rounds: int = 3
+    vs_langchain: bool = False
+    model: str | None = None
+    num_texts: int = 3000
+
+    def __post_init__(self) -> None:
+        """Check every number.
+
+        Raises:
+            ConfigError: one is below 1.
+        """
+        for name in ("num_rows", "dim", "batch_rows", "rounds", "num_texts"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}; it must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteResult:
+    """Rates, one number per round."""
+
+    destination: str
+    num_rows: int
+    dim: int
+    batch_rows: int
+    rows_per_s: list[float] = field(default_factory=list)
+    """Writing alone, vectors ready, the search index not built."""
+    finish_s: list[float] = field(default_factory=list)
+    """Building the search index."""
+    peer_rows_per_s: list[float] = field(default_factory=list)
+    encode_s: list[float] = field(default_factory=list)
+    """`encode` alone, before and after each turn of `index_s`."""
+    index_s: list[float] = field(default_factory=list)
+    """The same texts through `embedlib.index`, without building the search index."""
+
+    @property
+    def peer_ratio(self) -> float | None:
+        """How many times as fast as the peer; the median."""
+        if not self.peer_rows_per_s:
+            return None
+        pairs = zip(self.rows_per_s, self.peer_rows_per_s, strict=True)
+        return statistics.median(ours / theirs for ours, theirs in pairs)
+
+    @property
+    def index_ratio(self) -> float | None:
+        """Time of `index` over that of `encode` just before and after; the median."""
+        if not self.index_s:
+            return None
+        around = [(a + b) / 2 for a, b in zip(self.encode_s, self.encode_s[1:], strict=False)]
+        return statistics.median(t / e for t, e in zip(self.index_s, around, strict=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {**asdict(self), "peer_ratio": self.peer_ratio, "index_ratio": self.index_ratio}
+
+
+def run_write_bench(options: WriteOptions, report: Report) -> WriteResult:
+    """Measure a destination; it must be new, or hold rows of a former measurement.
+
+    Raises:
+        SinkError: it holds other rows, or cannot be used.
+        ConfigError: the peer is missing, or needs another destination.
+    """
+    peer = _LangChainPeer(options.url, options.dim) if options.vs_langchain else None
+    rows = _make_rows(options.num_rows)
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((options.num_rows, options.dim), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    result = WriteResult(
+        destination=without_password(options.url),
+        num_rows=options.num_rows,
+        dim=options.dim,
+        batch_rows=options.batch_rows,
+    )
+    for number in range(1, options.rounds + 1):
+        report(f"writing, round {number} of {options.rounds}")
+        is_last = number == options.rounds
+        with closing(_open_bench_sink(options.url, options.dim)) as sink:
+            result.rows_per_s.append(_write(sink, rows, vectors, options.batch_rows))
+            if is_last and options.num_rows <= 100_000:
+                report("building the search index")
+                started = time.perf_counter()
+                sink.finish()
+                result.finish_s.append(time.perf_counter() - started)
+        if peer is not None:
+            report(f"{PEER}, round {number} of {options.rounds}")
+            part = slice(0, min(PEER_ROWS, options.num_rows))
+            result.peer_rows_per_s.append(peer.write(rows[part], vectors[part]))
+    if options.model is not None:
+        _measure_index(options, result, report)
+    return result
+
+
+def _make_rows(num_rows: int) -> list[Row]:
+    """Rows with real text of about 270 bytes and small metadata."""
+    texts = docstrings(2000)
+    rows = []
+    for number in range(num_rows):
+        text = texts[number % len(texts)][:270]
+        metadata = {"source": f"file-{number // 10}.txt", "page": number % 10}
+        rows.append(
+            Row(
+                id=row_id(f"file-{number}", 0),
+                source_id=f"file-{number}",
+                chunk=0,
+                text=text,
+                metadata=metadata,
+                digest=row_digest(text, metadata, _FINGERPRINT),
+            )
+        )
+    return rows
+
+
+def _open_bench_sink(url: str, dim: int, fingerprint: str = _FINGERPRINT) -> Sink:
+    sink = open_sink(url)
+    try:
+        state = sink.inspect()
+        if state is not None and state.model != BENCH_MODEL:
+            raise SinkError(
+                f"{sink.name} holds rows of {state.model!r}; bench-write needs a new destination"
+            )
+        target = Target(
+            dim=dim,
+            similarity="cosine",
+            fingerprint=fingerprint,
+            model=BENCH_MODEL,
+            recreate=True,
+        )
+        sink.begin(target, lambda _: None)
+    except BaseException:
+        sink.close()
+        raise
+    return sink
+
+
+def _write(sink: Sink, rows: Sequence[Row], vectors: Vectors, batch_rows: int) -> float:
+    started = time.perf_counter()
+    for start in range(0, len(rows), batch_rows):
+        part = slice(start, start + batch_rows)
+        sink.write(rows[part], vectors[part])
+    return len(rows) / (time.perf_counter() - started)
+
+
+class _LangChainPeer:
+    """`PGVectorStore.add_embeddings` of langchain-postgres on the same server."""
+
+    def __init__(self, url: str, dim: int) -> None:
+        if parse_url(url).scheme not in ("postgresql", "postgres"):
+            raise ConfigError(f"--vs {PEER} needs a postgresql:// destination")
+        try:
+            from langchain_core.embeddings import DeterministicFakeEmbedding
+            from langchain_postgres import PGEngine, PGVectorStore
+        except ImportError as error:
+            raise ConfigError(f"{error}; pip install {PEER}") from error
+        server = url.partition(":")[2].partition("?")[0]
+        self._engine = PGEngine.from_connection_string(f"postgresql+psycopg:{server}")
+        self._engine.init_vectorstore_table(
+            "langchain_peer_of_bench_write", dim, overwrite_existing=True
+        )
+        self._store = PGVectorStore.create_sync(
+            self._engine, DeterministicFakeEmbedding(size=dim), "langchain_peer_of_bench_write"
+        )
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> float:
+        lists = vectors.tolist()
+        started = time.perf_counter()
+        self._store.add_embeddings(
+            texts=[row.text for row in rows],
+            embeddings=lists,
+            metadatas=[dict(row.metadata) for row in rows],
+            ids=None,
+        )
+        return len(rows) / (time.perf_counter() - started)
+
+
+class _NoIndex:
+    """A sink whose search index is not built: what is compared is the load."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def begin(self, target: Target, tell: Report) -> None:
+        """Leave out: it has begun."""
+
+    def finish(self) -> None:
+        """Leave out."""
+
+
+def _measure_index(options: WriteOptions, result: WriteResult, report: Report) -> None:
+    assert options.model is not None
+    texts = list(islice(docstrings(options.num_texts), options.num_texts))
+    documents = [Document(id=f"d{number}", text=text) for number, text in enumerate(texts)]
+    with Embedder(options.model, on_truncate="ignore") as embedder:
+        dim = embedder.get_embedding_dimension()
+
+        def encode() -> None:
+            started = time.perf_counter()
+            embedder.encode_document(texts)
+            result.encode_s.append(time.perf_counter() - started)
+
+        embedder.encode_document(texts[:200])  # the first batches prepare the engine
+        report("encode alone")
+        encode()
+        for number in range(1, options.rounds + 1):
+            report(f"index, round {number} of {options.rounds}")
+            with closing(_open_bench_sink(options.url, dim, embedder.fingerprint)) as sink:
+                started = time.perf_counter()
+                index(documents, _NoIndex(sink), embedder=embedder, chunk=False)
+                result.index_s.append(time.perf_counter() - started)
+            encode()
+
+
+def render(result: WriteResult) -> str:
+    """Return the result as a Markdown table."""
+    rows = [
+        (
+            f"writing {result.num_rows:,} x {result.dim}, batches of {result.batch_rows:,}",
+            f"{_spread(result.rows_per_s, ',.0f')} rows/s",
+        )
+    ]
+    if result.finish_s:
+        rows.append(("building the search index", f"{_spread(result.finish_s, '.1f')} s"))
+    if result.peer_rows_per_s:
+        rows.append(
+            (f"{PEER}, add_embeddings", f"{_spread(result.peer_rows_per_s, ',.0f')} rows/s")
+        )
+        rows.append(("embedlib, times as fast", f"{result.peer_ratio:.0f}x"))
+    if result.index_s:
+        rows.append(("encode alone", f"{_spread(result.encode_s, '.2f')} s"))
+        rows.append(("index of the same texts", f"{_spread(result.index_s, '.2f')} s"))
+        rows.append(("index over encode", f"{result.index_ratio:.3f}"))
+    lines = [f"| {result.destination} | |", "| --- | ---: |"]
+    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    median = format(statistics.median(values), form)
+    if len(values) == 1:
+        return median
+    return f"{median} ({format(min(values), form)} to {format(max(values), form)})"

@@ -1,0 +1,48 @@
+"""`embedlib bench-write`: how fast a destination takes rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command("bench-write")
+@click.option("--to", "url", required=True, metavar="URL", help="A new destination.")
+@click.option("--num-rows", default=100_000, show_default=True, help="Rows of one round.")
+@click.option("--dim", default=384, show_default=True, help="Dimensions of the vectors.")
+@click.option("--batch-rows", default=2048, show_default=True, help="Rows of one write.")
+@click.option("--rounds", default=3, show_default=True, help="Turns.")
+@click.option(
+    "--vs-langchain",
+    is_flag=True,
+    help="Also langchain-postgres' add_embeddings, in turns; for postgresql://.",
+)
+@click.option(
+    "--model", "-m", help="Also `index` of real texts with this model beside `encode` of them."
+)
+@click.option("--num-texts", default=3000, show_default=True, help="Texts of that, at most.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write everything that was measured as JSON.",
+)
+def bench_write(json_path: Path | None, **options: Any) -> None:
+    """Measure how fast a destination takes rows whose vectors are ready.
+
+    The destination must be new; the rows of a former measurement in it are dropped. Its search
+    index is built once, after the last round, and timed by itself.
+
+    \b
+    Example:
+      embedlib bench-write --to 'postgresql://localhost/test?table=bench' --vs-langchain
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    from embedlib.bench.write import WriteOptions, render, run_write_bench
+
+    result = run_write_bench(WriteOptions(**options), lambda line: click.echo(line, err=True))
+    if json_path is not None:
+        json_path.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+    click.echo(render(result))

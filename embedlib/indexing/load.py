@@ -1,0 +1,162 @@
+"""The writing half of a bulk load: groups of rows in, rows with vectors out."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from uuid import UUID
+
+import numpy as np
+
+from embedlib.embedder import Embedder
+from embedlib.errors import EngineRunError, InputError
+from embedlib.indexing.reader import BadRows, Group
+from embedlib.indexing.report import Tally
+from embedlib.indexing.rows import BadRow, Row
+from embedlib.indexing.sink_thread import SinkThread
+from embedlib.indexing.sinks import Sink, Vectors
+
+_JOBS = 4
+"""Jobs a batch is divided into: some are being written while the engine works on the others."""
+_LOOKUPS = 2
+_WRITES = 2
+"""Calls to the destination under way, each kind; more would only wait there."""
+
+
+class Load:
+    """Rows under way: looked up, embedded, written, each stage bounded and in order.
+
+    All of it happens on the caller's thread, in small steps, while the engine and the sink thread
+    work. Rows that are embedded or being embedded and not yet written never exceed `batch_rows`.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        sink: Sink,
+        thread: SinkThread,
+        bad_rows: BadRows,
+        tally: Tally,
+        batch_rows: int,
+    ) -> None:
+        self._embedder = embedder
+        self._sink = sink
+        self._thread = thread
+        self._bad_rows = bad_rows
+        self._tally = tally
+        self._batch_rows = batch_rows
+        self._job_rows = max(1, batch_rows // _JOBS)
+        self._lookups: deque[tuple[Group, Future[dict[UUID, bytes]]]] = deque()
+        self._changed: list[Row] = []
+        self._jobs: deque[tuple[list[Row], Future[Vectors]]] = deque()
+        self._writes: deque[tuple[int, int, Future[None]]] = deque()
+        self._num_unwritten = 0
+
+    def add(self, group: Group) -> None:
+        """Take rows in; waits while there are too many under way."""
+        ids = [row.id for row in group.rows]
+        self._lookups.append((group, self._thread.submit(self._sink.digests, ids)))
+        if len(self._lookups) > _LOOKUPS:
+            self._compare_oldest()
+
+    def work(self) -> bool:
+        """Take the oldest rows one step further; False when there are none."""
+        if self._lookups:
+            self._compare_oldest()
+        elif self._changed:
+            self._start_job(self._changed)
+            self._changed = []
+        elif self._jobs:
+            self._write_oldest()
+        elif self._writes:
+            self._wait_for_write()
+        else:
+            return False
+        return True
+
+    def cancel(self) -> None:
+        """Drop what is not being computed or written yet."""
+        for _, job in self._jobs:
+            job.cancel()
+        for _, _, write in self._writes:
+            write.cancel()
+
+    def _compare_oldest(self) -> None:
+        group, lookup = self._lookups.popleft()
+        changed, metadata = self._tally.compare(group.rows, group.num_documents, lookup.result())
+        if metadata:
+            write = self._thread.submit(self._sink.write_metadata, metadata)
+            self._writes.append((0, 0, write))
+        self._changed += changed
+        while len(self._changed) >= self._job_rows:
+            self._start_job(self._changed[: self._job_rows])
+            del self._changed[: self._job_rows]
+
+    def _start_job(self, rows: list[Row]) -> None:
+        """Have rows embedded, once enough others are written."""
+        while self._num_unwritten + len(rows) > self._batch_rows:
+            if self._jobs:
+                self._write_oldest()
+            else:
+                self._wait_for_write()
+        self._jobs.append((rows, self._embed(rows)))
+        self._num_unwritten += len(rows)
+
+    def _embed(self, rows: list[Row]) -> Future[Vectors]:
+        return self._embedder.submit_batch([row.text for row in rows], task="document")
+
+    def _write_oldest(self) -> None:
+        """Wait for the oldest job and write it, with those after it that are done as well."""
+        rows, parts = list[Row](), list[Vectors]()
+        num_rows = 0
+        while self._jobs and (num_rows == 0 or self._jobs[0][1].done()):
+            job_rows, job = self._jobs.popleft()
+            num_rows += len(job_rows)
+            try:
+                parts.append(job.result())
+                rows += job_rows
+            except (InputError, EngineRunError) as error:
+                good, good_parts = self._embed_again(job_rows, error)
+                rows += good
+                parts += good_parts
+        if len(self._writes) >= _WRITES:
+            self._wait_for_write()
+        dim = self._embedder.get_embedding_dimension()
+        vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+        self._writes.append(
+            (num_rows, len(rows), self._thread.submit(self._sink.write, rows, vectors))
+        )
+        while self._writes and self._writes[0][2].done():
+            self._wait_for_write()
+
+    def _embed_again(self, rows: list[Row], error: Exception) -> tuple[list[Row], list[Vectors]]:
+        """Embed what can be embedded of a job that failed, by halves; the rest are bad rows.
+
+        Raises:
+            EngineRunError, InputError: not one of them can; it is not the rows' fault.
+        """
+        good, vectors, bad = list[Row](), list[Vectors](), list[BadRow]()
+        parts = [(rows, error)]
+        while parts:
+            part, reason = parts.pop()
+            if len(part) == 1:
+                place = f"{part[0].source_id!r}, chunk {part[0].chunk}"
+                bad.append(BadRow(place=place, reason=str(reason), id=part[0].source_id))
+                continue
+            for half in (part[: len(part) // 2], part[len(part) // 2 :]):
+                try:
+                    vectors.append(self._embed(half).result())
+                    good += half
+                except (InputError, EngineRunError) as still:
+                    parts.append((half, still))
+        if not good and len(rows) > 1:
+            raise error
+        for row in bad:
+            self._bad_rows.add(row)
+        return good, vectors
+
+    def _wait_for_write(self) -> None:
+        num_rows, num_written, write = self._writes.popleft()
+        write.result()
+        self._num_unwritten -= num_rows
+        self._tally.done(num_rows, num_written)

@@ -1,0 +1,45 @@
+"""Rows that the source has no more."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from embedlib.errors import SinkError
+from embedlib.indexing.options import Shard
+from embedlib.indexing.seen import Seen
+from embedlib.indexing.sinks import Sink
+
+_DELETE_ROWS = 1024
+
+
+def find_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: float) -> list[UUID]:
+    """Return the stored rows that a source read to its end did not have.
+
+    Args:
+        sink: where they are stored.
+        seen: what the source had.
+        shard: the part of the rows that is looked at; None: all.
+        max_delete: share of the rows, 0 to 1.
+
+    Raises:
+        SinkError: more than `max_delete` are missing.
+    """
+    missing, num_stored = list[UUID](), 0
+    for key in sink.scan():
+        if shard is None or shard.has(key.source_id):
+            num_stored += 1
+            if not seen.has(key.source_id, key.chunk):
+                missing.append(key.id)
+    if len(missing) > max_delete * num_stored:
+        raise SinkError(
+            f"{sink.name}: the source lacks {len(missing)} of {num_stored} rows, more than the "
+            f"share max_delete = {max_delete:g}; nothing was deleted; look at the source, or raise "
+            "--max-delete"
+        )
+    return missing
+
+
+def delete_rows(sink: Sink, ids: list[UUID]) -> None:
+    """Remove rows, some at a time."""
+    for start in range(0, len(ids), _DELETE_ROWS):
+        sink.delete(ids[start : start + _DELETE_ROWS])

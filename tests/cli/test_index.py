@@ -1,0 +1,216 @@
+"""`embedlib index`, `search`, `status` and `bench-write`, with a tiny model and files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+
+from embedlib.embedder import Embedder
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder: Callable[[str], Path]) -> str:
+    return str(tiny_folder("bert"))
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for name, text in (("a.txt", "copy a folder"), ("b.txt", "measure time"), ("c.txt", "choose")):
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> str:
+    return f"jsonl:{tmp_path / 'out.jsonl'}"
+
+
+def rows(out: str) -> dict[str, Any]:
+    lines = Path(out.removeprefix("jsonl:")).read_text(encoding="utf-8").splitlines()
+    return {row["source_id"]: row for row in map(json.loads, lines)}
+
+
+def test_a_folder_is_loaded_and_loaded_again(run: Run, model: str, docs: Path, out: str) -> None:
+    first = run("index", docs, "--model", model, "--to", out)
+    assert first.exit_code == 0, first.output
+    assert "Indexed 3 documents as 3 rows into jsonl:" in first.stdout
+    stored = rows(out)
+    assert sorted(stored) == [f"{docs}/{name}.txt" for name in "abc"]
+    with Embedder(model) as embedder:
+        for row in stored.values():
+            expected = embedder.encode_document([row["text"]])[0]
+            np.testing.assert_allclose(row["embedding"], expected, atol=1e-5)
+    second = run("index", docs, "--model", model, "--to", out)
+    assert second.exit_code == 0
+    assert "embedded             0" in second.stdout
+    assert "unchanged            3" in second.stdout
+
+
+def test_what_vanished_is_deleted_when_asked(run: Run, model: str, docs: Path, out: str) -> None:
+    run("index", docs, "-m", model, "--to", out)
+    (docs / "a.txt").unlink()
+    refused = run("index", docs, "-m", model, "--to", out, "--delete-missing")
+    assert refused.exit_code == 1
+    assert "lacks 1 of 3 rows" in refused.stderr
+    assert len(rows(out)) == 3
+    done = run("index", docs, "-m", model, "--to", out, "--delete-missing", "--max-delete", "0.5")
+    assert done.exit_code == 0
+    assert "deleted              1  missing in the source" in done.stdout
+    assert len(rows(out)) == 2
+
+
+def test_bad_rows_change_the_exit_code_and_are_written_down(
+    run: Run, model: str, tmp_path: Path, out: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"id": 1, "text": "good", "page": 7}\n{"id": 2}\nnot json\n')
+    errors = tmp_path / "errors.jsonl"
+    done = run("index", source, "-m", model, "--to", out, "--errors-file", errors)
+    assert done.exit_code == 3, done.output
+    assert "left out             2  bad rows" in done.stdout
+    assert len(errors.read_text().splitlines()) == 2
+    assert "text is" in done.stderr  # the guess is told
+    assert rows(out)["1"]["metadata"] == {"source": "1", "page": 7}
+    stopped = run("index", source, "-m", model, "--to", out, "--on-error", "stop")
+    assert stopped.exit_code == 1
+    assert stopped.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_standard_input_is_lines(run: Run, model: str, out: str) -> None:
+    done = run("index", "-m", model, "--to", out, stdin="one\n\ntwo\n")
+    assert done.exit_code == 0, done.output
+    assert sorted(row["text"] for row in rows(out).values()) == ["one", "two"]
+
+
+def test_sql_is_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "app.db") as database:
+        database.execute("CREATE TABLE post (id INTEGER, body TEXT)")
+        database.execute("INSERT INTO post VALUES (1, 'a text')")
+    database.close()
+    url = f"sqlite:{tmp_path / 'app.db'}"
+    query = "SELECT id, body FROM post"
+    done = run("index", url, "--sql", query, "-m", model, "--to", out)
+    assert done.exit_code == 0, done.output
+    assert rows(out)["1"]["text"] == "a text"
+    refused = run("index", url, url, "--sql", query, "-m", model, "--to", out)
+    assert refused.exit_code == 2
+    assert "--sql needs the URL of one database" in refused.stderr
+
+
+def test_a_dry_run_writes_nothing(
+    run: Run, model: str, docs: Path, out: str, tmp_path: Path
+) -> None:
+    done = run("index", docs, "-m", model, "--to", out, "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "Would index 3 documents as 3 rows" in done.stdout
+    assert "embedding would take about" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["docs"]
+
+
+def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: str) -> None:
+    run("index", docs, "-m", model, "--to", out)
+    found = run("search", "measure time", "--to", out, "-k", 2)
+    assert found.exit_code == 0, found.output
+    assert found.stdout.splitlines()[:2] == [f"1.000  {docs}/b.txt", "       measure time"]
+    as_json = run("search", "measure time", "--to", out, "-k", 1, "--json", "--model", model)
+    hit = json.loads(as_json.stdout)
+    assert (hit["source_id"], hit["text"]) == (f"{docs}/b.txt", "measure time")
+
+
+def test_searching_with_other_options_is_refused(
+    run: Run, model: str, docs: Path, out: str
+) -> None:
+    run("index", docs, "-m", model, "--to", out, "--max-seq-tokens", 16)
+    refused = run("search", "x", "--to", out)
+    assert refused.exit_code == 1
+    assert "search with the same model and options" in refused.stderr
+    assert run("search", "x", "--to", out, "--max-seq-tokens", 16).exit_code == 0
+
+
+def test_a_chunk_shows_its_place(run: Run, model: str, tmp_path: Path, out: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Folders\n\nCopy a folder here.\n\n# Time\n\nMeasure the time it takes.\n")
+    run("index", page, "-m", model, "--to", out, "--chunk-tokens", 12)
+    found = run("search", "Measure the time it takes.", "--to", out, "-k", 9)
+    assert f"{page} [" in found.stdout
+    assert "  Time" in found.stdout
+
+
+def test_status_tells_what_is_there(run: Run, model: str, docs: Path, out: str) -> None:
+    empty = run("status", out)
+    assert empty.exit_code == 1
+    assert "holds nothing; load it with embedlib index" in empty.stderr
+    run("index", docs, "-m", model, "--to", out)
+    shown = run("status", out)
+    assert "rows           3" in shown.stdout
+    assert model in shown.stdout
+    state = json.loads(run("status", out, "--json").stdout)
+    assert (state["num_rows"], state["similarity"]) == (3, "cosine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["docs", "--to", "nowhere:x"], "no sink for 'nowhere'"),
+        (["no-such-folder", "--to", "jsonl:x"], "no-such-folder"),
+        (["docs", "--to", "jsonl:x", "--halfvec"], "has no option 'halfvec'"),
+        (["docs", "--to", "jsonl:x?y=1", "--halfvec"], "has no option 'y'"),
+        (["docs", "--to", "jsonl:x", "--chunk-tokens", "9999"], "the model has room for"),
+        (["docs", "--to", "jsonl:x", "--shard", "9"], "shard = '9'"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    arguments: list[str],
+    message: str,
+    run: Run,
+    model: str,
+    docs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("index", *arguments, "-m", model)
+    assert result.exit_code == 1, result.output
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["docs"]
+
+
+def test_bench_write_measures_and_spares_other_rows(
+    run: Run, model: str, docs: Path, out: str, tmp_path: Path
+) -> None:
+    to = f"jsonl:{tmp_path / 'bench.jsonl'}"
+    result = tmp_path / "result.json"
+    for _ in range(2):
+        done = run(
+            *("bench-write", "--to", to, "--num-rows", 300, "--rounds", 2, "--dim", 4),
+            *("--model", model, "--num-texts", 20, "--json", result),
+        )
+        assert done.exit_code == 0, done.output
+    assert "| writing 300 x 4, batches of 2,048 |" in done.stdout
+    numbers = json.loads(result.read_text())
+    assert (len(numbers["rows_per_s"]), len(numbers["encode_s"])) == (2, 3)
+    assert len(numbers["index_s"]) == 2
+    run("index", docs, "-m", model, "--to", out)
+    refused = run("bench-write", "--to", out)
+    assert refused.exit_code == 1
+    assert "bench-write needs a new destination" in refused.stderr
+    assert len(rows(out)) == 3
+
+
+def test_the_peer_needs_postgres(run: Run, out: str) -> None:
+    refused = run("bench-write", "--to", out, "--vs-langchain")
+    assert refused.exit_code == 1
+    assert "needs a postgresql:// destination" in refused.stderr
