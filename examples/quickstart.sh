@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Searches Python's own documentation by meaning: installs embedlib and a small real model into
-# .venv-quickstart (nothing else is touched), then runs examples/quickstart.py. PYTHON=... picks the
-# interpreter. Running it again starts at once.
+# Loads Python's own documentation into a vector database and searches it by meaning: installs
+# embedlib and a small real model into .venv-quickstart (nothing else is touched), then runs
+# examples/quickstart.py. PYTHON=... picks the interpreter. Running it again starts at once and
+# embeds nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh
 
 venv=.venv-quickstart
-make_venv "$venv"
+make_venv "$venv" qdrant
 
 # The weights must be the ones sentence-transformers published as all-MiniLM-L6-v2.
 "$venv/bin/python" - <<'PYTHON' || fail "the model's weights are not the expected ones; remove $venv and try again"
@@ -25,4 +26,4 @@ PYTHON
 
 # In a log, a line of progress now and then is enough.
 [[ -t 2 ]] || export TQDM_MININTERVAL=5
-exec "$venv/bin/python" examples/quickstart.py
+exec "$venv/bin/python" examples/quickstart.py "$venv/python-docs"

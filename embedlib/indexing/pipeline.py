@@ -13,6 +13,7 @@ are embedded at least once, and the effect is that of once.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -52,7 +53,7 @@ def index(
     *,
     embedder: Embedder,
     source_options: SourceOptions | None = None,
-    tell: Tell = _ignore,
+    tell: Tell | None = None,
     on_progress: Callable[[IndexProgress], None] = _ignore,
     **options: Any,
 ) -> IndexReport:
@@ -67,7 +68,7 @@ def index(
         embedder: makes the vectors, with its prompt for documents.
         source_options: how files are read.
         tell: gets lines for the user: guesses, rows left out, retries, the index build. May be
-            called from any thread.
+            called from any thread. Without it they are logged as warnings of the logger "embedlib".
         on_progress: called after every step, on the caller's thread.
         **options: fields of `IndexOptions`.
 
@@ -81,6 +82,7 @@ def index(
         EngineRunError: no text of a batch could be embedded.
     """
     settings = IndexOptions.from_options(options)
+    tell = tell or logging.getLogger("embedlib").warning
     documents = _open(source, source_options or SourceOptions(), tell)
     chunker = _make_chunker(embedder, settings)
     target = _make_target(embedder, settings)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.rows import model_digest
-from embedlib.indexing.sinks import Hit, Sink, SinkState
+from embedlib.indexing.sinks import Hit, Sink, SinkState, open_sink
 
 
 def stored_state(sink: Sink) -> SinkState:
@@ -20,12 +22,12 @@ def stored_state(sink: Sink) -> SinkState:
     return state
 
 
-def search(question: str, sink: Sink, *, embedder: Embedder, k: int = 10) -> list[Hit]:
+def search(question: str, sink: str | Sink, *, embedder: Embedder, k: int = 10) -> list[Hit]:
     """Return the `k` rows nearest to a question, best first.
 
     Args:
         question: embedded on the query lane with the model's prompt for queries.
-        sink: where to look.
+        sink: where to look: a URL, or a `Sink`, which stays open.
         embedder: must be the one the rows were made with.
         k: how many rows.
 
@@ -35,6 +37,9 @@ def search(question: str, sink: Sink, *, embedder: Embedder, k: int = 10) -> lis
     """
     if k < 1:
         raise ConfigError(f"k = {k}; it must be at least 1")
+    if isinstance(sink, str):
+        with closing(open_sink(sink)) as opened:
+            return search(question, opened, embedder=embedder, k=k)
     state = stored_state(sink)
     if model_digest(state.fingerprint) != model_digest(embedder.fingerprint):
         raise SinkError(

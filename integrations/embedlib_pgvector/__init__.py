@@ -1,1 +1,26 @@
-"""placeholder"""
+"""embedlib's sink for Postgres with pgvector: a bulk writer with an index build at its end.
+
+Found by the URL schemes postgresql, postgres and pglocal; docs/pgvector.md is its manual. Modules,
+in reading order: `destination` (the URL), `table` (what is in the database), `copy_rows` (rows as
+bytes), `session` (a connection that comes back), `lock` (one writer), `hnsw` (the index),
+`local_server` (pglocal), `sink` (all of it together).
+"""
+
+from __future__ import annotations
+
+from embedlib.indexing.sinks import Sink, SinkUrl, import_extra
+
+__all__ = ["open_pgvector_sink"]
+
+
+def open_pgvector_sink(url: SinkUrl) -> Sink:
+    """Make the sink for a URL; nothing is connected, started or created yet.
+
+    Raises:
+        SinkError: an option is wrong, or psycopg is not installed.
+    """
+    import_extra("psycopg", "pgvector")
+    from embedlib_pgvector.destination import parse_destination
+    from embedlib_pgvector.sink import PgvectorSink
+
+    return PgvectorSink(parse_destination(url))
