@@ -35,7 +35,7 @@ _EXIT_BAD_ROWS = 3
     type=click.Choice(("auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet")),
     default="auto",
     show_default=True,
-    help="auto goes by the file's name, and takes standard input as lines.",
+    help="auto goes by the file's name; standard input always needs another one.",
 )
 @click.option(
     "--glob",
@@ -158,7 +158,7 @@ def index(
     )
     with _progress() as (tell, on_progress):
         if not sources and sql is None and sys.stdin.isatty():
-            raise click.UsageError("name files or folders, or pipe texts in, one per line")
+            raise click.UsageError("name files or folders, or pipe texts in")
         # What can be wrong with the command is found before the model is loaded.
         destination = open_sink(sink)
         if sql is None:

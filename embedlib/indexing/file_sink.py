@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
+from embedlib.indexing.extras import import_extra
 from embedlib.indexing.lock import FileLock
 from embedlib.indexing.rows import Row
 from embedlib.indexing.sinks import (
@@ -33,7 +34,6 @@ from embedlib.indexing.sinks import (
     Vectors,
     check_target,
     check_vectors,
-    import_extra,
 )
 from embedlib.similarity import similarity
 from embedlib.vector_files import open_writer

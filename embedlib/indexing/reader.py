@@ -192,7 +192,11 @@ class Reader:
 
     def _rows(self, documents: list[Document]) -> Iterator[list[Row]]:
         for document, chunks in zip(documents, self._chunk(documents), strict=True):
-            self._seen.set_num_chunks(document.id, len(chunks))
+            if chunks:
+                self._seen.set_num_chunks(document.id, len(chunks))
+            else:
+                reason = "has no token of the model, such as control characters only"
+                self._bad_rows.add(BadRow(place=_place(document), reason=reason, id=document.id))
             yield [
                 self._row(document, number, chunk, len(chunks))
                 for number, chunk in enumerate(chunks)

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import numpy as np
@@ -209,8 +209,8 @@ def parse_url(url: str) -> SinkUrl:
             f"edge:PATH or jsonl:FILE; {without_password(url)!r} has no scheme"
         )
     location, _, query = rest.partition("?")
-    pairs = parse_qsl(query, keep_blank_values=True)
-    options = dict(pairs)
+    pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
+    options = {unquote(key): unquote(value) for key, value in pairs}  # + is a plus, as in libpq
     if len(options) < len(pairs):
         raise SinkError(f"{without_password(url)} has an option twice; give each once")
     return SinkUrl(scheme=scheme.lower(), location=location, options=options)
@@ -253,20 +253,6 @@ _BUILT_IN = {
     "npy": "embedlib.indexing.file_sink:open_file_sink",
     "parquet": "embedlib.indexing.file_sink:open_file_sink",
 }
-
-
-def import_extra(module: str, extra: str) -> Any:
-    """Import a module that an extra of embedlib brings.
-
-    Raises:
-        SinkError: it is not installed; the message has the line that installs it.
-    """
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise SinkError(
-            f"{module} is not installed; pip install 'embedlib[{extra}]' ({error})"
-        ) from error
 
 
 def check_target(state: SinkState | None, target: Target, name: str) -> None:

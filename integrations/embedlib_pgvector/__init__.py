@@ -8,7 +8,8 @@ bytes), `session` (a connection that comes back), `lock` (one writer), `hnsw` (t
 
 from __future__ import annotations
 
-from embedlib.indexing.sinks import Sink, SinkUrl, import_extra
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.sinks import Sink, SinkUrl
 
 __all__ = ["open_pgvector_sink"]
 

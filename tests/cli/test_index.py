@@ -86,8 +86,11 @@ def test_bad_rows_change_the_exit_code_and_are_written_down(
     assert stopped.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_standard_input_is_lines(run: Run, model: str, out: str) -> None:
-    done = run("index", "-m", model, "--to", out, stdin="one\n\ntwo\n")
+def test_standard_input_needs_its_format(run: Run, model: str, out: str) -> None:
+    unsure = run("index", "-m", model, "--to", out, stdin="one\n")
+    assert unsure.exit_code == 1
+    assert "--input-format" in unsure.stderr
+    done = run("index", "-m", model, "--to", out, "--input-format", "lines", stdin="one\n\ntwo\n")
     assert done.exit_code == 0, done.output
     assert sorted(row["text"] for row in rows(out).values()) == ["one", "two"]
 

@@ -226,9 +226,8 @@ def test_a_missing_package_names_the_line_that_installs_it(
     def missing(name: str) -> Callable[..., object]:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("embedlib.indexing.sinks.import_module", missing)
-    from embedlib.indexing.sinks import SinkUrl, import_extra
+    monkeypatch.setattr("embedlib.indexing.extras.import_module", missing)
+    from embedlib.indexing.extras import import_extra
 
     with pytest.raises(SinkError, match=r"pip install 'embedlib\[parquet\]'"):
         import_extra("pyarrow", "parquet")
-    assert SinkUrl(scheme="a", location="b", options={}).take() == {}

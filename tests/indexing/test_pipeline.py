@@ -21,6 +21,7 @@ from embedlib.errors import (
     SinkError,
     SourceError,
 )
+from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.options import IndexOptions, parse_shard
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.report import IndexProgress, IndexReport
@@ -288,6 +289,36 @@ def test_what_no_destination_could_store_is_a_bad_row(
     assert (report.num_bad, report.num_embedded) == (1, 2)
     assert reason in told[0]
     assert "\n" not in told[0]
+
+
+def test_a_text_without_a_token_is_a_bad_row(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chunker, "__call__", lambda _, documents: [[] for _ in documents])
+    told: list[str] = []
+    assert run(numbered(1), store, embedder, chunk=True, tell=told.append).num_bad == 1
+    assert told == ["left out: 'd0': has no token of the model, such as control characters only"]
+
+
+def test_long_texts_become_chunks_and_shorter_ones_lose_theirs(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    text = "One sentence here. Another one there. And a third one."
+    report = run({"a": text, "b": "short"}, store, embedder, chunk=True)
+    chunks = sorted(
+        (row for row in store.rows.values() if row.source_id == "a"), key=lambda r: r.chunk
+    )
+    assert report.num_rows == len(chunks) + 1 > 2
+    for row in chunks:
+        span = row.metadata["start_index"], row.metadata["end_index"]
+        assert text[slice(*span)] == row.text
+    run({"a": "One.", "b": "short"}, store, embedder, chunk=True, delete_missing=True, max_delete=1)
+    expect(store, {"a": "One.", "b": "short"}, embedder)
+
+
+def test_a_chunk_beyond_the_model_is_refused(store: FakeStore, embedder: Embedder) -> None:
+    with pytest.raises(ConfigError, match="chunk_tokens = 33; the model has room for 32 tokens"):
+        run(numbered(1), store, embedder, chunk=True, chunk_tokens=33)
 
 
 def test_metadata_become_json_and_the_users_keys_win(store: FakeStore, embedder: Embedder) -> None:

@@ -1,0 +1,229 @@
+"""Documents to chunks that fit the model, cut at headings, paragraphs and sentences.
+
+Where to cut is the work of the package semantic-text-splitter, with the model's own tokenizer. What
+it leaves open is done here: texts that fit are not searched for a place to cut, very long ones are
+cut coarsely first, and no chunk has too many tokens, whatever is in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import tokenizers
+
+from embedlib.errors import ConfigError
+from embedlib.indexing.markdown import Outline
+from embedlib.indexing.rows import Chunk, Document
+
+MAX_CHARS_PER_TOKEN = 16
+"""A text with more is not tried whole: nearly none would fit."""
+
+PART_CHARS = 100_000
+"""Texts are cut into parts of at most so many characters before anything looks for good places.
+
+The parts of one text are split on all cores, and memory does not grow with the text's tokens.
+"""
+
+COUNT_TEXTS = 256
+"""Texts tokenized in one call."""
+
+_BREAKS = (re.compile(r"\n[ \t]*\r?\n"), re.compile(r"\n"), re.compile(r"\s"))
+"""Places to cut a long text into parts, the best first."""
+
+Span = tuple[int, int]
+"""First character and one past the last."""
+
+
+class Chunker:
+    """Cuts documents into chunks of at most `max_tokens` tokens.
+
+    The same text always gives the same chunks. White space around a chunk is left out, and so are
+    chunks without a token. A character that alone has more tokens than allowed stays whole.
+    """
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, max_tokens: int, overlap_tokens: int = 0
+    ) -> None:
+        """Make a chunker.
+
+        Args:
+            tokenizer: the model's; it is not changed.
+            max_tokens: of the chunk's own text, without special tokens and prompt.
+            overlap_tokens: most tokens at the end of a chunk that begin the next one again.
+
+        Raises:
+            ConfigError: a number is out of range.
+        """
+        if max_tokens < 1:
+            raise ConfigError(f"chunks of {max_tokens} tokens; at least 1 is needed")
+        if not 0 <= overlap_tokens < max_tokens:
+            raise ConfigError(
+                f"chunks overlap by {overlap_tokens} tokens; it must be at least 0 and less than "
+                f"the {max_tokens} tokens of a chunk"
+            )
+        self._tokenizer = _without_limits(tokenizer)
+        self._max_tokens = max_tokens
+        self._overlap_tokens = overlap_tokens
+        self._splitters: dict[str, Any] = {}
+
+    def __call__(self, documents: Sequence[Document]) -> list[list[Chunk]]:
+        """Return the chunks of every document, in the order of its text.
+
+        Raises:
+            ConfigError: a document is too long and semantic-text-splitter is not installed or
+                cannot use the tokenizer.
+        """
+        chunks = self._try_whole([document.text for document in documents])
+        for name, is_markdown in (("TextSplitter", False), ("MarkdownSplitter", True)):
+            rows = [
+                row
+                for row, found in enumerate(chunks)
+                if found is None and documents[row].is_markdown == is_markdown
+            ]
+            texts = [documents[row].text for row in rows]
+            outlines = [Outline(text if is_markdown else "") for text in texts]
+            split = self._split(texts, outlines, name)
+            for row, text, outline, spans in zip(rows, texts, outlines, split, strict=True):
+                chunks[row] = [_chunk(text, span, outline.above(span[0])) for span in spans]
+        return [found or [] for found in chunks]
+
+    def _try_whole(self, texts: Sequence[str]) -> list[list[Chunk] | None]:
+        """Return the only chunk of the texts that fit, none if it has no token; None: too long."""
+        chunks: list[list[Chunk] | None] = [None] * len(texts)
+        rows = [
+            row
+            for row, text in enumerate(texts)
+            if len(text) <= self._max_tokens * MAX_CHARS_PER_TOKEN
+        ]
+        spans = [_strip(texts[row], (0, len(texts[row]))) for row in rows]
+        counts = self._count(
+            [texts[row][slice(*span)] for row, span in zip(rows, spans, strict=True)]
+        )
+        for row, span, num_tokens in zip(rows, spans, counts, strict=True):
+            if num_tokens <= self._max_tokens:
+                chunks[row] = [_chunk(texts[row], span)] if num_tokens else []
+        return chunks
+
+    def _split(
+        self, texts: Sequence[str], outlines: Sequence[Outline], splitter: str
+    ) -> list[list[Span]]:
+        """Return the places of the chunks of long texts."""
+        if not texts:
+            return []
+        parts = [
+            (row, span)
+            for row, (text, outline) in enumerate(zip(texts, outlines, strict=True))
+            for span in _parts(text, outline)
+        ]
+        pieces = self._splitter(splitter).chunk_all_indices(
+            [texts[row][slice(*span)] for row, span in parts]
+        )
+        spans: list[list[Span]] = [[] for _ in texts]
+        for (row, (part_start, _)), found in zip(parts, pieces, strict=True):
+            for start, piece in found:
+                # With overlap, a piece may begin with all of the one before.
+                if spans[row] and spans[row][-1][0] == part_start + start:
+                    spans[row].pop()
+                spans[row].append((part_start + start, part_start + start + len(piece)))
+        return [self._fit(text, found) for text, found in zip(texts, spans, strict=True)]
+
+    def _fit(self, text: str, spans: Sequence[Span]) -> list[Span]:
+        """Halve spans that have too many tokens and drop those that have none.
+
+        The splitter returns its smallest piece even if that does not fit, takes short texts for
+        fitting without counting, and has its own build of the tokenizer.
+        """
+        fitting: list[Span] = []
+        # The splitter's idea of white space is not Python's: U+001F is none to it.
+        spans = [span for span in spans if text[slice(*span)].strip()]
+        counts = self._count([text[slice(*span)] for span in spans])
+        for (start, end), num_tokens in zip(spans, counts, strict=True):
+            if num_tokens > self._max_tokens and end - start > 1:
+                middle = (start + end) // 2
+                halves = [_strip(text, (start, middle)), _strip(text, (middle, end))]
+                fitting += self._fit(text, halves)
+            elif num_tokens:
+                fitting.append((start, end))
+        return fitting
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of every text, without special tokens."""
+        counts: list[int] = []
+        for first in range(0, len(texts), COUNT_TEXTS):
+            encodings = self._tokenizer.encode_batch_fast(
+                list(texts[first : first + COUNT_TEXTS]), add_special_tokens=False
+            )
+            counts += [len(encoding.ids) for encoding in encodings]
+        return counts
+
+    def _splitter(self, name: str) -> Any:
+        if name not in self._splitters:
+            try:
+                package = import_module("semantic_text_splitter")
+            except ImportError as error:
+                raise ConfigError(
+                    "semantic_text_splitter is not installed, and a text is longer than "
+                    f"{self._max_tokens} tokens; pip install 'embedlib[index]' ({error})"
+                ) from error
+            try:
+                # It counts without special tokens, and builds the tokenizer again from its JSON.
+                self._splitters[name] = getattr(package, name).from_huggingface_tokenizer(
+                    self._tokenizer, self._max_tokens, self._overlap_tokens
+                )
+            except Exception as error:  # it raises bare Exception
+                raise ConfigError(
+                    f"semantic-text-splitter cannot use the tokenizer of this model: {error}; "
+                    "split the texts before, or choose another model"
+                ) from error
+        return self._splitters[name]
+
+
+def _without_limits(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a tokenizer that counts every token of a text and no other."""
+    if tokenizer.truncation is None and tokenizer.padding is None:
+        return tokenizer
+    copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.encode_special_tokens  # not in the JSON
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _parts(text: str, outline: Outline) -> Iterator[Span]:
+    """Yield parts of a text that are quick to split, cut before headings or between paragraphs."""
+    headings = [heading.start for heading in outline.headings]
+    start = 0
+    while len(text) - start > PART_CHARS:
+        lowest, highest = start + PART_CHARS // 2, start + PART_CHARS
+        index = bisect_right(headings, highest) - 1
+        if index >= 0 and headings[index] > lowest:
+            end = headings[index]
+        else:
+            end = _last_break(text, lowest, highest)
+        yield start, end
+        start = end
+    yield start, len(text)
+
+
+def _last_break(text: str, lowest: int, highest: int) -> int:
+    for pattern in _BREAKS:
+        ends = [match.end() for match in pattern.finditer(text, lowest, highest)]
+        if ends:
+            return ends[-1]
+    return highest
+
+
+def _strip(text: str, span: Span) -> Span:
+    """Return a span without the white space around it."""
+    start, end = span
+    piece = text[start:end]
+    return end - len(piece.lstrip()), start + len(piece.rstrip())
+
+
+def _chunk(text: str, span: Span, headings: tuple[str, ...] = ()) -> Chunk:
+    start, end = span
+    return Chunk(text=text[start:end], start=start, end=end, headings=headings)

@@ -1,0 +1,165 @@
+"""From what the user named, files and folders, to the list of files that are read."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+
+from embedlib.errors import SourceError
+from embedlib.indexing.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
+from embedlib.indexing.source_options import InputFormat, SourceOptions, Tell
+
+_TOLD_SUFFIXES = 5
+"""Kinds of skipped files that are named; the rest is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFile:
+    """One file to read.
+
+    Attributes:
+        name: its path as the user wrote it, normalised, with `/`; the id of its document.
+        path: to open it.
+        input_format: never "auto".
+        is_named: the user named it, and not a folder that it is in.
+    """
+
+    name: str
+    path: str
+    input_format: InputFormat
+    is_named: bool
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it can be read only once: standard input or a pipe."""
+        return self.path == STDIN or (os.path.exists(self.path) and not os.path.isfile(self.path))
+
+
+def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> list[InputFile]:
+    """Return the files of all inputs, each once, those of a folder sorted.
+
+    Raises:
+        SourceError: an input does not exist, its format is not known, or a folder has nothing to
+            read.
+    """
+    if not inputs:
+        raise SourceError(
+            "there is nothing to read; name files or folders, or - for standard input"
+        )
+    files: dict[str, InputFile] = {}
+    for path in inputs:
+        if path != STDIN and not os.path.exists(path):
+            raise SourceError(
+                f"cannot read {place_of(path)}: no such file or folder; - is standard input"
+            )
+        if os.path.isdir(path):
+            found = _files_of_folder(path, options, tell)
+        else:
+            found = [_named_file(path, options)]
+        for file in found:
+            files.setdefault(file.name, file)
+    return list(files.values())
+
+
+def _named_file(path: str, options: SourceOptions) -> InputFile:
+    input_format = options.input_format
+    if input_format == "auto":
+        input_format = FORMATS.get(suffix_of(path), "auto")
+    if input_format == "auto":
+        raise SourceError(
+            f"{place_of(path)}: its name does not tell its format; known are "
+            f"{', '.join(FORMATS)}; choose one with --input-format"
+        )
+    if path == STDIN and input_format == "parquet":
+        raise SourceError("Parquet cannot be read from standard input; name a file")
+    return InputFile(name=_name_of(path), path=path, input_format=input_format, is_named=True)
+
+
+def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[InputFile]:
+    name = f"{_name_of(folder)}/"
+    files: list[InputFile] = []
+    skipped: Counter[str] = Counter()
+    links: list[str] = []
+    for path in _walk(folder, links):
+        if _is_wanted(path, folder, options):
+            files.append(
+                InputFile(
+                    name=_name_of(path),
+                    path=path,
+                    input_format=_format_in_folder(path, options),
+                    is_named=False,
+                )
+            )
+        else:
+            skipped[suffix_of(path) or PurePath(path).name] += 1
+    told = _describe_skipped(skipped)
+    if not files:
+        wanted = f"file that fits {', '.join(options.glob)}" if options.glob else "text or Markdown"
+        if not options.glob and options.input_format != "auto":
+            wanted = f"{options.input_format} file"
+        raise SourceError(f"{name}: has no {wanted}{f'; {told}' if told else ''}")
+    if told and not options.glob:
+        tell(f"{name}: {told}")
+    if links:
+        tell(
+            f"{name}: {len(links)} linked folders were not followed, such as {links[0]!r}; name "
+            "them as inputs"
+        )
+    return files
+
+
+def _walk(folder: str, links: list[str]) -> Iterator[str]:
+    """Yield all files below a folder in the order of their paths, but hidden and special ones."""
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(f"cannot read the folder {error.filename!r}: {error.strerror}") from error
+
+    for parent, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # os.walk lists links to folders and does not enter them, so no loop is endless.
+        links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            # A dangling link stays: it is a bad row. A pipe goes: it would block for ever.
+            is_special = os.path.exists(path) and not os.path.isfile(path)
+            if not name.startswith(".") and not is_special:
+                yield path
+
+
+def _is_wanted(path: str, folder: str, options: SourceOptions) -> bool:
+    if options.glob:
+        inner = PurePath(os.path.relpath(path, folder)).as_posix()
+        return any(
+            fnmatchcase(inner if "/" in pattern else PurePath(inner).name, pattern)
+            for pattern in options.glob
+        )
+    found = FORMATS.get(suffix_of(path))
+    if options.input_format in ("auto", "text", "lines"):
+        return found in WHOLE_FILE
+    return found == options.input_format
+
+
+def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
+    if options.input_format != "auto":
+        return options.input_format
+    # What the user asked for by --glob and has no known name is text, such as source code.
+    return FORMATS.get(suffix_of(path), "text")
+
+
+def _name_of(path: str) -> str:
+    return path if path == STDIN else PurePath(os.path.normpath(path)).as_posix()
+
+
+def _describe_skipped(skipped: Counter[str]) -> str:
+    if not skipped:
+        return ""
+    suffixes = [suffix for suffix, _ in skipped.most_common()]
+    more = len(suffixes) - _TOLD_SUFFIXES
+    kinds = ", ".join(suffixes[:_TOLD_SUFFIXES]) + (f" and {more} more kinds" if more > 0 else "")
+    num_files = skipped.total()
+    were = "file of another kind was" if num_files == 1 else "files of other kinds were"
+    return f"{num_files} {were} skipped: {kinds}; name them with --glob"

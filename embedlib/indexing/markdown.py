@@ -1,0 +1,88 @@
+"""The headings of a Markdown text."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Source: CommonMark 0.31, sections 4.2 ATX headings, 4.3 setext headings, 4.5 fenced code blocks.
+_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
+_NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[#>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
+"""Begins a line that cannot be the text of a setext heading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading of level 1 to 6 in the characters `start` to `end` of a text."""
+
+    level: int
+    title: str
+    start: int
+    end: int
+
+
+class Outline:
+    """All headings of a Markdown text, and which of them are above a place."""
+
+    def __init__(self, text: str) -> None:
+        self.headings = list(_headings(text))
+        self._starts = [heading.start for heading in self.headings]
+
+    def above(self, position: int) -> tuple[str, ...]:
+        """Return the titles above a character, outermost first.
+
+        A heading is not above itself: its own place has only the headings that it is below.
+        """
+        last = bisect_right(self._starts, position) - 1
+        level = 7
+        if last >= 0 and position < self.headings[last].end:
+            level = self.headings[last].level
+            last -= 1
+        path: list[str] = []
+        for heading in reversed(self.headings[: last + 1]):
+            if heading.level < level:
+                level = heading.level
+                path.append(heading.title)
+        return tuple(reversed(path))
+
+
+def _headings(text: str) -> Iterator[Heading]:
+    fence = ""
+    paragraph: tuple[int, str] | None = None
+    for start, line in _lines_after_front_matter(text):
+        marker = _FENCE.match(line)
+        if fence:
+            # Closed by at least as many of the same character, and nothing behind them.
+            if marker and marker[1].startswith(fence) and not line[marker.end() :].strip():
+                fence = ""
+            continue
+        if marker:
+            fence, paragraph = marker[1], None
+            continue
+        if atx := _ATX.match(line):
+            paragraph = None
+            yield Heading(len(atx[1]), (atx[2] or "").strip(), start, start + len(line))
+        elif paragraph and (underline := _UNDERLINE.match(line)):
+            level = 1 if underline[1].startswith("=") else 2
+            yield Heading(level, paragraph[1].strip(), paragraph[0], start + len(line))
+            paragraph = None
+        else:
+            paragraph = None if _NO_PARAGRAPH.match(line) else (start, line)
+
+
+def _lines_after_front_matter(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the place and text of every line but those of a YAML block at the very beginning."""
+    lines = re.finditer(r"[^\r\n]*(?:\r\n|\r|\n|$)", text)
+    is_front_matter = bool(re.match(r"---[ \t]*\r?\n", text)) and bool(
+        re.search(r"\n(?:---|\.\.\.)[ \t]*\r?(?:\n|$)", text)
+    )
+    for number, match in enumerate(lines):
+        line = match[0].rstrip("\r\n")
+        if not is_front_matter:
+            yield match.start(), line
+        elif number and line.rstrip() in ("---", "..."):
+            is_front_matter = False

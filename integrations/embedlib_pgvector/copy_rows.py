@@ -1,0 +1,106 @@
+"""Rows as the bytes of a binary COPY: no Python object is made per number.
+
+Source of the stream's layout: https://www.postgresql.org/docs/current/sql-copy.html ("Binary
+Format"). Source of a vector's: `vector_recv` in pgvector's src/vector.c and `halfvec_recv` in
+src/halfvec.c.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from embedlib.errors import SinkError
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import Vectors
+
+COLUMNS = (
+    *("langchain_id", "chunk", "embedding"),
+    *("content", "langchain_metadata", "source_id", "embedlib_digest"),
+)
+"""In the order of the stream: those of one size first, so that numpy writes them all at once."""
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
+TRAILER = struct.pack(">h", -1)
+# Kept: json.dumps makes a new one at every call with these options.
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+JSONB_VERSION = b"\x01"
+"""Source: `jsonb_recv` in Postgres' src/backend/utils/adt/jsonb.c."""
+
+
+def encode_rows(rows: Sequence[Row], vectors: Vectors, *, is_halfvec: bool) -> bytes:
+    """Return the stream for COPY … (COLUMNS) FROM STDIN (FORMAT binary).
+
+    Args:
+        rows: what is beside the vectors.
+        vectors: float32[N, D], finite.
+        is_halfvec: write 16-bit floats.
+
+    Raises:
+        SinkError: a row cannot be written; the message names it.
+    """
+    fixed = _fixed_part(rows, vectors, is_halfvec)
+    width = fixed.dtype.itemsize
+    block = memoryview(fixed.tobytes())
+    length = struct.Struct(">i").pack
+    pieces: list[bytes | memoryview] = [SIGNATURE]
+    for number, row in enumerate(rows):
+        try:
+            text, source_id = row.text.encode(), row.source_id.encode()
+            metadata = JSONB_VERSION + json_of(row.metadata).encode()
+        except (TypeError, ValueError) as error:
+            raise SinkError(
+                f"chunk {row.chunk} of {row.source_id!r} cannot be written: {error}; "
+                "nothing of its batch was"
+            ) from error
+        pieces += (block[number * width : (number + 1) * width], length(len(text)), text)
+        pieces += (length(len(metadata)), metadata, length(len(source_id)), source_id)
+        pieces += (length(len(row.digest)), row.digest)
+    pieces.append(TRAILER)
+    return b"".join(pieces)
+
+
+def json_of(metadata: Mapping[str, Any]) -> str:
+    """Return metadata for a jsonb column.
+
+    Raises:
+        ValueError: NaN or infinity, which JSON does not have.
+        TypeError: a value that JSON cannot say.
+    """
+    return _JSON.encode(dict(metadata))
+
+
+def _fixed_part(rows: Sequence[Row], vectors: Vectors, is_halfvec: bool) -> Any:
+    """Return a record for each row: number of fields, id, chunk, vector, each after its length."""
+    dim = vectors.shape[1]
+    number = np.dtype(">f2" if is_halfvec else ">f4")
+    layout = np.dtype(
+        [
+            *(("num_fields", ">i2"), ("id_length", ">i4"), ("id", "V16")),
+            *(("chunk_length", ">i4"), ("chunk", ">i4")),
+            *(("vector_length", ">i4"), ("dim", ">i2"), ("unused", ">i2")),
+            ("vector", number, (dim,)),
+        ]
+    )
+    records = np.zeros(len(rows), layout)
+    records["num_fields"] = len(COLUMNS)
+    records["id_length"] = 16
+    records["id"] = np.frombuffer(b"".join(row.id.bytes for row in rows), "V16")
+    records["chunk_length"] = 4
+    records["chunk"] = [row.chunk for row in rows]
+    records["vector_length"] = 4 + dim * number.itemsize
+    records["dim"] = dim
+    with np.errstate(over="ignore"):  # it is looked for below, and named
+        records["vector"] = vectors
+    if is_halfvec and not np.isfinite(records["vector"]).all():
+        row = rows[int(np.flatnonzero(~np.isfinite(records["vector"]).all(axis=1))[0])]
+        raise SinkError(
+            f"the vector of chunk {row.chunk} of {row.source_id!r} holds a number beyond "
+            f"{np.finfo(np.float16).max:.0f}, more than halfvec can; use halfvec=false; "
+            "nothing of its batch was written"
+        )
+    return records

@@ -1,0 +1,168 @@
+"""What the URL says: which server, which table, which index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import SinkUrl, is_true
+
+LOCAL_SCHEME = "pglocal"
+OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
+DEFAULT_TABLE = "embedlib"
+APPLICATION_NAME = "embedlib"
+MAX_NAME_BYTES = 63
+"""Postgres cuts longer names without a word.
+
+Source: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
+"""
+
+# A server that vanished without a word is noticed after a minute, not after two hours. The rows are
+# sent as UTF-8 whatever the environment says.
+CONNECTION_DEFAULTS = {
+    "fallback_application_name": APPLICATION_NAME,
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+}
+CONNECTION_FIXED = {"client_encoding": "UTF8"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """How the HNSW index is built; the defaults are pgvector's own.
+
+    Source: https://github.com/pgvector/pgvector#hnsw
+    """
+
+    m: int = 16
+    ef_construction: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """A table of a database.
+
+    Attributes:
+        name: for messages, without secrets.
+        conninfo: for libpq; empty for a local server, which says it once it runs.
+        password: what no message may hold; empty where the URL has none.
+        local_path: folder of the local server.
+        schema: None: where the search path of the database says.
+        table: its name.
+        is_halfvec: whether 16-bit floats are stored; None: when the index needs it.
+        index: None: no index is built.
+    """
+
+    name: str
+    conninfo: str = field(repr=False)
+    password: str = field(repr=False)
+    local_path: Path | None
+    schema: str | None
+    table: str
+    is_halfvec: bool | None
+    index: IndexOptions | None
+
+
+def parse_destination(url: SinkUrl) -> Destination:
+    """Read a URL.
+
+    Raises:
+        SinkError: something in it is wrong; what is quoted of it is never a password.
+    """
+    is_local = url.scheme == LOCAL_SCHEME
+    # What libpq knows is libpq's; take() names our own options only, libpq has fifty.
+    libpq = (
+        set() if is_local else {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    )
+    own = {key: value for key, value in url.options.items() if key not in libpq}
+    options = SinkUrl(scheme=url.scheme, location=url.location, options=own).take(*OPTIONS)
+    schema, table = _table(options.get("table", DEFAULT_TABLE))
+    if is_local:
+        place, conninfo = f"{LOCAL_SCHEME}:{url.location}", ""
+        if not url.location:
+            raise SinkError(
+                f"{LOCAL_SCHEME}: names no folder; write {LOCAL_SCHEME}:PATH?table=docs"
+            )
+    else:
+        passed_on = {key: value for key, value in url.options.items() if key in libpq}
+        place, conninfo = _server(url.scheme, url.location, passed_on)
+    return Destination(
+        name=f"{place}?table={options.get('table', DEFAULT_TABLE)}",
+        conninfo=conninfo,
+        password=str(conninfo_to_dict(conninfo).get("password") or ""),
+        local_path=Path(url.location).expanduser().absolute() if is_local else None,
+        schema=schema,
+        table=table,
+        is_halfvec=is_true(options["halfvec"], "halfvec") if "halfvec" in options else None,
+        index=_index(options),
+    )
+
+
+def _table(given: str) -> tuple[str | None, str]:
+    schema, dot, table = given.partition(".")
+    names = (schema, table) if dot else (given,)
+    for part in names:
+        if not part or "\0" in part or "." in part or len(part.encode()) > MAX_NAME_BYTES:
+            raise SinkError(
+                f"table={given!r}: must be TABLE or SCHEMA.TABLE, each part of 1 to "
+                f"{MAX_NAME_BYTES} bytes without a dot"
+            )
+    return (schema, table) if dot else (None, given)
+
+
+def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str, str]:
+    """Return the server for messages, and what libpq gets."""
+    authority, slash, database = location.removeprefix("//").partition("/")
+    login, _, host = authority.rpartition("@")
+    # Where a password has a bare / ? # or @ in it, libpq would read its second half as something
+    # else, and name that in its messages.
+    is_odd = "@" in login or "@" in database or "#" in location
+    if not location.startswith("//") or is_odd:
+        raise _url_error(scheme)
+    try:
+        given = {**CONNECTION_DEFAULTS, **options, **CONNECTION_FIXED}
+        conninfo = make_conninfo(f"postgresql:{location}", **given)
+    except psycopg.ProgrammingError:
+        # libpq's own message may quote the password.
+        raise _url_error(scheme) from None
+    user = login.partition(":")[0]
+    return f"{scheme}://{user}{'@' if user else ''}{host}{slash}{database}", conninfo
+
+
+def _url_error(scheme: str) -> SinkError:
+    return SinkError(
+        f"{scheme}: the URL cannot be read; write {scheme}://USER:PASSWORD@HOST:PORT/DATABASE?"
+        "table=TABLE, with / ? # @ % in a password as %2F %3F %23 %40 %25, or leave the password "
+        "to PGPASSWORD or ~/.pgpass"
+    )
+
+
+def _index(options: Mapping[str, str]) -> IndexOptions | None:
+    kind = options.get("index", "hnsw")
+    if kind not in ("hnsw", "none"):
+        raise SinkError(f"index={kind!r}; must be hnsw or none")
+    if kind == "none":
+        return None
+    # Source of the ranges: HNSW_MIN_M and its neighbours in pgvector's src/hnsw.h.
+    default = IndexOptions()
+    m = _int(options, "m", default.m, 2, 100)
+    # The larger of pgvector's default and what it insists on.
+    least = 2 * m
+    ef_construction = _int(
+        options, "ef_construction", max(default.ef_construction, least), max(4, least), 1000
+    )
+    return IndexOptions(m=m, ef_construction=ef_construction)
+
+
+def _int(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    given = options.get(name, str(default))
+    if not given.isascii() or not given.isdigit() or not low <= int(given) <= high:
+        raise SinkError(f"{name}={given!r}; must be a whole number from {low} to {high}")
+    return int(given)

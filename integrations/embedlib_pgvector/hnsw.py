@@ -1,0 +1,246 @@
+"""The search index: built once, after the rows, with the memory its graph needs."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from embedlib.config import Similarity
+from embedlib_pgvector.destination import MAX_NAME_BYTES, IndexOptions
+from embedlib_pgvector.session import Connection, Session
+from embedlib_pgvector.table import Table, count_rows
+
+# Source of operators and classes: https://github.com/pgvector/pgvector#querying and #hnsw
+OPERATORS: dict[Similarity, str] = {
+    "cosine": "<=>",
+    "dot": "<#>",
+    "euclidean": "<->",
+    "manhattan": "<+>",
+}
+CLASS_SUFFIXES: dict[Similarity, str] = {
+    "cosine": "cosine_ops",
+    "dot": "ip_ops",
+    "euclidean": "l2_ops",
+    "manhattan": "l1_ops",
+}
+PROGRESS_SECONDS = 10.0
+
+BYTES_PER_NEIGHBOR = 32
+"""What each unit of m costs a row: two links on the lowest layer, of 16 bytes each."""
+BYTES_PER_ROW = 208
+RESERVED_BYTES = 4 << 20
+"""Measured: the rows after which pgvector 0.8.5 says that its graph no longer fits into 8 MB, for
+16, 384 and 1,000 dimensions, m of 8, 16 and 32, vector and halfvec, leave 194 to 200 bytes a row
+beside the vector and the links; a build by several processes keeps 3 MB for itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """An index on the vectors.
+
+    Attributes:
+        name: in the schema of the table.
+        method: hnsw, or another that somebody built.
+        is_valid: False: its build was killed.
+        options: such as m, as it was built with.
+    """
+
+    name: str
+    method: str
+    is_valid: bool
+    options: dict[str, str]
+
+
+def operator_class(table: Table) -> str:
+    """Return what makes the index answer by the similarity of the table."""
+    return f"{table.type_name}_{CLASS_SUFFIXES[table.similarity]}"
+
+
+def find_index(connection: Connection, table: Table) -> Index | None:
+    """Return the index that searches use; a finished one if there are several."""
+    row = connection.execute(
+        "SELECT c.relname, m.amname, i.indisvalid, coalesce(c.reloptions, '{}')"
+        " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam"
+        " JOIN pg_opclass o ON o.oid = i.indclass[0]"
+        " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
+        " WHERE i.indrelid = %s AND a.attname = 'embedding' AND i.indpred IS NULL"
+        " AND o.opcname = %s ORDER BY i.indisvalid DESC LIMIT 1",
+        (table.oid, operator_class(table)),
+    ).fetchone()
+    if row is None:
+        return None
+    options = dict(option.split("=", 1) for option in row[3])
+    return Index(name=row[0], method=row[1], is_valid=row[2], options=options)
+
+
+def index_name(table: Table) -> str:
+    """Return the name of the index that embedlib builds."""
+    name = f"{table.table}_embedding_hnsw"
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return name
+    return f"embedlib_{zlib.crc32(table.table.encode()):08x}_hnsw"
+
+
+def drop_index(connection: Connection, table: Table, name: str) -> None:
+    """Drop an index without keeping searches waiting."""
+    connection.execute(
+        sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(table.schema, name))
+    )
+
+
+def graph_bytes(num_rows: int, table: Table, options: IndexOptions) -> int:
+    """Return the memory that the graph of so many rows takes while it is built."""
+    vector = 8 + table.dim * (2 if table.is_halfvec else 4)
+    row = vector + BYTES_PER_NEIGHBOR * options.m + BYTES_PER_ROW
+    return num_rows * row + RESERVED_BYTES
+
+
+class IndexBuild:
+    """Builds the index of a table where it is missing; done again, it goes on where it was."""
+
+    def __init__(
+        self,
+        session: Session,
+        table: Table,
+        options: IndexOptions,
+        *,
+        is_live: bool,
+        progress_seconds: float = PROGRESS_SECONDS,
+    ) -> None:
+        """Describe the build.
+
+        Args:
+            session: for progress, on a second connection.
+            table: what to index.
+            options: of the graph.
+            is_live: the table may be in use: build without keeping others from writing.
+            progress_seconds: between two lines about the progress.
+        """
+        self._session = session
+        self._table = table
+        self._options = options
+        self._is_live = is_live
+        self._progress_seconds = progress_seconds
+
+    def run(self, connection: Connection) -> None:
+        """Build it; for `Session.run`."""
+        for is_parallel in (True, False):
+            index = find_index(connection, self._table)
+            if index is not None and index.is_valid:
+                self._compare(index)
+                return
+            if index is not None and index.name == index_name(self._table):
+                drop_index(connection, self._table, index.name)
+            try:
+                self._build(connection, is_parallel)
+                return
+            except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory):
+                # In a container the shared memory that several processes need is often 64 MB.
+                # Source: https://github.com/pgvector/pgvector#index-build-time
+                if not is_parallel:
+                    raise
+                self._session.tell("no room to build the index with several processes; using one")
+
+    def _build(self, connection: Connection, is_parallel: bool) -> None:
+        num_rows, _ = count_rows(connection, self._table)
+        self._session.tell(f"building the index of {num_rows:,} rows")
+        self._set_memory(connection, num_rows)
+        self._set_workers(connection, is_parallel)
+        statement = sql.SQL("CREATE INDEX {} {} ON {} USING hnsw (embedding {}) WITH ({})").format(
+            sql.SQL("CONCURRENTLY" if self._is_live else ""),
+            sql.Identifier(index_name(self._table)),
+            self._table.identifier,
+            sql.SQL(operator_class(self._table)),
+            sql.SQL("m = {}, ef_construction = {}").format(
+                self._options.m, self._options.ef_construction
+            ),
+        )
+        # The build has a thread of its own so that `tell` is called here, in the caller's.
+        with ThreadPoolExecutor(1, thread_name_prefix="embedlib-pgvector-index") as pool:
+            build = pool.submit(connection.execute, statement)
+            try:
+                self._watch(build, connection.info.backend_pid, num_rows)
+            except BaseException:
+                connection.cancel_safe()
+                raise
+        build.result()
+
+    def _watch(self, build: Future[Any], pid: int, num_rows: int) -> None:
+        """Tell the progress until the build ends."""
+        while not wait([build], timeout=self._progress_seconds).done:
+            self._session.tell_notices()
+            try:
+                with self._session.connect() as connection:
+                    row = connection.execute(
+                        "SELECT phase, tuples_done FROM pg_stat_progress_create_index"
+                        " WHERE pid = %s",
+                        (pid,),
+                    ).fetchone()
+            except psycopg.Error:
+                continue  # the build itself says what is wrong with the server
+            if row is not None:
+                self._session.tell(f"index: {row[0]}, {row[1]:,} of {num_rows:,} rows")
+
+    def _set_memory(self, connection: Connection, num_rows: int) -> None:
+        """Give the build the memory of its graph, within what the machine can spare."""
+        needed = graph_bytes(num_rows, self._table, self._options)
+        setting = _bytes_setting(connection, "maintenance_work_mem")
+        value = max(setting, min(needed, self._spare_bytes(connection)))
+        _set(connection, "maintenance_work_mem", f"{value >> 10}kB")
+
+    def _spare_bytes(self, connection: Connection) -> int:
+        """Half the memory of the machine.
+
+        Of a server elsewhere nobody tells it; effective_cache_size is its administrator's word for
+        what is there, by default 4 GB.
+        """
+        if _is_here(connection):
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return _bytes_setting(connection, "effective_cache_size") // 2
+
+    def _set_workers(self, connection: Connection, is_parallel: bool) -> None:
+        """Use the cores that are there; the server takes fewer for a small table."""
+        setting = int(_setting(connection, "max_parallel_maintenance_workers"))
+        limit = int(_setting(connection, "max_parallel_workers"))
+        cores = (os.cpu_count() or 1) - 1 if _is_here(connection) else limit // 2
+        num_workers = max(setting, min(cores, limit)) if is_parallel else 0
+        _set(connection, "max_parallel_maintenance_workers", str(num_workers))
+
+    def _compare(self, index: Index) -> None:
+        """Say where an index differs from what the URL asks for."""
+        default = IndexOptions()
+        asked = {"m": self._options.m, "ef_construction": self._options.ef_construction}
+        for name, value in asked.items():
+            there = int(index.options.get(name, getattr(default, name)))
+            if index.method == "hnsw" and there != value != getattr(default, name):
+                self._session.tell(
+                    f"the index {index.name!r} stays as it is, with {name}={there}; drop it to "
+                    f"have it built with {name}={value}"
+                )
+
+
+def _is_here(connection: Connection) -> bool:
+    host = connection.info.host
+    return host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
+
+
+def _setting(connection: Connection, name: str) -> str:
+    row = connection.execute("SELECT setting FROM pg_settings WHERE name = %s", (name,)).fetchone()
+    assert row is not None, name
+    return str(row[0])
+
+
+def _bytes_setting(connection: Connection, name: str) -> int:
+    row = connection.execute("SELECT pg_size_bytes(current_setting(%s))", (name,)).fetchone()
+    assert row is not None, name
+    return int(row[0])
+
+
+def _set(connection: Connection, name: str, value: str) -> None:
+    connection.execute("SELECT set_config(%s, %s, false)", (name, value))

@@ -1,0 +1,124 @@
+"""One writer for each table: a lock that the server gives back when its connection ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from embedlib.errors import SinkError
+from embedlib_pgvector.session import Connection
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+# The server needs a moment to see that a killed writer's connection is gone.
+WAITS_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class WriterLock:
+    """Advisory locks on a name; advisory locks are the database's own, so they hold in that only.
+
+    On the name and not on the oid: two writers may both be about to make the table. A writer
+    of everything has the table to itself. Writers of shards share it, each with a lock on its own
+    shard.
+
+    Source: https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        table: str,
+        name: str,
+        wait: Callable[[float], None],
+        shard: str | None = None,
+    ) -> None:
+        """Name the locks; nothing is taken yet."""
+        self._table_key = _key(schema, table)
+        self._shard_key = None if shard is None else _key(schema, table, shard)
+        self._setup_key = _key(schema, table, "setup")
+        self._name = name
+        self._wait = wait
+        self._backend: tuple[Any, ...] | None = None
+
+    def take(self, connection: Connection) -> None:
+        """Take the locks for as long as the connection lives.
+
+        Raises:
+            SinkError: another writer has one of them.
+        """
+        holder: tuple[Any, ...] | None = None
+        for seconds in (*WAITS_SECONDS, None):
+            taken = self._try(connection)
+            if taken is None:
+                self._backend = connection.execute(
+                    "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+                ).fetchone()
+                return
+            holder = self._holder(connection, taken)
+            if holder is not None and holder[:2] == self._backend:
+                # Ours, of the connection that was lost: the server has not noticed yet.
+                connection.execute("SELECT pg_terminate_backend(%s, 5000)", (holder[0],))
+            if seconds is not None:
+                self._wait(seconds)
+        who = f" ({holder[2]}, server process {holder[0]})" if holder is not None else ""
+        raise SinkError(
+            f"{self._name}: another writer is at work{who}; wait for its end, or choose another "
+            "table"
+        )
+
+    @contextmanager
+    def setting_up(self, connection: Connection) -> Iterator[None]:
+        """Keep other shards from making the table at the same time."""
+        connection.execute("SELECT pg_advisory_lock(%s)", (self._setup_key,))
+        try:
+            yield
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (self._setup_key,))
+
+    def take_alone(self, connection: Connection) -> bool:
+        """Have the table to itself from now on; False while other shards are being written."""
+        return self._shard_key is None or _is_true(
+            connection, "SELECT pg_try_advisory_lock(%s)", self._table_key
+        )
+
+    def share(self, connection: Connection) -> None:
+        """Let other shards in again after `take_alone`."""
+        if self._shard_key is not None:
+            connection.execute("SELECT pg_advisory_unlock(%s)", (self._table_key,))
+
+    def _try(self, connection: Connection) -> int | None:
+        """Take the locks; returns the key of one that somebody else has."""
+        if self._shard_key is None:
+            is_free = _is_true(connection, "SELECT pg_try_advisory_lock(%s)", self._table_key)
+            return None if is_free else self._table_key
+        if not _is_true(connection, "SELECT pg_try_advisory_lock_shared(%s)", self._table_key):
+            return self._table_key
+        if not _is_true(connection, "SELECT pg_try_advisory_lock(%s)", self._shard_key):
+            connection.execute("SELECT pg_advisory_unlock_shared(%s)", (self._table_key,))
+            return self._shard_key
+        return None
+
+    def _holder(self, connection: Connection, key: int) -> tuple[Any, ...] | None:
+        unsigned = key % (1 << 64)
+        # Source of how a key is split: https://www.postgresql.org/docs/current/view-pg-locks.html
+        return connection.execute(
+            "SELECT a.pid, a.backend_start, coalesce(nullif(a.application_name, ''), 'unnamed')"
+            " FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid"
+            " WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1"
+            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " AND l.classid = %s::bigint::oid AND l.objid = %s::bigint::oid",
+            (unsigned >> 32, unsigned & 0xFFFFFFFF),
+        ).fetchone()
+
+
+def _key(*names: str) -> int:
+    digest = blake2b("\0".join(("embedlib", *names)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _is_true(connection: Connection, query: LiteralString, key: int) -> bool:
+    row = connection.execute(query, (key,)).fetchone()
+    return row is not None and bool(row[0])

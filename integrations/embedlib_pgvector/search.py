@@ -1,0 +1,81 @@
+"""Questions to the table: what is in it, and which rows are nearest."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from psycopg import sql
+
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import Hit, SinkState
+from embedlib_pgvector.hnsw import OPERATORS, find_index
+from embedlib_pgvector.session import Connection
+from embedlib_pgvector.table import Table, count_rows
+
+MAX_EF_SEARCH = 1_000
+"""Source: HNSW_MAX_EF_SEARCH in pgvector's src/hnsw.h."""
+
+
+def describe(connection: Connection, table: Table) -> SinkState:
+    """Return what is in a table; rows that LangChain added are not counted."""
+    index = find_index(connection, table)
+    state = "none, exact scan"
+    if index is not None:
+        state = index.method if index.is_valid else f"{index.method}, not finished, exact scan"
+    return SinkState(
+        num_rows=count_rows(connection, table)[1],
+        dim=table.dim,
+        similarity=table.similarity,
+        fingerprint=table.fingerprint,
+        model=table.model,
+        index=state,
+    )
+
+
+def search(
+    connection: Connection, table: Table, vector: NDArray[np.float32], k: int, name: str
+) -> list[Hit]:
+    """Return the nearest rows, best first; one that LangChain added has its id as its source.
+
+    Raises:
+        SinkError: the vector is of another length than those in the table.
+    """
+    if vector.shape != (table.dim,):
+        raise SinkError(
+            f"{name} holds vectors of {table.dim} dimensions, the query has shape {vector.shape}; "
+            f"search with the model that it was made by, {table.model!r}"
+        )
+    query = sql.SQL(
+        "SELECT langchain_id, source_id, chunk, content, langchain_metadata,"
+        " embedding {} %s::{} AS distance FROM {} ORDER BY distance LIMIT %s"
+    ).format(sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name), table.escaped)
+    text = "[" + ",".join(map(repr, vector.tolist())) + "]"
+    with connection.transaction():
+        _widen(connection, k)
+        rows = connection.execute(query, (text, k)).fetchall()
+    return [
+        Hit(
+            score=1 - distance if table.similarity == "cosine" else -distance,
+            id=id,
+            source_id=str(id) if source_id is None else source_id,
+            chunk=chunk or 0,
+            text=content,
+            metadata=metadata or {},
+        )
+        for id, source_id, chunk, content, metadata, distance in rows
+    ]
+
+
+def _widen(connection: Connection, k: int) -> None:
+    """Make the index look at enough rows for `k` results, for this transaction.
+
+    Iterating goes on where deleted rows took the places of others; pgvector has it since 0.8.
+    """
+    # A value of its type loads pgvector, and with it its settings.
+    connection.execute("SELECT '[0]'::vector")
+    connection.execute(
+        "SELECT set_config(name, CASE name WHEN 'hnsw.iterative_scan' THEN 'strict_order'"
+        " ELSE greatest(setting::integer, %s)::text END, true)"
+        " FROM pg_settings WHERE name IN ('hnsw.iterative_scan', 'hnsw.ef_search')",
+        (min(k, MAX_EF_SEARCH),),
+    )

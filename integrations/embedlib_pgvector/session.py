@@ -1,0 +1,174 @@
+"""A connection that comes back: after a lost one the whole operation is done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import Tell
+
+Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
+Result = TypeVar("Result")
+
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 30.0
+GIVE_UP_AFTER_SECONDS = 240.0
+"""Long enough for a restart or a failover; a load that gave up goes on when run again."""
+
+# Source of the codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
+TRANSIENT = ("08", "40001", "40P01", "57P01", "57P02", "57P03")
+"""Lost connections, serialization failures, deadlocks, a server that stops or starts."""
+REMEDIES = {
+    "25006": "the server or this user is read-only; name the primary server",
+    "3F000": "create the schema first: CREATE SCHEMA",
+    "42501": "ask the owner of the database for this permission",
+    "42P01": "the table was dropped meanwhile; run the load again",
+    "42703": "the table was altered meanwhile; put the column back, or use --recreate",
+    "53100": "the server's disk is full; make room and run the load again",
+    "53200": "the server is out of memory",
+}
+# libpq gives no code for a failed connection, only the server's sentence; in another language it
+# is taken for an outage, which costs the wait and nothing else.
+SERVER_STARTS = ("starting up", "shutting down", "not yet accepting", "in recovery mode")
+INCURABLE = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist")
+
+
+class Session:
+    """Runs operations on one connection.
+
+    Attributes:
+        tell: takes lines for the user; only called in the thread that calls the session.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        locate: Callable[[], str],
+        prepare: Callable[[Connection], None],
+        wait: Callable[[float], None],
+        secret: str = "",
+    ) -> None:
+        """Make a session; nothing is connected yet.
+
+        Args:
+            name: the destination, for messages.
+            locate: gives the conninfo; may start the server.
+            prepare: makes a new connection ready; called again after every loss.
+            wait: sleeps for some seconds.
+            secret: the password, which no message may hold.
+        """
+        self.tell: Tell = _say_nothing
+        self._notices: SimpleQueue[str] = SimpleQueue()
+        self._name = name
+        self._locate = locate
+        self._prepare = prepare
+        self._wait = wait
+        self._secret = secret
+        self._connection: Connection | None = None
+        self._was_connected = False
+
+    def run(self, work: Callable[[Connection], Result]) -> Result:
+        """Return `work(connection)`, done again from its start whenever the connection is lost.
+
+        Args:
+            work: leaves the same behind when it is done twice.
+
+        Raises:
+            SinkError: it failed for good.
+        """
+        delay, waited = FIRST_WAIT_SECONDS, 0.0
+        while True:
+            try:
+                result = work(self._open())
+                self.tell_notices()
+                return result
+            except psycopg.Error as error:
+                line = self._line(error)
+                is_worth_another = self._may_pass(error)
+                if is_worth_another and waited < GIVE_UP_AFTER_SECONDS:
+                    self.tell(f"{line}; trying again in {delay:g} s")
+                elif is_worth_another:
+                    raise SinkError(
+                        f"{line}; gave up after {waited:.0f} s, run the load again to go on"
+                    ) from error
+                else:
+                    raise SinkError(line) from error
+            self.tell_notices()
+            self._wait(delay)
+            waited += delay
+            delay = min(2 * delay, LONGEST_WAIT_SECONDS)
+
+    def connect(self) -> Connection:
+        """Return another connection to the same server; the caller closes it."""
+        # No prepared statements: a pooler between here and the server may not know them.
+        return psycopg.connect(self._locate(), autocommit=True, prepare_threshold=None)
+
+    def close(self) -> None:
+        """Close the connection, and with it give up what the server keeps for it."""
+        connection, self._connection = self._connection, None
+        self._was_connected = False
+        if connection is None:
+            return
+        # The server notices a closed connection a moment later; the next writer need not wait.
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            with suppress(psycopg.Error):
+                connection.execute("SELECT pg_advisory_unlock_all()")
+        connection.close()
+
+    def _open(self) -> Connection:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        self._connection = None
+        connection = self.connect()
+        try:
+            connection.add_notice_handler(self._keep_notice)
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        if self._was_connected:
+            self.tell(f"{self._name}: connected again")
+        self._was_connected = True
+        return connection
+
+    def _may_pass(self, error: psycopg.Error) -> bool:
+        """Whether the same may work in a while."""
+        if (error.sqlstate or "").startswith(TRANSIENT):
+            return True
+        if self._connection is not None:
+            return self._connection.closed
+        # It failed while connecting, or before the new connection was ready.
+        message = str(error)
+        if error.sqlstate is not None or any(part in message for part in INCURABLE):
+            return False
+        # The very first connection fails at once: a mistyped host must not cost minutes.
+        return self._was_connected or any(part in message for part in SERVER_STARTS)
+
+    def _line(self, error: psycopg.Error) -> str:
+        """One line with the server's sentence and what to do, without the password."""
+        said = error.diag.message_primary or str(error) or type(error).__name__
+        if error.diag.message_detail:
+            said = f"{said} ({error.diag.message_detail})"
+        remedy = REMEDIES.get(error.sqlstate or "")
+        line = " ".join(f"{said}{f'; {remedy}' if remedy else ''}".split())
+        return f"{self._name}: {line.replace(self._secret, '***') if self._secret else line}"
+
+    def _keep_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized in ("NOTICE", "WARNING") and notice.message_primary:
+            self._notices.put(notice.message_primary)
+
+    def tell_notices(self) -> None:
+        """Tell what the server said since the last call."""
+        while not self._notices.empty():
+            self.tell(f"{self._name}: {self._notices.get()}")
+
+
+def _say_nothing(line: str) -> None:
+    """Stand in for `tell` before `begin` gave one."""

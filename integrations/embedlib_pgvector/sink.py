@@ -1,0 +1,356 @@
+"""The sink: what `embedlib.indexing.sinks.Sink` promises, on a table of Postgres."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+from psycopg import sql
+
+from embedlib.errors import SinkError
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import (
+    Hit,
+    RowKey,
+    SinkState,
+    Target,
+    Tell,
+    Vectors,
+    check_target,
+    check_vectors,
+)
+from embedlib_pgvector.copy_rows import COLUMNS, encode_rows, json_of
+from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.hnsw import IndexBuild, drop_index, find_index, index_name
+from embedlib_pgvector.local_server import LocalServer
+from embedlib_pgvector.lock import WriterLock
+from embedlib_pgvector.search import describe, search
+from embedlib_pgvector.session import Connection, Session
+from embedlib_pgvector.table import (
+    DIGEST,
+    KEY,
+    STAGE,
+    Table,
+    choose_halfvec,
+    columns,
+    count_rows,
+    create_stage,
+    create_table,
+    drop_table,
+    ensure_extension,
+    find_table,
+    find_vector_types,
+    resolve_schema,
+)
+
+IDS_PER_STATEMENT = 10_000
+SCAN_PAGES = 256
+"""Pages of 8 KB whose keys are read at a time: at most some ten thousand rows."""
+SLOW_INSERT_ROWS = 10_000
+"""So many rows into an indexed table are worth a word: each takes milliseconds."""
+
+
+class PgvectorSink:
+    """A table of Postgres; see `embedlib.indexing.sinks.Sink` for what the methods do."""
+
+    def __init__(
+        self, destination: Destination, *, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Describe the sink; nothing is connected yet.
+
+        Args:
+            destination: what the URL says.
+            wait: sleeps for some seconds between two tries.
+        """
+        self._destination = destination
+        self._wait = wait
+        self._local = (
+            LocalServer(destination.local_path, destination.name)
+            if destination.local_path is not None
+            else None
+        )
+        self._session = Session(
+            destination.name, self._locate, self._prepare, wait, destination.password
+        )
+        self._lock: WriterLock | None = None
+        self._table: Table | None = None
+        self._is_live = False
+        self._has_index = False
+        self._num_written = 0
+        self._is_changed = False
+
+    @property
+    def name(self) -> str:
+        """The destination without its password."""
+        return self._destination.name
+
+    def inspect(self) -> SinkState | None:
+        """Return what is there; a local server that has no database yet is not started for it."""
+        if self._local is not None and not self._local.exists:
+            return None
+        return self._session.run(self._inspect)
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Take the lock, make or check the table, drop what a killed index build left."""
+        self._session.tell = tell
+        # A new connection, for `_prepare` to find out what is there only after the lock is held.
+        self._session.close()
+        self._table, self._lock = None, None
+        try:
+            self._session.run(lambda connection: self._begin(connection, target))
+        except BaseException:
+            self._session.close()
+            raise
+
+    def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        """Return the digests of the stored ones of these rows."""
+        table = self._find()
+        if table is None:
+            return {}
+        query = sql.SQL("SELECT {}, {} FROM {} WHERE {} = ANY (%b) AND {} IS NOT NULL").format(
+            *(KEY_NAME, DIGEST_NAME, table.escaped, KEY_NAME, DIGEST_NAME)
+        )
+        found: dict[UUID, bytes] = {}
+        for part in _slices(ids):
+            found.update(self._fetch(query, part))
+        return found
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Copy the rows beside the table and merge them into it, in one transaction."""
+        table = self._begun
+        check_vectors(vectors, len(rows), table.dim)
+        if not rows:
+            return
+        stream = encode_rows(rows, vectors, is_halfvec=table.is_halfvec)
+        copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(STAGE, columns())
+        merge = sql.SQL(
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}"
+            " ON CONFLICT ({key}) DO UPDATE SET {changes}"
+        ).format(
+            table=table.identifier,
+            columns=columns(),
+            stage=STAGE,
+            key=KEY_NAME,
+            changes=sql.SQL(", ").join(
+                sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column))
+                for column in COLUMNS
+                if column != KEY
+            ),
+        )
+
+        def work(connection: Connection) -> None:
+            with connection.transaction(), connection.cursor() as cursor:
+                with cursor.copy(copy) as stage:
+                    stage.write(stream)
+                cursor.execute(merge)
+
+        self._session.run(work)
+        self._is_changed = True
+        self._tell_slow_inserts(len(rows))
+
+    def write_metadata(self, rows: Sequence[Row]) -> None:
+        """Replace metadata and digest where the vector is still right."""
+        try:
+            metadata = [json_of(row.metadata) for row in rows]
+        except (TypeError, ValueError) as error:
+            raise SinkError(f"{self.name}: metadata cannot be written: {error}") from error
+        update = sql.SQL(
+            "UPDATE {} AS stored SET langchain_metadata = given.metadata::jsonb, {} = given.digest"
+            " FROM unnest(%b::uuid[], %b::text[], %b::bytea[]) AS given (id, metadata, digest)"
+            " WHERE stored.{} = given.id"
+        ).format(self._begun.escaped, DIGEST_NAME, KEY_NAME)
+        values = ([row.id for row in rows], metadata, [row.digest for row in rows])
+        self._execute(update, *values)
+
+    def scan(self) -> Iterator[RowKey]:
+        """Yield the key of every row that embedlib wrote, a range of pages at a time.
+
+        Not by a cursor: that ends with its connection, and keeps the server from cleaning up for
+        as long as it is open. A range of pages can be read again.
+        """
+        table = self._begun
+        size = sql.SQL("SELECT pg_relation_size(%s::oid) / current_setting('block_size')::bigint")
+        read = sql.SQL(
+            "SELECT {}, source_id, chunk FROM {} WHERE ctid >= %s::tid AND ctid < %s::tid"
+            " AND {} IS NOT NULL"
+        ).format(KEY_NAME, table.escaped, DIGEST_NAME)
+        [(num_pages,)] = self._fetch(size, table.oid)
+        for page in range(0, num_pages, SCAN_PAGES):
+            limits = (f"({page},0)", f"({page + SCAN_PAGES},0)")
+            for id, source_id, chunk in self._fetch(read, *limits):
+                yield RowKey(id=id, source_id=source_id, chunk=chunk)
+
+    def delete(self, ids: Sequence[UUID]) -> None:
+        """Remove rows, some thousand in a transaction."""
+        query = sql.SQL("DELETE FROM {} WHERE {} = ANY (%b)").format(self._begun.escaped, KEY_NAME)
+        for part in _slices(ids):
+            self._execute(query, part)
+
+    def finish(self) -> None:
+        """Build the index where it is missing, and let the planner know the table."""
+        table = self._begun
+        if self._destination.index is not None:
+            build = IndexBuild(self._session, table, self._destination.index, is_live=self._is_live)
+            self._session.run(lambda connection: self._build(connection, build))
+        if self._is_changed:
+            self._execute(sql.SQL("ANALYZE {}").format(table.identifier))
+            self._is_changed = False
+
+    def _build(self, connection: Connection, build: IndexBuild) -> None:
+        assert self._lock is not None, "begin comes first"
+        if self._lock.take_alone(connection):
+            build.run(connection)
+        else:
+            self._session.tell(
+                f"{self.name}: other shards are still being written; the last of them to end "
+                "builds the index"
+            )
+
+    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
+        """Return the nearest rows; one that LangChain added has its id as its source."""
+        table = self._find()
+        if table is None:
+            raise SinkError(f"{self.name}: there is no such table; load it with embedlib index")
+        return self._session.run(lambda connection: search(connection, table, vector, k, self.name))
+
+    def close(self) -> None:
+        """Close the connection, and with it give up the lock; stop the local server."""
+        self._session.close()
+        self._lock, self._table = None, None
+        if self._local is not None:
+            self._local.stop()
+
+    @property
+    def _begun(self) -> Table:
+        if self._lock is None or self._table is None:
+            raise SinkError(f"{self.name}: begin() comes first")
+        return self._table
+
+    def _locate(self) -> str:
+        return self._destination.conninfo if self._local is None else self._local.start()
+
+    def _prepare(self, connection: Connection) -> None:
+        """Make a new connection ready, the first one and those after a loss."""
+        find_vector_types(connection)
+        # A row counts as written when it is on the disk; stricter settings stay.
+        # A client that was killed must not keep the lock until its statement ends.
+        connection.execute(
+            "SELECT set_config('synchronous_commit', 'on', false)"
+            " WHERE current_setting('synchronous_commit') = 'off';"
+            "SELECT set_config(name, '5s', false) FROM pg_settings"
+            " WHERE name = 'client_connection_check_interval' AND setting = '0'"
+        )
+        if self._lock is not None:
+            self._lock.take(connection)
+            if self._table is not None:
+                create_stage(connection, self._table)
+
+    def _inspect(self, connection: Connection) -> SinkState | None:
+        table = find_table(connection, self._destination)
+        return None if table is None else describe(connection, table)
+
+    def _find(self) -> Table | None:
+        """Return the table for reading; a local server without a database is not started."""
+        if self._table is None and (self._local is None or self._local.exists):
+            self._table = self._session.run(
+                lambda connection: find_table(connection, self._destination)
+            )
+        return self._table
+
+    def _begin(self, connection: Connection, target: Target) -> None:
+        destination = self._destination
+        ensure_extension(connection, self.name)
+        if self._lock is None:
+            schema = resolve_schema(connection, destination)
+            lock = WriterLock(schema, destination.table, self.name, self._wait, target.shard)
+            lock.take(connection)
+            self._lock = lock
+        with self._lock.setting_up(connection):
+            self._table = self._make_table(connection, target)
+        create_stage(connection, self._table)
+
+    def _make_table(self, connection: Connection, target: Target) -> Table:
+        destination, lock = self._destination, self._lock
+        assert lock is not None, "the lock is taken first"
+        table = find_table(connection, destination)
+        check_target(None if table is None else describe(connection, table), target, self.name)
+        is_new = table is None or target.recreate
+        is_halfvec = choose_halfvec(destination, target.dim) if is_new else None
+        with connection.transaction():
+            if table is not None and target.recreate:
+                drop_table(connection, table)
+            if is_new:
+                create_table(connection, destination, target, is_halfvec=bool(is_halfvec))
+        if is_halfvec and destination.is_halfvec is None:
+            self._session.tell(
+                f"{self.name}: {target.dim} dimensions are more than an index of 32-bit floats "
+                "takes; they are stored as halfvec, 16-bit floats"
+            )
+        table = find_table(connection, destination)
+        assert table is not None, "it was just made"
+        self._check_type(table)
+        num_rows, _ = count_rows(connection, table)
+        self._is_live = num_rows > 0
+        if lock.take_alone(connection):  # another shard may be building the index
+            self._clear_index(connection, table)
+            lock.share(connection)
+        return table
+
+    def _check_type(self, table: Table) -> None:
+        asked = self._destination.is_halfvec
+        if asked is not None and asked != table.is_halfvec:
+            raise SinkError(
+                f"{self.name} stores {table.type_name}; leave out halfvec={str(asked).lower()}, or "
+                "use --recreate to store the rows anew"
+            )
+        if self._destination.index is not None:
+            # Also of a table that was made with index=none and cannot have one.
+            choose_halfvec(replace(self._destination, is_halfvec=table.is_halfvec), table.dim)
+
+    def _clear_index(self, connection: Connection, table: Table) -> None:
+        """Drop an index that a killed build left, and one that has no rows yet.
+
+        Rows go into an indexed table a hundred times slower; an empty one gets its index at the
+        end. In a table with rows somebody may be searching: there the index stays.
+        """
+        index = find_index(connection, table)
+        is_ours = index is not None and index.name == index_name(table)
+        if index is not None and is_ours and not (index.is_valid and self._is_live):
+            drop_index(connection, table, index.name)
+            index = None
+        self._has_index = index is not None and index.is_valid
+        self._num_written = 0
+
+    def _tell_slow_inserts(self, num_rows: int) -> None:
+        before, self._num_written = self._num_written, self._num_written + num_rows
+        if self._has_index and before < SLOW_INSERT_ROWS <= self._num_written:
+            self._session.tell(
+                f"{self.name} has its index already, so rows go in about a hundred times slower "
+                "than into a table without one; if nobody searches it now, stop, drop the index "
+                "and run the load again: it goes on here and builds the index at its end"
+            )
+
+    def _fetch(self, query: sql.SQL | sql.Composed, *values: object) -> list[tuple[Any, ...]]:
+        return self._session.run(
+            lambda connection: connection.cursor(binary=True).execute(query, values).fetchall()
+        )
+
+    def _execute(self, query: sql.Composed, *values: object) -> None:
+        def work(connection: Connection) -> None:
+            connection.execute(query, values or None)
+
+        self._session.run(work)
+        self._is_changed = True
+
+
+KEY_NAME, DIGEST_NAME = sql.Identifier(KEY), sql.Identifier(DIGEST)
+
+
+def _slices(ids: Sequence[UUID]) -> Iterator[list[UUID]]:
+    for start in range(0, len(ids), IDS_PER_STATEMENT):
+        yield list(ids[start : start + IDS_PER_STATEMENT])

@@ -1,0 +1,271 @@
+"""The table: its columns are those of LangChain's PGVectorStore, and three of ours.
+
+What identifies a load (model, fingerprint, similarity) is JSON in the comment of the column
+`embedlib_digest`. A comment is made in the transaction that makes the table, renamed, dumped,
+restored and dropped with it, and cannot be left behind as a row of a second table can.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import psycopg
+from psycopg import sql
+
+from embedlib.config import Similarity
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import Target
+from embedlib_pgvector.copy_rows import COLUMNS
+from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.session import Connection
+
+FORMAT = 1
+FORMAT_KEY = "embedlib_format"
+KEY, DIGEST = "langchain_id", "embedlib_digest"
+STAGE = sql.Identifier("pg_temp", "embedlib_stage")
+MIN_SERVER_VERSION = 140000
+"""Postgres 14, the first that reads a range of pages without the rest, for `scan`."""
+
+MAX_DIM = 16_000
+"""Source: https://github.com/pgvector/pgvector#vector-type"""
+MAX_INDEXED_DIM = 2_000
+MAX_INDEXED_HALFVEC_DIM = 4_000
+"""Source of both: https://github.com/pgvector/pgvector#hnsw"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table that embedlib made, as it is in the database.
+
+    Attributes:
+        oid: tells it from an earlier one of the same name.
+        schema: where it is.
+        table: its name.
+        is_halfvec: whether it has 16-bit floats.
+        dim: D of its vectors.
+        similarity: how they are compared.
+        fingerprint: of the embedder that made them.
+        model: its name.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    is_halfvec: bool
+    dim: int
+    similarity: Similarity
+    fingerprint: str
+    model: str
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The name with its schema, quoted."""
+        return sql.Identifier(self.schema, self.table)
+
+    @property
+    def escaped(self) -> sql.SQL:
+        """The same for a statement with values, in which a percent sign is written twice."""
+        return sql.SQL(self.identifier.as_string(None).replace("%", "%%"))
+
+    @property
+    def type_name(self) -> str:
+        """Type of the vectors."""
+        return "halfvec" if self.is_halfvec else "vector"
+
+
+def find_vector_types(connection: Connection) -> None:
+    """Make the types of pgvector known where its schema is not in the search path."""
+    connection.execute(
+        "SELECT set_config('search_path', concat_ws(', ',"
+        " nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)"
+        " FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+        " WHERE e.extname = 'vector' AND n.nspname <> ALL (current_schemas(true))"
+    )
+
+
+def ensure_extension(connection: Connection, name: str) -> None:
+    """Create pgvector where it is missing.
+
+    Raises:
+        SinkError: the server does not have it, or the user may not; says what to do.
+    """
+    if connection.info.server_version < MIN_SERVER_VERSION:
+        version = connection.info.parameter_status("server_version")
+        raise SinkError(f"{name}: the server is Postgres {version}; 14 or newer is needed")
+    if _one(connection, "SELECT 1 FROM pg_extension WHERE extname = 'vector'") is None:
+        if _one(connection, "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'") is None:
+            major = connection.info.server_version // 10000
+            raise SinkError(
+                f"{name}: the server does not have pgvector; install it there, for example "
+                f"apt install postgresql-{major}-pgvector, or use the image "
+                f"pgvector/pgvector:pg{major}"
+            )
+        try:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SinkError(
+                f"{name}: this user may not create the extension; ask an administrator to run "
+                f"CREATE EXTENSION vector in the database {connection.info.dbname!r}"
+            ) from error
+        except psycopg.errors.UniqueViolation:
+            pass  # another writer created it at this moment
+    find_vector_types(connection)
+
+
+def resolve_schema(connection: Connection, destination: Destination) -> str:
+    """Return the schema in which the table is or would be made.
+
+    Raises:
+        SinkError: the search path names none that exists.
+    """
+    if destination.schema is not None:
+        return destination.schema
+    quoted = sql.Identifier(destination.table).as_string(connection)
+    row = _one(
+        connection,
+        "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)), current_schema())",
+        quoted,
+    )
+    if row is None or row[0] is None:
+        raise SinkError(
+            f"{destination.name}: the search path names no schema; write table=SCHEMA.TABLE"
+        )
+    return str(row[0])
+
+
+def find_table(connection: Connection, destination: Destination) -> Table | None:
+    """Return the table; None: there is nothing of that name.
+
+    Raises:
+        SinkError: there is something that embedlib did not make.
+    """
+    schema = resolve_schema(connection, destination)
+    found = _one(
+        connection,
+        "SELECT c.oid, t.typname, e.atttypmod, col_description(c.oid, d.attnum)"
+        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " LEFT JOIN pg_attribute e ON e.attrelid = c.oid AND e.attname = 'embedding'"
+        " LEFT JOIN pg_type t ON t.oid = e.atttypid"
+        " LEFT JOIN pg_attribute d ON d.attrelid = c.oid AND d.attname = 'embedlib_digest'"
+        " WHERE n.nspname = %s AND c.relname = %s",
+        schema,
+        destination.table,
+    )
+    if found is None:
+        return None
+    oid, type_name, dim, comment = found
+    try:
+        stored = json.loads(comment or "")
+        version = stored[FORMAT_KEY]
+    except (ValueError, KeyError, TypeError):
+        raise SinkError(
+            f"{destination.name}: there is a table of this name that embedlib did not make; it is "
+            "left as it is, choose another with table=NAME"
+        ) from None
+    if version != FORMAT or stored.get("similarity") not in get_args(Similarity):
+        raise SinkError(
+            f"{destination.name} was made by another version of embedlib (format {version!r}, this "
+            f"one writes {FORMAT}); use that version, or another table"
+        )
+    return Table(
+        oid=oid,
+        schema=schema,
+        table=destination.table,
+        is_halfvec=type_name == "halfvec",
+        dim=dim,
+        similarity=stored["similarity"],
+        fingerprint=stored["fingerprint"],
+        model=stored["model"],
+    )
+
+
+def choose_halfvec(destination: Destination, dim: int) -> bool:
+    """Return whether a new table stores 16-bit floats.
+
+    Raises:
+        SinkError: vectors of this length cannot be stored or indexed like that.
+    """
+    name, is_halfvec = destination.name, destination.is_halfvec
+    if dim > MAX_DIM:
+        raise SinkError(
+            f"{name}: pgvector stores up to {MAX_DIM} dimensions, the model makes {dim}"
+        )
+    if destination.index is None or dim <= MAX_INDEXED_DIM:
+        return bool(is_halfvec)
+    if is_halfvec is False or dim > MAX_INDEXED_HALFVEC_DIM:
+        way = "leave out halfvec=false, or " if dim <= MAX_INDEXED_HALFVEC_DIM else ""
+        raise SinkError(
+            f"{name}: the model makes {dim} dimensions, and pgvector's index takes up to "
+            f"{MAX_INDEXED_DIM}, with halfvec up to {MAX_INDEXED_HALFVEC_DIM}; {way}truncate the "
+            "vectors with the model's truncate_dim, or add index=none to search without an index"
+        )
+    return True
+
+
+def drop_table(connection: Connection, table: Table) -> None:
+    """Drop a table that embedlib made, with every row in it."""
+    connection.execute(sql.SQL("DROP TABLE {}").format(table.identifier))
+
+
+def create_table(
+    connection: Connection, destination: Destination, target: Target, *, is_halfvec: bool
+) -> None:
+    """Make an empty table for a load; to be called in a transaction."""
+    identifier = sql.Identifier(resolve_schema(connection, destination), destination.table)
+    stored = {
+        FORMAT_KEY: FORMAT,
+        "model": target.model,
+        "fingerprint": target.fingerprint,
+        "similarity": target.similarity,
+    }
+    # Ours may be null: a row that LangChain adds has none of them.
+    connection.execute(
+        sql.SQL(
+            "CREATE TABLE {} (langchain_id uuid PRIMARY KEY, content text NOT NULL,"
+            " embedding {}({}) NOT NULL, langchain_metadata jsonb, source_id text, chunk integer,"
+            " embedlib_digest bytea)"
+        ).format(
+            identifier,
+            sql.SQL("halfvec" if is_halfvec else "vector"),
+            sql.Literal(target.dim),
+        )
+    )
+    connection.execute(
+        sql.SQL("COMMENT ON COLUMN {}.embedlib_digest IS {}").format(
+            identifier, sql.Literal(json.dumps(stored))
+        )
+    )
+
+
+def create_stage(connection: Connection, table: Table) -> None:
+    """Make the place that a batch is copied to; it goes with the connection."""
+    connection.execute(
+        sql.SQL(
+            "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS"
+            " AS SELECT {} FROM {} WITH NO DATA"
+        ).format(STAGE, columns(), table.identifier)
+    )
+
+
+def columns() -> sql.Composed:
+    """The names of the columns, in the order of the stream."""
+    return sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+
+
+def count_rows(connection: Connection, table: Table) -> tuple[int, int]:
+    """Return the number of rows, and of those the ones that embedlib wrote."""
+    row = _one(
+        connection,
+        sql.SQL("SELECT count(*), count(embedlib_digest) FROM {}").format(table.identifier),
+    )
+    assert row is not None, "an aggregate gives a row"
+    return row[0], row[1]
+
+
+def _one(
+    connection: Connection, query: str | sql.Composed, *values: object
+) -> tuple[Any, ...] | None:
+    return connection.execute(query, values or None).fetchone()

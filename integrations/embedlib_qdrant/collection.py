@@ -1,0 +1,298 @@
+"""What a server and the client's local mode have in common: a collection behind a QdrantClient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import SinkError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import (
+    Hit,
+    RowKey,
+    SinkState,
+    Target,
+    Tell,
+    Vectors,
+    check_target,
+    check_vectors,
+)
+from embedlib_qdrant.options import OVERSAMPLING, GivenOptions
+from embedlib_qdrant.points import (
+    OWN_KEY,
+    SOURCE_ID_KEY,
+    Mark,
+    metadata_payload,
+    read_digest,
+    read_hit,
+    read_key,
+)
+
+MARK_KEY = "embedlib"
+"""Of the collection's metadata."""
+_PAGE = 1000
+"""Points read at once."""
+_BATCH = 256
+"""Points written at once. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
+
+T = TypeVar("T")
+
+
+class CollectionSink:
+    """A collection; a subclass says how it is reached, locked, made and indexed."""
+
+    def __init__(self, name: str, collection: str, given: GivenOptions) -> None:
+        self.name = name
+        self.models = import_extra("qdrant_client.models", "qdrant")
+        self.collection = collection
+        self.given = given
+        self.tell: Tell | None = None
+        self._mark: Mark | None = None
+        self._has_begun = False
+
+    # What a subclass gives.
+
+    def connect(self) -> Any:
+        """Return the QdrantClient; made at the first call."""
+        raise NotImplementedError
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Return what a request returns; its errors become `SinkError`."""
+        raise NotImplementedError
+
+    def lock(self, shard: str | None) -> None:
+        """Become the only writer, or the only one of this shard of the source."""
+        raise NotImplementedError
+
+    def create(self, mark: Mark) -> None:
+        """Make the collection."""
+        raise NotImplementedError
+
+    def prepare(self, mark: Mark) -> None:
+        """Bring a collection that exists into the state for writing."""
+        raise NotImplementedError
+
+    def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
+        """Return what `upsert` takes."""
+        raise NotImplementedError
+
+    def upsert(self, points: list[Any]) -> None:
+        """Send points and wait until they are stored."""
+        raise NotImplementedError
+
+    def inspect(self) -> SinkState | None:
+        """Return what is there."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Make the rows ready for search."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Give up the lock and the connection; may be called twice."""
+        raise NotImplementedError
+
+    # What is the same for both.
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Become the only writer and have a collection for these rows."""
+        self.tell = tell
+        self.lock(target.shard)
+        mark = self.read_mark()
+        if mark is not None and not target.recreate:
+            # The number of rows and the state of the index do not matter here.
+            check_target(mark.to_state(0, ""), target, self.name)
+            self.given.check_stored(mark.options, self.name)
+        if mark is not None and target.recreate:
+            self.call(lambda: self.connect().delete_collection(self.collection))
+            mark = None
+        if mark is None:
+            mark = Mark.of(target, self.given.options)
+            self.create(mark)
+        self._mark = mark
+        self.prepare(mark)
+        self._has_begun = True
+
+    def close(self) -> None:
+        """Give up the lock and the connection."""
+        self._mark = None
+        self._has_begun = False
+        self.disconnect()
+
+    def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        """Return the digests of stored rows."""
+        self._require_stored()
+        found = {}
+        for page in _slices([str(row_id) for row_id in ids], _PAGE):
+            for record in self.call(lambda page=page: self._retrieve(page)):  # type: ignore[misc]
+                digest = read_digest(record.payload)
+                if digest is not None:
+                    found[UUID(str(record.id))] = digest
+        return found
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Upsert rows, each request all or none; a repeated request changes nothing."""
+        check_vectors(vectors, len(rows), self.require_begin().dim)
+        for start in range(0, len(rows), _BATCH):
+            part = slice(start, start + _BATCH)
+            points = self._convert(rows[part], vectors[part])
+            self.call(lambda points=points: self.upsert(points))  # type: ignore[misc]
+
+    def write_metadata(self, rows: Sequence[Row]) -> None:
+        """Replace metadata and digest."""
+        self.require_begin()
+        models = self.models
+        # Qdrant takes an unknown id for an error.
+        stored = self.digests([row.id for row in rows])
+        for part in _slices([row for row in rows if row.id in stored], _BATCH):
+            changes = [
+                models.SetPayloadOperation(
+                    set_payload=models.SetPayload(
+                        payload=metadata_payload(row), points=[str(row.id)]
+                    )
+                )
+                for row in part
+            ]
+            self.call(
+                lambda changes=changes: self.connect().batch_update_points(  # type: ignore[misc]
+                    self.collection, changes, wait=True
+                )
+            )
+
+    def scan(self) -> Iterator[RowKey]:
+        """Yield every row."""
+        self._require_stored()
+        offset = None
+        while True:
+            records, offset = self.call(lambda offset=offset: self._scroll(offset))  # type: ignore[misc]
+            for record in records:
+                key = read_key(record.id, record.payload)
+                if key is not None:
+                    yield key
+            if offset is None:
+                return
+
+    def delete(self, ids: Sequence[UUID]) -> None:
+        """Remove rows."""
+        self.require_begin()
+        for page in _slices([str(row_id) for row_id in ids], _PAGE):
+            selector = self.models.PointIdsList(points=page)
+            self.call(
+                lambda selector=selector: self.connect().delete(  # type: ignore[misc]
+                    self.collection, selector, wait=True
+                )
+            )
+
+    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
+        """Return the nearest rows."""
+        mark = self._require_stored()
+        found = self.call(
+            lambda: self.connect().query_points(
+                self.collection,
+                query=vector.tolist(),
+                limit=k,
+                query_filter=self.only_ours(),
+                search_params=self._search_params(mark),
+                with_payload=True,
+                with_vectors=False,
+            )
+        )
+        return [read_hit(hit.id, hit.score, hit.payload, mark.similarity) for hit in found.points]
+
+    def read_mark(self) -> Mark | None:
+        """Return the mark; None: there is no collection.
+
+        Raises:
+            SinkError: embedlib did not make the collection.
+        """
+        info = self.read_info()
+        return None if info is None else self.mark_of(info.config.metadata)
+
+    def read_info(self) -> Any:
+        """Return the client's `CollectionInfo`; None: there is no collection."""
+        if not self.call(lambda: self.connect().collection_exists(self.collection)):
+            return None
+        return self.call(lambda: self.connect().get_collection(self.collection))
+
+    def mark_of(self, metadata: Any) -> Mark:
+        """Read the mark in a collection's metadata.
+
+        Raises:
+            SinkError: there is none.
+        """
+        if not metadata or MARK_KEY not in metadata:
+            raise SinkError(
+                f"{self.name} was not made by embedlib, which therefore neither writes to it nor "
+                "drops it; choose another collection, or remove this one yourself"
+            )
+        return Mark.from_json(metadata[MARK_KEY], self.name)
+
+    def only_ours(self) -> Any:
+        """Return the filter that leaves out points that others added."""
+        field = self.models.PayloadField(key=SOURCE_ID_KEY)
+        return self.models.Filter(must_not=[self.models.IsEmptyCondition(is_empty=field)])
+
+    def require_begin(self) -> Mark:
+        """Return the mark of the load.
+
+        Raises:
+            SinkError: none has begun.
+        """
+        if self._mark is None or not self._has_begun:
+            raise SinkError(f"{self.name}: begin was not called")
+        return self._mark
+
+    def _require_stored(self) -> Mark:
+        """The mark of a collection that somebody has made."""
+        if self._mark is None:
+            self._mark = self.read_mark()
+        if self._mark is None:
+            raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
+        return self._mark
+
+    def _convert(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
+        try:
+            return self.to_points(rows, vectors)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise SinkError(
+                f"{self.name}: a row of {rows[0].source_id!r} to {rows[-1].source_id!r} has "
+                f"metadata that Qdrant cannot store: {one_line(error)}"
+            ) from error
+
+    def _retrieve(self, ids: list[str]) -> Any:
+        return self.connect().retrieve(
+            self.collection, ids, with_payload=[OWN_KEY], with_vectors=False
+        )
+
+    def _scroll(self, offset: Any) -> Any:
+        return self.connect().scroll(
+            self.collection,
+            limit=_PAGE,
+            offset=offset,
+            with_payload=[OWN_KEY],
+            with_vectors=False,
+        )
+
+    def _search_params(self, mark: Mark) -> Any:
+        if mark.options.quantization == "none":
+            return None
+        again = self.models.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
+        return self.models.SearchParams(quantization=again)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's message without its further lines."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+S = TypeVar("S")
+
+
+def _slices(items: Sequence[S], size: int) -> Iterator[Sequence[S]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,272 @@
+"""`edge:PATH`: Qdrant's own engine in this process, in a folder (see `edge_folder`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import SinkError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.lock import FileLock
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import (
+    Hit,
+    RowKey,
+    SinkState,
+    SinkUrl,
+    Target,
+    Tell,
+    Vectors,
+    check_target,
+    check_vectors,
+)
+from embedlib_qdrant.edge_config import edge_config, search_params
+from embedlib_qdrant.edge_folder import EdgeFolder, first_line, one_line_errors
+from embedlib_qdrant.options import GivenOptions, parse_options
+from embedlib_qdrant.points import (
+    OWN_KEY,
+    SOURCE_ID_KEY,
+    Mark,
+    metadata_payload,
+    read_digest,
+    read_hit,
+    read_key,
+    row_payload,
+)
+
+_PAGE = 1000
+"""Points read at once."""
+_LIST_ROWS = 64
+"""Rows turned into Python floats at once: few enough to stay in the processor's cache."""
+
+
+def open_sink(url: SinkUrl) -> EdgeSink:
+    """Make the sink of `edge:PATH`."""
+    given = parse_options(url.take("on_disk", "quantization", "m", "ef_construct"))
+    if not url.location or url.location.startswith("//"):
+        raise SinkError("edge: needs a folder, such as edge:vectors")
+    return EdgeSink(url.path, given)
+
+
+class EdgeSink:
+    """A folder with a shard of Qdrant Edge."""
+
+    def __init__(self, path: Path, given: GivenOptions) -> None:
+        self.name = f"edge:{path}"
+        self._edge = import_extra("qdrant_edge", "qdrant")
+        self._folder = EdgeFolder(path, self.name)
+        self._given = given
+        self._shard: Any = None
+        self._mark: Mark | None = None
+        self._lock: FileLock | None = None
+        self._tell: Tell | None = None
+
+    def inspect(self) -> SinkState | None:
+        """Return what is there."""
+        mark = self._folder.read_mark()
+        if mark is None:
+            return None
+        was_open = self._shard is not None
+        shard = self._open()
+        try:
+            with self._one_line("cannot be read"):
+                return mark.to_state(self._count(shard), _describe_index(shard.info()))
+        finally:
+            if not was_open:
+                self._close_shard()
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Take the folder's lock and open or make the shard."""
+        folder = self._folder
+        folder.read_mark()  # refuses a folder that is not ours before anything is put into it
+        folder.make()
+        self._close_shard()
+        self._lock = self._lock or FileLock(folder.lock_file, self.name)
+        self._tell = tell
+        folder.repair()
+        if target.recreate:
+            folder.drop()
+        self._mark = folder.read_mark()
+        if self._mark is None:
+            self._mark = Mark.of(target, self._given.options)
+            self._create(self._mark)
+        # The number of rows and the state of the index do not matter here.
+        check_target(self._mark.to_state(0, ""), target, self.name)
+        self._given.check_stored(self._mark.options, self.name)
+        self._open()
+        folder.clear_builders()
+
+    def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        """Return the digests of stored rows."""
+        found = {}
+        shard = self._open_stored()
+        with self._one_line("cannot be read"):
+            for start in range(0, len(ids), _PAGE):
+                # With the default for with_vector the call fails, whatever its signature says.
+                page = list(ids[start : start + _PAGE])
+                for record in shard.retrieve(page, [OWN_KEY], False):
+                    digest = read_digest(record.payload)
+                    if digest is not None:
+                        found[record.id] = digest
+        return found
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Upsert rows as one operation of the write-ahead log, and flush it."""
+        shard, edge = self._begun, self._edge
+        check_vectors(vectors, len(rows), self._stored_mark.dim)
+        if not rows:
+            return
+        with self._one_line("cannot be written"):
+            points = [
+                edge.Point(row.id, vector, row_payload(row))
+                for row, vector in zip(rows, _as_lists(vectors), strict=True)
+            ]
+            shard.update(edge.UpdateOperation.upsert_points(points))
+            # Without it a kill loses nothing, but every row since would be indexed again when the
+            # shard is next opened.
+            shard.flush()
+
+    def write_metadata(self, rows: Sequence[Row]) -> None:
+        """Replace metadata and digest."""
+        shard, edge = self._begun, self._edge
+        stored = self.digests([row.id for row in rows])
+        with self._one_line("cannot be written"):
+            # The engine takes an unknown id for an error.
+            for row in (row for row in rows if row.id in stored):
+                shard.update(edge.UpdateOperation.set_payload([row.id], metadata_payload(row)))
+            shard.flush()
+
+    def scan(self) -> Iterator[RowKey]:
+        """Yield every row."""
+        shard, offset = self._open_stored(), None
+        while True:
+            with self._one_line("cannot be read"):
+                request = self._edge.ScrollRequest(
+                    offset=offset, limit=_PAGE, with_payload=[OWN_KEY], with_vector=False
+                )
+                records, offset = shard.scroll(request)
+            for record in records:
+                key = read_key(record.id, record.payload)
+                if key is not None:
+                    yield key
+            if offset is None:
+                return
+
+    def delete(self, ids: Sequence[UUID]) -> None:
+        """Remove rows."""
+        shard = self._begun
+        with self._one_line("cannot be written"):
+            if ids:
+                shard.update(self._edge.UpdateOperation.delete_points(list(ids)))
+            shard.flush()
+
+    def finish(self) -> None:
+        """Build the index of what was written since the last time."""
+        shard = self._begun
+        if self._tell is not None:
+            self._tell(f"{self.name}: building the index; Ctrl-C waits for its end")
+        with self._one_line("cannot be optimized"):
+            shard.optimize()
+            shard.flush()
+
+    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
+        """Return the nearest rows."""
+        shard, edge = self._open_stored(), self._edge
+        mark = self._stored_mark
+        with self._one_line("cannot be searched"):
+            request = edge.QueryRequest(
+                limit=k,
+                query=edge.Query.Nearest(vector.tolist()),
+                filter=self._only_ours(),
+                params=search_params(mark),
+                with_payload=True,
+                with_vector=False,
+            )
+            found = shard.query(request)
+        return [read_hit(hit.id, hit.score, hit.payload, mark.similarity) for hit in found]
+
+    def close(self) -> None:
+        """Close the shard and give the lock up."""
+        self._close_shard()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def _begun(self) -> Any:
+        if self._shard is None or self._lock is None:
+            raise SinkError(f"{self.name}: begin was not called")
+        return self._shard
+
+    @property
+    def _stored_mark(self) -> Mark:
+        assert self._mark is not None
+        return self._mark
+
+    def _open_stored(self) -> Any:
+        """The shard, which somebody has filled."""
+        if self._shard is None:
+            self._mark = self._folder.read_mark()
+            if self._mark is None:
+                raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
+        return self._open()
+
+    def _create(self, mark: Mark) -> None:
+        edge = self._edge
+        with self._folder.new_shard(mark) as place:
+            shard = edge.EdgeShard.create(str(place), edge_config(mark))
+            # Before the rows: the graph gets its links for filters while it is built.
+            keyword = edge.PayloadSchemaType.Keyword
+            shard.update(edge.UpdateOperation.create_field_index(SOURCE_ID_KEY, keyword))
+            shard.flush()
+            shard.close()
+
+    def _open(self) -> Any:
+        if self._shard is None:
+            try:
+                self._shard = self._edge.EdgeShard.load(str(self._folder.shard))
+            except Exception as error:
+                # The engine locks its write-ahead log, for reading too.
+                if "WouldBlock" in str(error):
+                    raise SinkError(
+                        f"{self.name} is open in another process, and only one at a time can open "
+                        "it; wait for that one, or use a server (qdrant://)"
+                    ) from error
+                raise SinkError(
+                    f"{self.name} cannot be opened: {first_line(error)}; if nothing else helps, "
+                    "--recreate drops its rows and starts over"
+                ) from error
+        return self._shard
+
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+            self._shard = None
+
+    def _count(self, shard: Any) -> int:
+        request = self._edge.CountRequest(exact=True, filter=self._only_ours())
+        return int(shard.count(request))
+
+    def _only_ours(self) -> Any:
+        return self._edge.Filter(must_not=[self._edge.IsEmptyCondition(SOURCE_ID_KEY)])
+
+    def _one_line(self, what: str) -> AbstractContextManager[None]:
+        return one_line_errors(self.name, what)
+
+
+def _as_lists(vectors: Vectors) -> Iterator[list[float]]:
+    """Yield each vector as what the engine reads fastest."""
+    for start in range(0, len(vectors), _LIST_ROWS):
+        yield from vectors[start : start + _LIST_ROWS].tolist()
+
+
+def _describe_index(info: Any) -> str:
+    if not info.indexed_vectors_count:
+        return "none, exact scan"
+    return f"hnsw, {info.indexed_vectors_count} of {info.points_count} points"

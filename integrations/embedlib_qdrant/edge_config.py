@@ -1,0 +1,53 @@
+"""The configuration of a shard of Qdrant Edge, and of a search in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedlib.indexing.extras import import_extra
+from embedlib_qdrant.options import OVERSAMPLING
+from embedlib_qdrant.points import DISTANCES, Mark
+
+_FULL_SCAN_KILOBYTES = 10_000
+"""Source: `storage.hnsw_index.full_scan_threshold_kb` of Qdrant's config/config.yaml."""
+
+
+def edge_config(mark: Mark) -> Any:
+    """Return the `EdgeConfig` of a new shard."""
+    edge = import_extra("qdrant_edge", "qdrant")
+    options = mark.options
+    memory = edge.Memory.Cold if options.on_disk else None
+    return edge.EdgeConfig(
+        vectors=edge.EdgeVectorParams(
+            size=mark.dim,
+            distance=getattr(edge.Distance, DISTANCES[mark.similarity]),
+            memory=memory,
+        ),
+        hnsw_config=edge.HnswIndexConfig(
+            m=options.m,
+            ef_construct=options.ef_construct,
+            full_scan_threshold=_FULL_SCAN_KILOBYTES,
+            memory=memory,
+        ),
+        quantization_config=_quantization(edge, options.quantization),
+    )
+
+
+def search_params(mark: Mark) -> Any:
+    """Return the `SearchParams` for a shard with this mark; None: the engine's own."""
+    if mark.options.quantization == "none":
+        return None
+    edge = import_extra("qdrant_edge", "qdrant")
+    again = edge.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
+    return edge.SearchParams(quantization=again)
+
+
+def _quantization(edge: Any, name: str) -> Any:
+    # Pinned: the small copy is what a search reads, and it fits.
+    if name == "scalar":
+        return edge.ScalarQuantizationConfig(
+            type=edge.ScalarType.Int8, quantile=0.99, memory=edge.Memory.Pinned
+        )
+    if name == "binary":
+        return edge.BinaryQuantizationConfig(memory=edge.Memory.Pinned)
+    return None

@@ -1,0 +1,201 @@
+"""`qdrant+local:PATH`: a folder of qdrant-client's local mode, for tests and a few thousand rows.
+
+The client locks the folder itself, keeps the mark in its own collection metadata, writes row by
+row, and searches by comparing all vectors.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from embedlib.errors import SinkError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import SinkState, SinkUrl, Vectors
+from embedlib_qdrant.collection import MARK_KEY, CollectionSink, one_line
+from embedlib_qdrant.options import parse_options
+from embedlib_qdrant.points import DISTANCES, Mark, row_payload
+
+DEFAULT_COLLECTION = "embedlib"
+_META_FILE = "meta.json"
+_STORAGE_FILE = "storage.sqlite"
+_LOCK_FILE = ".lock"
+"""Source of the three: qdrant_client/local, qdrant_local.py and persistence.py."""
+
+T = TypeVar("T")
+
+
+def open_sink(url: SinkUrl) -> LocalSink:
+    """Make the sink of `qdrant+local:PATH`."""
+    options = url.take("collection")
+    collection = options.get("collection", DEFAULT_COLLECTION)
+    if not url.location or url.location.startswith("//"):
+        raise SinkError("qdrant+local: needs a folder, such as qdrant+local:vectors")
+    if not collection or "/" in collection:
+        raise SinkError(f"qdrant+local: collection = {collection!r}; it must be a name without /")
+    return LocalSink(url.path, collection)
+
+
+class LocalSink(CollectionSink):
+    """A collection in a folder of the client."""
+
+    def __init__(self, path: Path, collection: str) -> None:
+        suffix = "" if collection == DEFAULT_COLLECTION else f"?collection={quote(collection)}"
+        # The graph's options change nothing here and are therefore not taken.
+        super().__init__(f"qdrant+local:{path}{suffix}", collection, parse_options({}))
+        self._path = path
+        self._client: Any = None
+
+    def connect(self) -> Any:
+        """Open the folder, which reads all points into memory."""
+        if self._client is None:
+            self._client = self._open()
+        return self._client
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Run a request."""
+        try:
+            with self._warnings_told():
+                return action()
+        except SinkError:
+            raise
+        except Exception as error:
+            # The client raises ValueError, RuntimeError and what SQLite and the system raise.
+            raise SinkError(f"{self.name}: {one_line(error)}") from error
+
+    def lock(self, shard: str | None) -> None:
+        """Open the folder: the client takes a lock that ends with the process."""
+        self._read_meta()  # refuses a folder that is not the client's
+        self.call(self.connect)
+
+    def create(self, mark: Mark) -> None:
+        """Make the collection."""
+        models = self.models
+        vectors = models.VectorParams(
+            size=mark.dim, distance=models.Distance(DISTANCES[mark.similarity])
+        )
+        self.call(
+            lambda: self.connect().create_collection(
+                self.collection, vectors_config=vectors, metadata={MARK_KEY: mark.to_json()}
+            )
+        )
+
+    def prepare(self, mark: Mark) -> None:
+        """Do nothing: there are no indexes."""
+
+    def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
+        """Return the client's points."""
+        return [
+            self.models.PointStruct(id=str(row.id), vector=vector, payload=row_payload(row))
+            for row, vector in zip(rows, vectors.tolist(), strict=True)
+        ]
+
+    def upsert(self, points: list[Any]) -> None:
+        """Store points, one after the other."""
+        self.connect().upsert(self.collection, points)
+
+    def read_info(self) -> Any:
+        """Return the client's `CollectionInfo`; opening a folder that does not exist makes it."""
+        if self._client is None and self._read_meta() is None:
+            return None
+        return super().read_info()
+
+    def inspect(self) -> SinkState | None:
+        """Return what is there, from the files: the client would take its lock.
+
+        The number of rows includes points that others added.
+        """
+        config = (self._read_meta() or {}).get(self.collection)
+        if config is None:
+            return None
+        mark = self.mark_of(config.get("metadata"))
+        storage = self._path / "collection" / self.collection / _STORAGE_FILE
+        if not storage.exists():
+            return mark.to_state(0, "none, exact scan")
+        try:
+            address = f"file:{quote(str(storage.absolute()))}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True)) as database:
+                (num_rows,) = database.execute("SELECT count(*) FROM points").fetchone()
+        except sqlite3.Error as error:
+            raise SinkError(f"{self.name}: {storage}: {error}") from error
+        return mark.to_state(num_rows, "none, exact scan")
+
+    def finish(self) -> None:
+        """Do nothing: every row is stored."""
+        self.require_begin()
+
+    def disconnect(self) -> None:
+        """Close the folder, which gives the lock up."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _open(self) -> Any:
+        module = import_extra("qdrant_client", "qdrant")
+        meta = self._path / _META_FILE
+        if meta.exists() and meta.stat().st_size == 0:
+            # The client was killed while it made the folder.
+            meta.unlink()
+        if self._is_locked():
+            raise SinkError(
+                f"{self.name} is open in another process, and only one at a time can open it; "
+                "wait for that one, or use a server (qdrant://)"
+            )
+        # The calls come from one thread at a time, but not always the same.
+        return module.QdrantClient(path=str(self._path), force_disable_check_same_thread=True)
+
+    def _is_locked(self) -> bool:
+        # The client finds that out too, but only after it has read all points, and then leaves
+        # files open.
+        try:
+            with open(self._path / _LOCK_FILE, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def _read_meta(self) -> dict[str, Any] | None:
+        """The collections of the folder; None: there is no folder, or nothing in it.
+
+        Raises:
+            SinkError: it is another kind of folder.
+        """
+        try:
+            text = (self._path / _META_FILE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            if self._path.exists() and os.listdir(self._path):
+                raise SinkError(
+                    f"{self.name} is a folder that qdrant-client did not make; choose another one"
+                ) from None
+            return None
+        except OSError as error:
+            raise SinkError(f"{self.name} cannot be read: {error.strerror}") from error
+        if not text:
+            return None
+        try:
+            collections: dict[str, Any] = json.loads(text)["collections"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SinkError(f"{self.name}: {_META_FILE} cannot be read: {error!r}") from error
+        return collections
+
+    @contextmanager
+    def _warnings_told(self) -> Iterator[None]:
+        """Pass the client's warnings on, such as the one of too many rows."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+        for warning in caught:
+            line = " ".join(str(warning.message).split())
+            if self.tell is not None:
+                self.tell(f"{self.name}: {line}")

@@ -1,0 +1,107 @@
+"""Options of a URL that say how a collection is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import is_true
+
+Quantization = Literal["none", "scalar", "binary"]
+
+OVERSAMPLING = 3.0
+"""A search in quantized vectors takes so many times the rows it was asked for and compares their
+exact vectors.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """How a collection is made; fixed from then on.
+
+    Attributes:
+        m: edges of a node of the HNSW graph.
+        ef_construct: candidates looked at when a node is added to it.
+        on_disk: leave vectors and graph on disk and read what is needed.
+        quantization: search in a smaller copy of the vectors first.
+        shards: parts of a server's collection.
+
+    Source: defaults of m and ef_construct: `storage.hnsw_index` of Qdrant's config/config.yaml.
+    """
+
+    m: int = 16
+    ef_construct: int = 100
+    on_disk: bool = False
+    quantization: Quantization = "none"
+    shards: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenOptions:
+    """What a URL says, and what it leaves to the defaults.
+
+    Attributes:
+        names: the options in the URL.
+        options: their values, and the defaults of the others.
+    """
+
+    names: tuple[str, ...]
+    options: IndexOptions
+
+    def check_stored(self, stored: IndexOptions, name: str) -> None:
+        """Refuse to go on with a collection that was made otherwise.
+
+        Raises:
+            SinkError: an option in the URL differs.
+        """
+        for option in self.names:
+            is_, wanted = getattr(stored, option), getattr(self.options, option)
+            if is_ != wanted:
+                raise SinkError(
+                    f"{name} was made with {option}={_write(is_)}, not {_write(wanted)}; leave the "
+                    "option out, or --recreate to drop these rows and start over"
+                )
+
+
+def parse_options(options: Mapping[str, str]) -> GivenOptions:
+    """Read the options of a URL; their names are known.
+
+    Raises:
+        SinkError: a value is not allowed.
+    """
+    parsed: dict[str, Any] = {}
+    for option, value in options.items():
+        if option == "on_disk":
+            parsed[option] = is_true(value, option)
+        elif option == "quantization":
+            parsed[option] = _parse_quantization(value)
+        else:
+            parsed[option] = _parse_number(option, value)
+    return GivenOptions(names=tuple(parsed), options=IndexOptions(**parsed))
+
+
+_LOWEST = {"m": 2, "ef_construct": 4, "shards": 1}
+"""Source: ef_construct and shard_number: `minimum` of Qdrant's OpenAPI schema. m = 1 is no graph to
+search in, and m = 0 none at all.
+"""
+
+
+def _parse_number(option: str, value: str) -> int:
+    lowest = _LOWEST[option]
+    if not value.isdecimal() or int(value) < lowest:
+        raise SinkError(f"{option}={value}: it must be a whole number of at least {lowest}")
+    return int(value)
+
+
+def _parse_quantization(value: str) -> Quantization:
+    for known in get_args(Quantization):
+        if value == known:
+            found: Quantization = known
+            return found
+    raise SinkError(f"quantization={value}: it must be one of {', '.join(get_args(Quantization))}")
+
+
+def _write(value: object) -> str:
+    return str(value).lower()

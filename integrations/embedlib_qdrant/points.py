@@ -1,0 +1,150 @@
+"""What a point in Qdrant looks like, and the mark of a collection that embedlib made.
+
+A point has the row's id, one unnamed vector, and the payload
+
+    {"page_content": text, "metadata": {...}, "_embedlib": {"source_id", "chunk", "digest"}}
+
+Source: `CONTENT_KEY`, `METADATA_KEY` and `VECTOR_NAME` of langchain_qdrant.QdrantVectorStore, which
+therefore opens it as it is; keys it does not know, it leaves alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+from embedlib.config import Similarity
+from embedlib.errors import SinkError
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks import Hit, RowKey, SinkState, Target
+from embedlib_qdrant.options import IndexOptions
+
+CONTENT_KEY = "page_content"
+METADATA_KEY = "metadata"
+OWN_KEY = "_embedlib"
+SOURCE_ID_KEY = f"{OWN_KEY}.source_id"
+"""Indexed, and what tells a point of embedlib from one that others added."""
+
+DISTANCES: Mapping[Similarity, str] = {
+    "cosine": "Cosine",
+    "dot": "Dot",
+    "euclidean": "Euclid",
+    "manhattan": "Manhattan",
+}
+"""Qdrant's names."""
+
+FORMAT = 1
+"""Of the payload and the mark. A reader refuses a higher one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """What identifies a load; kept with the collection, or in a file beside the points.
+
+    Attributes:
+        dim: D of the vectors.
+        similarity: how they are compared.
+        fingerprint: of the embedder.
+        model: its name.
+        options: how the collection was to be made.
+    """
+
+    dim: int
+    similarity: Similarity
+    fingerprint: str
+    model: str
+    options: IndexOptions
+
+    @classmethod
+    def of(cls, target: Target, options: IndexOptions) -> Mark:
+        """Return the mark of a load that begins."""
+        return cls(
+            dim=target.dim,
+            similarity=target.similarity,
+            fingerprint=target.fingerprint,
+            model=target.model,
+            options=options,
+        )
+
+    @classmethod
+    def from_json(cls, data: Any, name: str) -> Mark:
+        """Read a mark.
+
+        Raises:
+            SinkError: it is of another format, or not a mark.
+        """
+        try:
+            if data["format"] != FORMAT:
+                raise SinkError(
+                    f"{name} has format {data['format']!r} and this embedlib reads {FORMAT}; use "
+                    "the version that wrote it, or choose another destination"
+                )
+            return cls(
+                dim=int(data["dim"]),
+                similarity=data["similarity"],
+                fingerprint=data["fingerprint"],
+                model=data["model"],
+                options=IndexOptions(**data["options"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SinkError(
+                f"{name}: what embedlib noted about it cannot be read ({error!r}); remove it "
+                "yourself, or choose another destination"
+            ) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mark as JSON values."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def to_state(self, num_rows: int, index: str) -> SinkState:
+        """Return the mark with what only the engine knows."""
+        return SinkState(
+            num_rows=num_rows,
+            dim=self.dim,
+            similarity=self.similarity,
+            fingerprint=self.fingerprint,
+            model=self.model,
+            index=index,
+        )
+
+
+def row_payload(row: Row) -> dict[str, Any]:
+    """Return all of a row's payload."""
+    return {CONTENT_KEY: row.text, **metadata_payload(row)}
+
+
+def metadata_payload(row: Row) -> dict[str, Any]:
+    """Return the part of a row's payload that changes with its metadata."""
+    own = {"source_id": row.source_id, "chunk": row.chunk, "digest": row.digest.hex()}
+    return {METADATA_KEY: row.metadata, OWN_KEY: own}
+
+
+def read_digest(payload: Mapping[str, Any] | None) -> bytes | None:
+    """Return the digest of a point; None: others added it."""
+    own = (payload or {}).get(OWN_KEY)
+    return bytes.fromhex(own["digest"]) if own else None
+
+
+def read_key(point_id: UUID | str | int, payload: Mapping[str, Any] | None) -> RowKey | None:
+    """Return which row a point is; None: others added it."""
+    own = (payload or {}).get(OWN_KEY)
+    if not own:
+        return None
+    return RowKey(id=UUID(str(point_id)), source_id=own["source_id"], chunk=own["chunk"])
+
+
+def read_hit(
+    point_id: UUID | str | int, score: float, payload: Mapping[str, Any], similarity: Similarity
+) -> Hit:
+    """Return a result of a search; Qdrant's score of these two similarities is a distance."""
+    own = payload[OWN_KEY]
+    return Hit(
+        score=-score if similarity in ("euclidean", "manhattan") else score,
+        id=UUID(str(point_id)),
+        source_id=own["source_id"],
+        chunk=own["chunk"],
+        text=payload[CONTENT_KEY],
+        metadata=payload.get(METADATA_KEY) or {},
+    )

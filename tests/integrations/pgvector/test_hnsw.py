@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from embedlib_pgvector.destination import IndexOptions
+from embedlib_pgvector.hnsw import (
+    BYTES_PER_NEIGHBOR,
+    RESERVED_BYTES,
+    IndexBuild,
+    find_index,
+    graph_bytes,
+    index_name,
+)
+
+
+def indexes(pg: Any, table: str) -> list[Any]:
+    return pg.fetch(
+        "SELECT indexrelid::regclass::text, indisvalid, indexrelid FROM pg_index"
+        f" WHERE indrelid = '{table}'::regclass AND NOT indisprimary ORDER BY 1"
+    )
+
+
+class Recorder:
+    """Keeps the statements that a connection gets."""
+
+    def __init__(self, sink: Any) -> None:
+        self.statements: list[str] = []
+        statements = self.statements
+
+        class Cursor(psycopg.Cursor[Any]):
+            def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+                statements.append(query if isinstance(query, str) else query.as_string(None))
+                return super().execute(query, *args, **options)
+
+        sink._session._connection.cursor_factory = Cursor
+
+    def __call__(self, start: str) -> list[str]:
+        return [line for line in self.statements if line.startswith(start)]
+
+
+def test_it_is_built_after_the_load_and_only_once(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table, index=IndexOptions(m=8, ef_construction=40))
+    sink.write(pg.rows(0, 50), pg.vectors(pg.rows(0, 50)))
+    assert indexes(pg, pg_table) == []
+    statements = Recorder(sink)
+    sink.finish()
+    (built,) = indexes(pg, pg_table)
+    assert built[:2] == (f"{pg_table}_embedding_hnsw", True)
+    (create,) = statements("CREATE INDEX")
+    assert "CONCURRENTLY" not in create
+    assert "m = 8, ef_construction = 40" in create
+    assert len(statements("ANALYZE")) == 1
+    sink.finish()
+    sink.close()
+    sink = pg.begun(pg_table)
+    statements = Recorder(sink)
+    sink.finish()
+    assert statements("CREATE INDEX") == statements("ANALYZE") == []
+    assert indexes(pg, pg_table) == [built]
+
+
+def test_a_live_table_is_not_locked(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table, index=None)
+    sink.write(pg.rows(0, 50), pg.vectors(pg.rows(0, 50)))
+    sink.finish()
+    sink.close()
+    assert indexes(pg, pg_table) == []
+    sink = pg.begun(pg_table)
+    statements = Recorder(sink)
+    sink.finish()
+    (create,) = statements("CREATE INDEX")
+    assert "CONCURRENTLY" in create
+    assert [index[1] for index in indexes(pg, pg_table)] == [True]
+    assert not [line for line in pg.lines if "does not exist" in line]
+
+
+def test_an_empty_table_is_filled_without_its_index(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    rows = pg.rows(0, 5)
+    sink.write(rows, pg.vectors(rows))
+    sink.finish()
+    sink.delete([row.id for row in rows])
+    sink.close()
+    assert len(indexes(pg, pg_table)) == 1
+    sink = pg.begun(pg_table)
+    assert indexes(pg, pg_table) == []
+    sink.finish()
+    assert len(indexes(pg, pg_table)) == 1
+
+
+def test_rows_into_an_indexed_table_are_told_to_be_slow(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.sink.SLOW_INSERT_ROWS", 20)
+    sink = pg.begun(pg_table)
+    for start in (0, 10, 20):
+        sink.write(pg.rows(start, start + 10), pg.vectors(pg.rows(start, start + 10)))
+    sink.finish()
+    assert not [line for line in pg.lines if "slower" in line]
+    sink.close()
+    sink = pg.begun(pg_table)
+    for start in (30, 40, 50):
+        assert len([line for line in pg.lines if "slower" in line]) == (start > 40)
+        sink.write(pg.rows(start, start + 10), pg.vectors(pg.rows(start, start + 10)))
+    assert len(indexes(pg, pg_table)) == 1
+
+
+def test_what_a_killed_build_left_is_repaired(pg: Any, pg_table: str) -> None:
+    """A concurrent build whose server process is ended while it waits for a transaction."""
+    sink = pg.begun(pg_table, index=None)
+    rows = pg.rows(0, 20)
+    sink.write(rows, pg.vectors(rows))
+    sink.close()
+    name = f"{pg_table}_embedding_hnsw"
+    with pg.connect() as holder, pg.connect() as builder:
+        holder.execute("BEGIN")
+        holder.execute(
+            sql.SQL(
+                "INSERT INTO {} SELECT gen_random_uuid(), 'x', embedding FROM {} LIMIT 1"
+            ).format(*[sql.Identifier(pg_table)] * 2)
+        )
+        statement = sql.SQL(
+            "CREATE INDEX CONCURRENTLY {} ON {} USING hnsw (embedding vector_cosine_ops)"
+        ).format(sql.Identifier(name), sql.Identifier(pg_table))
+        failures: list[BaseException] = []
+
+        def build() -> None:
+            try:
+                builder.execute(statement)
+            except psycopg.Error as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=build, name="killed build")
+        thread.start()
+        while not indexes(pg, pg_table):
+            pass
+        holder.execute("SELECT pg_terminate_backend(%s)", (builder.info.backend_pid,))
+        thread.join()
+        assert len(failures) == 1
+        holder.execute("ROLLBACK")
+    ((_, is_valid, broken),) = indexes(pg, pg_table)
+    assert not is_valid
+    reader = pg.sink(pg_table)
+    state = reader.inspect()
+    assert state is not None
+    assert state.index == "hnsw, not finished, exact scan"
+    sink = pg.begun(pg_table)
+    assert indexes(pg, pg_table) == []
+    sink.finish()
+    ((_, is_valid, oid),) = indexes(pg, pg_table)
+    assert is_valid
+    assert oid != broken
+    state = sink.inspect()
+    assert state is not None
+    assert state.index == "hnsw"
+
+
+def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 20), pg.vectors(pg.rows(0, 20)))
+    pg.fetch("CREATE INDEX my_index ON {} USING hnsw (embedding vector_l2_ops)", pg_table)
+    pg.fetch(
+        "CREATE INDEX my_other ON {} USING hnsw (embedding vector_cosine_ops) WITH (m = 5)",
+        pg_table,
+    )
+    sink.finish()
+    assert [index[0] for index in indexes(pg, pg_table)] == ["my_index", "my_other"]
+    sink.close()
+    sink = pg.begun(pg_table, index=IndexOptions(m=24))
+    sink.finish()
+    assert (
+        "the index 'my_other' stays as it is, with m=5; drop it to have it built with m=24"
+        in (pg.lines[-1])
+    )
+
+
+def test_progress_and_notices_are_told(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.hnsw._set", lambda *_: None)
+    sink = pg.begun(pg_table, pg.target(dim=64))
+    rows = pg.rows(0, 4000)
+    sink.write(rows, pg.vectors(rows, 64))
+    table = sink._begun
+    tellers = set()
+
+    def tell(line: str) -> None:
+        tellers.add(threading.current_thread())
+        pg.lines.append(line)
+
+    sink._session.tell = tell
+    sink._session.run(lambda c: c.execute("SET maintenance_work_mem = '1MB'"))
+    sink._session.run(lambda c: c.execute("SET max_parallel_maintenance_workers = 0"))
+    build = IndexBuild(sink._session, table, IndexOptions(), is_live=False, progress_seconds=0.001)
+    sink._session.run(build.run)
+    assert [line for line in pg.lines if line.startswith("index: ") and "of 4,000 rows" in line]
+    assert [line for line in pg.lines if "hnsw graph no longer fits into maintenance_work" in line]
+    assert tellers == {threading.main_thread()}
+    assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
+
+
+def test_an_interrupted_build_is_cancelled(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table, pg.target(dim=64))
+    rows = pg.rows(0, 4000)
+    sink.write(rows, pg.vectors(rows, 64))
+
+    def interrupt(line: str) -> None:
+        if line.startswith("index: "):
+            raise KeyboardInterrupt
+
+    sink._session.tell = interrupt
+    build = IndexBuild(
+        sink._session, sink._begun, IndexOptions(), is_live=False, progress_seconds=0.001
+    )
+    with pytest.raises(KeyboardInterrupt):
+        sink._session.run(build.run)
+    assert indexes(pg, pg_table) == []
+    assert not [t for t in threading.enumerate() if t.name.startswith("embedlib-pgvector")]
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.OutOfMemory])
+def test_without_shared_memory_one_process_builds(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """What a container with 64 MB of shared memory answers to a build by several."""
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    build_index = IndexBuild._build
+    tries = []
+
+    def build(self: IndexBuild, connection: Any, is_parallel: bool) -> None:
+        tries.append(is_parallel)
+        if is_parallel:
+            raise error("could not resize shared memory segment: No space left on device")
+        build_index(self, connection, is_parallel)
+
+    monkeypatch.setattr(IndexBuild, "_build", build)
+    sink.finish()
+    assert tries == [True, False]
+    assert [index[1] for index in indexes(pg, pg_table)] == [True]
+    workers = sink._session.run(
+        lambda c: c.execute("SHOW max_parallel_maintenance_workers").fetchone()
+    )
+    assert workers == ("0",)
+
+
+def test_the_estimate_is_what_the_server_needs(pg: Any, pg_table: str) -> None:
+    """With the estimate the graph just fits; with a tenth less and no reserve it does not."""
+    sink = pg.begun(pg_table, pg.target(dim=64))
+    rows = pg.rows(0, 6000)
+    sink.write(rows, pg.vectors(rows, 64))
+    needed = graph_bytes(6000, sink._begun, IndexOptions())
+
+    def build(num_bytes: float) -> bool:
+        with pg.connect() as connection:
+            said: list[str] = []
+            connection.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+            connection.execute("SET max_parallel_maintenance_workers = 0")
+            connection.execute(f"SET maintenance_work_mem = '{int(num_bytes) >> 10}kB'")
+            with connection.transaction(force_rollback=True):
+                connection.execute(
+                    f"CREATE INDEX ON {pg_table} USING hnsw (embedding vector_cosine_ops)"
+                    " WITH (ef_construction = 32)"
+                )
+            return not said
+
+    assert build(needed)
+    assert not build((needed - RESERVED_BYTES) * 0.9)
+
+
+def test_the_memory_is_never_lowered(pg: Any, pg_table: str) -> None:
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c maintenance_work_mem=99MB")
+    sink = pg.begun(pg_table, conninfo=dsn)
+    sink.finish()
+    show = "SHOW maintenance_work_mem"
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("99MB",)
+
+
+def test_more_memory_is_taken_for_more_rows(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 9), pg.vectors(pg.rows(0, 9)))
+    monkeypatch.setattr("embedlib_pgvector.hnsw.BYTES_PER_ROW", 20 << 20)
+    sink.finish()
+    show = "SHOW maintenance_work_mem"
+    row = 8 + 4 * 6 + 16 * BYTES_PER_NEIGHBOR + (20 << 20)
+    wanted = (9 * row + (4 << 20)) >> 10
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == (f"{wanted}kB",)
+
+
+def test_long_names_do_not_clash(pg: Any) -> None:
+    names = [f"{'x' * 55}_{number}" for number in range(2)]
+    sinks = [pg.begun(name) for name in names]
+    try:
+        found = set()
+        for sink in sinks:
+            sink.finish()
+            index = sink._session.run(lambda c, sink=sink: find_index(c, sink._begun))
+            assert index is not None
+            assert index.name == index_name(sink._begun)
+            found.add(index.name)
+        assert len(found) == 2
+    finally:
+        for sink, name in zip(sinks, names, strict=True):
+            sink.close()
+            pg.fetch("DROP TABLE {}", name)

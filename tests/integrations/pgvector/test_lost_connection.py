@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from embedlib.errors import SinkError
+from embedlib_pgvector.session import GIVE_UP_AFTER_SECONDS
+
+
+def numbers(pg: Any, table: str) -> list[int]:
+    return pg.fetch("SELECT (langchain_metadata->>'number')::int FROM {} ORDER BY 1", table)
+
+
+class CutOnce(psycopg.Cursor[Any]):
+    """Has the server end the connection once, before a statement that begins like this."""
+
+    server: Any = None
+    before = ""
+
+    def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+        self.cut(query)
+        return super().execute(query, *args, **options)
+
+    def copy(self, statement: Any, *args: Any, **options: Any) -> Any:
+        self.cut(statement)
+        return super().copy(statement, *args, **options)
+
+    def cut(self, query: Any) -> None:
+        text = query if isinstance(query, str) else query.as_string(self.connection)
+        if CutOnce.before and text.startswith(CutOnce.before):
+            CutOnce.before = ""
+            CutOnce.server.end_writers()
+
+
+@contextmanager
+def cutting(pg: Any, sink: Any, before: str) -> Any:
+    CutOnce.server, CutOnce.before = pg, before
+    sink._session._connection.cursor_factory = CutOnce
+    yield
+    assert CutOnce.before == "", "the statement never came"
+
+
+@pytest.mark.parametrize("before", ["COPY", "INSERT"])
+def test_a_batch_is_repeated_whole(pg: Any, pg_table: str, before: str) -> None:
+    sink = pg.begun(pg_table)
+    rows = pg.rows(0, 10)
+    sink.write(rows[:6], pg.vectors(rows[:6]))
+    with cutting(pg, sink, before):
+        sink.write(rows[4:], pg.vectors(rows[4:]))
+    assert numbers(pg, pg_table) == list(range(10))
+    assert pg.waits == [0.5]
+    assert "trying again in 0.5 s" in pg.lines[0]
+    assert pg.lines[1].endswith("connected again")
+
+
+def test_every_operation_comes_back(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.sink.SCAN_PAGES", 1)
+    sink = pg.begun(pg_table)
+    rows = pg.rows(0, 200)
+    ids = [row.id for row in rows]
+    operations: list[Callable[[], Any]] = [
+        lambda: sink.write(rows, pg.vectors(rows)),
+        lambda: sink.digests(ids),
+        lambda: sink.write_metadata(rows[:5]),
+        lambda: sink.search(pg.vectors(rows)[0], 3),
+        lambda: sink.delete(ids[150:]),
+        sink.finish,
+        sink.inspect,
+    ]
+    for number, operation in enumerate(operations, start=1):
+        pg.end_writers()
+        operation()
+        assert len(pg.waits) == number
+    keys = []
+    for key in sink.scan():  # some twenty pages, the connection is lost on each
+        keys.append(key.id)
+        if len(keys) % 20 == 0:
+            pg.end_writers()
+    assert sorted(keys) == sorted(ids[:150])
+    assert len(pg.waits) >= len(operations) + 3
+    assert numbers(pg, pg_table) == list(range(150))
+
+
+def test_a_cut_line_is_noticed(pg: Any, pg_table: str) -> None:
+    """No last word of the server, as when the network fails."""
+    sink = pg.begun(pg_table)
+    line = socket.socket(fileno=os.dup(sink._session._connection.fileno()))
+    line.shutdown(socket.SHUT_RDWR)
+    line.close()
+    sink.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+    assert numbers(pg, pg_table) == [0, 1, 2]
+    assert 0.5 in pg.waits
+
+
+def test_the_lock_is_taken_again(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    pg.end_writers()
+    sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    with pytest.raises(SinkError, match="another writer is at work"):
+        pg.begun(pg_table)
+
+
+def test_a_writer_that_lost_its_lock_to_another_stops(pg: Any, pg_table: str) -> None:
+    first = pg.begun(pg_table)
+    pg.end_writers()
+    second = pg.begun(pg_table)
+    second.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    with pytest.raises(SinkError, match="another writer is at work"):
+        first.write(pg.rows(5, 6), pg.vectors(pg.rows(5, 6)))
+    assert numbers(pg, pg_table) == [0]
+
+
+def test_its_own_lost_connection_does_not_keep_the_lock(pg: Any, pg_table: str) -> None:
+    """The network is gone, and the server believes that the old connection lives."""
+    sink = pg.begun(pg_table)
+    old = sink._session._connection
+    sink._session._connection = None
+    sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    assert pg.waits == [0.1]
+    with pytest.raises(psycopg.OperationalError):
+        old.execute("SELECT 1")
+    old.close()
+
+
+def test_it_gives_up_in_the_end(pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = pg.begun(pg_table)
+    pg.end_writers()
+    dsn = "host=127.0.0.1 port=1"
+    monkeypatch.setattr(sink._session, "_locate", lambda: dsn)
+    with pytest.raises(SinkError, match=r"gave up after \d+ s, run the load again to go on"):
+        sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    assert pg.waits[:4] == [0.5, 1, 2, 4]
+    assert GIVE_UP_AFTER_SECONDS <= sum(pg.waits) < GIVE_UP_AFTER_SECONDS + 60
+    assert len(pg.lines) == len(pg.waits)
+
+
+def test_what_waiting_does_not_cure_is_not_waited_for(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    pg.fetch("ALTER TABLE {} DROP COLUMN source_id", pg_table)
+    with pytest.raises(SinkError, match=r'column "source_id" .* does not exist; the table was alt'):
+        sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    pg.fetch("DROP TABLE {}", pg_table)
+    with pytest.raises(SinkError, match="does not exist; the table was dropped meanwhile"):
+        sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
+    assert pg.waits == []
+
+
+@pytest.fixture
+def own_server(pg: Any, pg_folder: Any) -> Any:
+    """A server that may be stopped and changed."""
+    folder = pg_folder / "pg"
+    folder.mkdir()
+    pg.dsn = pg.start_server(folder)
+    pg.folder = folder
+    return pg
+
+
+def test_a_restarted_server_is_found_again(own_server: Any) -> None:
+    pg = own_server
+    sink = pg.begun("docs")
+    rows = pg.rows(0, 9)
+    sink.write(rows[:5], pg.vectors(rows[:5]))
+    pg.stop_server(pg.folder)
+
+    def start_the_third_time() -> None:
+        if len(pg.waits) == 3:
+            pg.start_server(pg.folder)
+
+    pg.on_wait = start_the_third_time
+    sink.write(rows[3:], pg.vectors(rows[3:]))
+    assert pg.waits == [0.5, 1, 2]
+    assert numbers(pg, "docs") == list(range(9))
+
+
+def test_a_wrong_password_is_not_told(own_server: Any) -> None:
+    pg = own_server
+    pg.fetch("CREATE ROLE clerk LOGIN PASSWORD 'right'")
+    access = pg.folder / "pg_hba.conf"
+    access.write_text("local all clerk scram-sha-256\n" + access.read_text())
+    pg.fetch("SELECT pg_reload_conf()")
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, user="clerk", password="hush-hush")
+    # Named after the password, so that it would show if the server's words were told as they are.
+    sink = pg.sink("docs", conninfo=dsn, password="hush-hush")
+    with pytest.raises(SinkError, match="password authentication failed") as caught:
+        sink.inspect()
+    assert "hush" not in str(caught.value)
+    assert pg.waits == []
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, user="clerk", dbname="hush-hush", password="right")
+    with pytest.raises(SinkError, match=r'database "\*\*\*" does not exist'):
+        pg.sink("docs", conninfo=dsn, password="hush-hush").inspect()

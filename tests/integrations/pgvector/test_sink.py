@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from embedlib.config import Similarity
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks import SinkState, open_sink
+from embedlib.testing import check_sink
+
+
+def stored(pg: Any, table: str) -> list[tuple[Any, ...]]:
+    """Number and digest of every row that has one."""
+    return pg.fetch(
+        "SELECT (langchain_metadata->>'number')::int, embedlib_digest FROM {} ORDER BY 1", table
+    )
+
+
+def expected(pg: Any, start: int, stop: int) -> list[tuple[Any, ...]]:
+    return [(row.metadata["number"], row.digest) for row in pg.rows(start, stop)]
+
+
+def test_it_keeps_what_every_sink_promises(pg: Any, pg_table: str) -> None:
+    check_sink(lambda: pg.sink(pg_table))
+
+
+def test_odd_names_are_quoted(pg: Any) -> None:
+    schema, name = 'sch"ema', 'we"ird täble; drop %s {} --'
+    pg.fetch("DROP SCHEMA IF EXISTS {} CASCADE", schema)
+    try:
+        sink = pg.sink(f"{schema}.{name}")
+        with pytest.raises(SinkError, match="create the schema first"):
+            sink.begin(pg.target(), pg.lines.append)
+        pg.fetch("CREATE SCHEMA {}", schema)
+        check_sink(lambda: pg.sink(f"{schema}.{name}"))
+    finally:
+        pg.fetch("DROP SCHEMA IF EXISTS {} CASCADE", schema)
+
+
+@pytest.mark.parametrize("is_halfvec", [False, True])
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_scores(pg: Any, pg_table: str, similarity: Similarity, is_halfvec: bool) -> None:
+    rows = pg.rows(0, 60)
+    vectors = pg.vectors(rows)
+    sink = pg.begun(pg_table, pg.target(similarity=similarity), is_halfvec=is_halfvec)
+    sink.write(rows, vectors)
+    sink.finish()
+    query = np.array([1, -2, 0.5, 3, 0.25, 1], np.float32)
+    scores = {
+        "cosine": vectors @ query / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query),
+        "dot": vectors @ query,
+        "euclidean": -np.linalg.norm(vectors - query, axis=1),
+        "manhattan": -np.abs(vectors - query).sum(axis=1),
+    }[similarity]
+    order = np.argsort(-scores)[:50]
+    hits = sink.search(query, 50)
+    assert [hit.score for hit in hits] == pytest.approx(scores[order], abs=1e-2, rel=1e-3)
+    assert hits[0].text == rows[order[0]].text
+    plan = pg.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = '" + pg_table + "'")
+    ops = {"cosine": "cosine", "dot": "ip", "euclidean": "l2", "manhattan": "l1"}[similarity]
+    assert any(f"{'halfvec' if is_halfvec else 'vector'}_{ops}_ops" in line for line in plan)
+
+
+def test_a_search_finds_enough_after_many_deletions(pg: Any, pg_table: str) -> None:
+    rows = pg.rows(0, 600)
+    # So few rows would be searched without the index.
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c enable_sort=off -c enable_seqscan=off")
+    sink = pg.begun(pg_table, conninfo=dsn)
+    sink.write(rows, pg.vectors(rows))
+    sink.finish()
+    query = pg.vectors(rows[:1])[0]
+    near = [hit.id for hit in sink.search(query, 300)]
+    assert len(near) == 300
+    sink.delete(near)
+    assert len(sink.search(query, 250)) == 250
+
+
+def test_a_search_of_nothing_says_so(pg: Any, pg_table: str) -> None:
+    with pytest.raises(SinkError, match="there is no such table; load it with embedlib index"):
+        pg.sink(pg_table).search(np.ones(6, np.float32), 3)
+    pg.begun(pg_table)
+    with pytest.raises(SinkError, match=r"holds vectors of 6 dimensions, the query has shape \(5,"):
+        pg.sink(pg_table).search(np.ones(5, np.float32), 3)
+
+
+def test_calls_before_begin_are_refused(pg: Any, pg_table: str) -> None:
+    with pytest.raises(SinkError, match=r"begin\(\) comes first"):
+        pg.sink(pg_table).finish()
+    assert pg.sink(pg_table).digests([pg.row(0).id]) == {}
+
+
+def test_a_batch_is_written_whole_or_not_at_all(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    rows = pg.rows(0, 3)
+    bad = [*rows[:2], pg.row(2, "a\0b")]
+    with pytest.raises(SinkError, match=r'invalid byte sequence for encoding "UTF8"') as caught:
+        sink.write(bad, pg.vectors(bad))
+    assert "\n" not in str(caught.value)
+    bad = [*rows[:2], pg.row(2, zero="\0")]
+    with pytest.raises(SinkError, match=r"\\u0000 cannot be converted to text"):
+        sink.write(bad, pg.vectors(bad))
+    vectors = pg.vectors(rows)
+    vectors[1, 1] = np.inf
+    with pytest.raises(SinkError, match="vector 1 of the batch holds NaN or infinity"):
+        sink.write(rows, vectors)
+    assert stored(pg, pg_table) == []
+    assert pg.waits == []  # waiting cures none of these
+    sink.write(rows, pg.vectors(rows))
+    with pytest.raises(SinkError, match=r"\\u0000 cannot be converted to text"):
+        sink.write_metadata(bad)
+    assert stored(pg, pg_table) == expected(pg, 0, 3)
+
+
+def test_deletes_and_digests_of_many_ids_go_in_slices(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_pgvector.sink.IDS_PER_STATEMENT", 7)
+    monkeypatch.setattr("embedlib_pgvector.sink.SCAN_PAGES", 2)
+    rows = pg.rows(0, 500)
+    sink = pg.begun(pg_table)
+    sink.write(rows, pg.vectors(rows))
+    assert len(sink.digests([row.id for row in rows])) == 500
+    assert {key.id for key in sink.scan()} == {row.id for row in rows}
+    sink.delete([row.id for row in rows[:450]])
+    assert stored(pg, pg_table) == expected(pg, 450, 500)
+
+
+FOREIGN = {
+    "a table": "CREATE TABLE {} (id int)",
+    "one of LangChain": (
+        "CREATE TABLE {} (langchain_id uuid PRIMARY KEY, content text NOT NULL,"
+        " embedding vector(6) NOT NULL, langchain_metadata json)"
+    ),
+    "one like ours": "CREATE TABLE {} (embedlib_digest bytea, embedding vector(6))",
+    "a view": "CREATE VIEW {} AS SELECT 1 AS embedding",
+    "a comment of others": (
+        "CREATE TABLE {0} (embedlib_digest bytea); COMMENT ON COLUMN {0}.embedlib_digest IS '[3]'"
+    ),
+}
+
+
+@pytest.mark.parametrize("statement", FOREIGN.values(), ids=FOREIGN)
+def test_what_embedlib_did_not_make_is_left_alone(pg: Any, pg_table: str, statement: str) -> None:
+    pg.fetch("CREATE EXTENSION IF NOT EXISTS vector")
+    pg.fetch(statement, pg_table)
+    for act in (
+        lambda: pg.begun(pg_table),
+        lambda: pg.begun(pg_table, pg.target(recreate=True)),
+        lambda: pg.sink(pg_table).inspect(),
+    ):
+        with pytest.raises(SinkError, match="that embedlib did not make; it is left as it is"):
+            act()
+    assert pg.fetch("SELECT count(*) FROM {}", pg_table) == [1 if "VIEW" in statement else 0]
+    if "VIEW" in statement:
+        pg.fetch("DROP VIEW {}", pg_table)
+
+
+def test_a_table_of_a_later_version_is_left_alone(pg: Any, pg_table: str) -> None:
+    pg.begun(pg_table).close()
+    pg.fetch(
+        "COMMENT ON COLUMN {}.embedlib_digest IS "
+        '\'{{"embedlib_format": 2, "similarity": "cosine", "model": "", "fingerprint": ""}}\'',
+        pg_table,
+    )
+    with pytest.raises(SinkError, match=r"another version of embedlib \(format 2, this one"):
+        pg.begun(pg_table, pg.target(recreate=True))
+
+
+def test_a_table_of_another_model_is_refused(pg: Any, pg_table: str) -> None:
+    sink = pg.begun(pg_table)
+    sink.write(pg.rows(0, 2), pg.vectors(pg.rows(0, 2)))
+    sink.close()
+    with pytest.raises(SinkError, match="was made by 'fake/model' with fingerprint f1"):
+        pg.begun(pg_table, pg.target(fingerprint="f2"))
+    assert stored(pg, pg_table) == expected(pg, 0, 2)
+    # The lock went with the failure.
+    pg.begun(pg_table, pg.target(fingerprint="f2", recreate=True))
+    assert stored(pg, pg_table) == []
+    assert pg.lines == []
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(pg: Any, pg_table: str) -> None:
+    first = pg.begun(pg_table)
+    first.write(pg.rows(0, 4), pg.vectors(pg.rows(0, 4)))
+    with pytest.raises(SinkError, match=r"another writer is at work \(embedlib, server process \d"):
+        pg.begun(pg_table, pg.target(recreate=True))
+    assert sum(pg.waits) < 5
+    reader = pg.sink(pg_table)
+    assert reader.inspect() == SinkState(
+        num_rows=4,
+        dim=6,
+        similarity="cosine",
+        fingerprint="f1",
+        model="fake/model",
+        index="none, exact scan",
+    )
+    assert len(reader.search(np.ones(6, np.float32), 3)) == 3
+    pg.begun(f"{pg_table}_other").close()  # another table is another lock
+    pg.fetch("DROP TABLE {}", f"{pg_table}_other")
+    first.close()
+    pg.begun(pg_table)
+
+
+def test_shards_are_written_side_by_side_and_the_last_one_builds_the_index(
+    pg: Any, pg_table: str
+) -> None:
+    first = pg.begun(pg_table, replace(pg.target(), shard="1/2"))
+    second = pg.begun(pg_table, replace(pg.target(), shard="2/2"))
+    for target in (replace(pg.target(), shard="2/2"), pg.target()):
+        with pytest.raises(SinkError, match="another writer is at work"):
+            pg.begun(pg_table, target)
+    first.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+    first.finish()
+    assert any("other shards are still being written" in line for line in pg.lines)
+    assert pg.sink(pg_table).inspect().index == "none, exact scan"
+    second.write(pg.rows(3, 6), pg.vectors(pg.rows(3, 6)))
+    first.close()
+    with pytest.raises(SinkError, match="another writer is at work"):
+        pg.begun(pg_table)  # all of it, while a shard is being written
+    second.finish()
+    second.close()
+    assert stored(pg, pg_table) == expected(pg, 0, 6)
+    assert "hnsw" in pg.sink(pg_table).inspect().index
+
+
+def test_a_writer_that_just_ended_is_waited_for(pg: Any, pg_table: str) -> None:
+    first = pg.begun(pg_table)
+    pg.on_wait = first.close
+    pg.begun(pg_table)
+    assert pg.waits == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("dim", "options", "type_name"),
+    [
+        (2000, {}, "vector"),
+        (2001, {}, "halfvec"),
+        (4000, {}, "halfvec"),
+        (2001, {"index": None}, "vector"),
+        (4001, {"index": None}, "vector"),
+        (4001, {"index": None, "is_halfvec": True}, "halfvec"),
+    ],
+)
+def test_long_vectors_are_stored(
+    pg: Any, pg_table: str, dim: int, options: dict[str, Any], type_name: str
+) -> None:
+    rows = pg.rows(0, 5)
+    sink = pg.begun(pg_table, pg.target(dim=dim), **options)
+    sink.write(rows, pg.vectors(rows, dim))
+    sink.finish()
+    hit = sink.search(pg.vectors(rows, dim)[3], 1)[0]
+    assert (hit.source_id, hit.chunk) == ("document 1", 0)
+    assert pg.fetch("SELECT pg_typeof(embedding)::text FROM {} LIMIT 1", pg_table) == [type_name]
+    was_told = any("they are stored as halfvec" in line for line in pg.lines)
+    assert was_told == (type_name == "halfvec" and not options)
+    state = sink.inspect()
+    assert state is not None
+    assert state.index == ("none, exact scan" if "index" in options else "hnsw")
+
+
+@pytest.mark.parametrize(
+    ("dim", "options", "message"),
+    [
+        (4001, {}, "makes 4001 dimensions, .* up to 2000, with halfvec up to 4000; truncate"),
+        (2001, {"is_halfvec": False}, "up to 4000; leave out halfvec=false, or truncate"),
+        (16001, {"index": None}, "stores up to 16000 dimensions, the model makes 16001"),
+    ],
+)
+def test_too_long_vectors_are_refused_before_anything_is_made(
+    pg: Any, pg_table: str, dim: int, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SinkError, match=message):
+        pg.begun(pg_table, pg.target(dim=dim), **options)
+    assert pg.sink(pg_table).inspect() is None
+
+
+def test_a_table_without_index_that_cannot_have_one_is_refused(pg: Any, pg_table: str) -> None:
+    pg.begun(pg_table, pg.target(dim=2001), index=None).close()
+    with pytest.raises(SinkError, match="add index=none"):
+        pg.begun(pg_table, pg.target(dim=2001))
+    with pytest.raises(SinkError, match="stores vector; leave out halfvec=true"):
+        pg.begun(pg_table, pg.target(dim=2001), index=None, is_halfvec=True)
+
+
+def test_settings_that_would_lose_rows_are_put_right(pg: Any, pg_table: str) -> None:
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c synchronous_commit=off")
+    sink = pg.begun(pg_table, conninfo=dsn)
+    show = "SHOW synchronous_commit"
+    assert sink._session.run(lambda c: c.execute(show).fetchone()) == ("on",)
+
+
+def test_a_read_only_server_is_one_line(pg: Any, pg_table: str) -> None:
+    pg.begun(pg_table).close()
+    dsn = psycopg.conninfo.make_conninfo(pg.dsn, options="-c default_transaction_read_only=on")
+    with pytest.raises(SinkError, match="read-only transaction; the server or this user is read-"):
+        pg.begun(pg_table, conninfo=dsn)
+    with pytest.raises(SinkError, match="read-only transaction; the server or this user is read-"):
+        pg.begun(f"{pg_table}_new", conninfo=dsn)
+    state = pg.sink(pg_table, conninfo=dsn).inspect()
+    assert state is not None
+    assert state.num_rows == 0
+    assert pg.waits == []
+
+
+def test_a_full_disk_is_one_line_and_no_rows(pg: Any, pg_table: str) -> None:
+    """The server's own error, raised by a trigger at the last row."""
+    sink = pg.begun(pg_table)
+    pg.fetch(
+        "CREATE OR REPLACE FUNCTION embedlib_test_fill() RETURNS trigger LANGUAGE plpgsql"
+        " AS $$ BEGIN"
+        " RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;"
+        " CREATE TRIGGER full_disk BEFORE INSERT ON {} FOR EACH ROW"
+        " WHEN (NEW.chunk = 2) EXECUTE FUNCTION embedlib_test_fill()",
+        pg_table,
+    )
+    with pytest.raises(SinkError, match="could not extend file; the server's disk is full; make"):
+        sink.write(pg.rows(0, 3), pg.vectors(pg.rows(0, 3)))
+    pg.fetch("DROP FUNCTION embedlib_test_fill CASCADE")
+    assert pg.waits == []
+    assert stored(pg, pg_table) == []
+
+
+@pytest.fixture
+def make_database(pg: Any) -> Any:
+    """Makes databases for a test, and users without rights."""
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        made.append(name)
+        pg.fetch("DROP DATABASE IF EXISTS {}", name)
+        pg.fetch("CREATE DATABASE {}", name)
+        return psycopg.conninfo.make_conninfo(pg.dsn, dbname=name)
+
+    yield make
+    for sink in pg.sinks:
+        sink.close()
+    for name in made:
+        pg.fetch("DROP DATABASE {} WITH (FORCE)", name)
+
+
+def test_the_extension_is_made(pg: Any, make_database: Callable[[str], str]) -> None:
+    dsn = make_database("embedlib_test_fresh")
+    check_sink(lambda: pg.sink("docs", conninfo=dsn))
+
+
+def test_the_extension_may_be_in_another_schema(
+    pg: Any, make_database: Callable[[str], str]
+) -> None:
+    dsn = make_database("embedlib_test_schema")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute('CREATE SCHEMA "ext ensions"')
+        connection.execute('CREATE EXTENSION vector SCHEMA "ext ensions"')
+    check_sink(lambda: pg.sink("docs", conninfo=dsn))
+
+
+def test_a_missing_permission_names_its_cure(pg: Any, make_database: Callable[[str], str]) -> None:
+    dsn = make_database("embedlib_test_rights")
+    pg.fetch("DROP ROLE IF EXISTS embedlib_test_nobody")
+    pg.fetch("CREATE ROLE embedlib_test_nobody LOGIN")
+    try:
+        theirs = psycopg.conninfo.make_conninfo(dsn, user="embedlib_test_nobody", password="hush")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # pgvector says of itself that everybody may create it; a stock one does not.
+            connection.execute("REVOKE CREATE ON DATABASE embedlib_test_rights FROM PUBLIC")
+            with pytest.raises(SinkError, match="run CREATE EXTENSION vector in the database 'emb"):
+                pg.begun("docs", conninfo=theirs)
+            connection.execute("CREATE EXTENSION vector")
+        with pytest.raises(SinkError, match="permission denied for schema public; ask the owner"):
+            pg.begun("docs", conninfo=theirs)
+        assert pg.waits == []
+    finally:
+        pg.fetch("DROP DATABASE embedlib_test_rights WITH (FORCE)")
+        pg.fetch("CREATE DATABASE embedlib_test_rights")
+        pg.fetch("DROP ROLE embedlib_test_nobody")
+
+
+def test_a_server_that_is_not_there_fails_at_once(pg: Any) -> None:
+    sink = open_sink("postgresql://someone:hush@127.0.0.1:1/db")
+    with pytest.raises(
+        SinkError, match=r"^postgresql://someone@127.0.0.1:1/db\?table=embedlib: "
+    ) as caught:
+        sink.inspect()
+    assert "refused" in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.config import Similarity
+from embedlib.errors import SinkError
+from embedlib.indexing.checks import DIM, TARGET, make_rows, make_vectors
+from embedlib.indexing.rows import row_id
+from embedlib.indexing.sinks import open_sink
+from embedlib.testing import check_sink
+from embedlib_qdrant import edge as edge_module
+from embedlib_qdrant import edge_folder
+
+qdrant_edge = pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
+
+
+def ignore(_line: str) -> None:
+    pass
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that opens the same folder every time."""
+    return lambda options="": open_sink(f"edge:{tmp_path / 'db'}{options}")
+
+
+def begin(make: Callable[..., Any], options: str = "", **changes: Any) -> Any:
+    sink = make(options)
+    sink.begin(replace(TARGET, **changes), ignore)
+    return sink
+
+
+def load(make: Callable[..., Any], num_rows: int = 10, **changes: Any) -> None:
+    sink = begin(make, **changes)
+    rows = make_rows(num_rows)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    sink.close()
+
+
+@pytest.mark.parametrize("options", ["", "?quantization=scalar&on_disk=true&m=8&ef_construct=20"])
+def test_it_keeps_what_every_sink_promises(make: Callable[..., Any], options: str) -> None:
+    check_sink(lambda: make(options))
+
+
+# A load of 4 batches that says what it has done. 2,048 rows of 384 floats are 3 MB, and the engine
+# builds a graph from 10 MB on.
+LOADER = """
+import sys
+import numpy as np
+from embedlib.indexing.rows import Row, row_digest, row_id
+from embedlib.indexing.sinks import Target, open_sink
+
+def row(number):
+    digest = row_digest(f"text {number}", {}, "f")
+    return Row(id=row_id(f"{number}", 0), source_id=f"{number}", chunk=0, text=f"text {number}",
+               metadata={}, digest=digest)
+
+sink = open_sink(f"edge:{sys.argv[1]}?m=4&ef_construct=8")
+sink.begin(Target(dim=384, similarity="cosine", fingerprint="f", model="m"), lambda line: None)
+random = np.random.default_rng(0)
+for first in range(0, 8192, 2048):
+    rows = [row(number) for number in range(first, first + 2048)]
+    vectors = random.standard_normal((2048, 384), dtype=np.float32)
+    stored = sink.digests([row.id for row in rows])
+    missing = [i for i, row in enumerate(rows) if stored.get(row.id) != row.digest]
+    if missing:
+        sink.write([rows[i] for i in missing], vectors[missing])
+    print("written", len(missing), flush=True)
+print("finish", flush=True)
+sink.finish()
+print("finished", flush=True)
+assert len(list(sink.scan())) == len({key.id for key in sink.scan()}) == 8192
+assert len(sink.search(vectors[7], 5)) == 5
+sink.close()
+print(sink.inspect(), flush=True)
+"""
+
+
+def test_nothing_written_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
+    def run(*, kill_after: str | None, num_lines: int = 1) -> list[str]:
+        """Run the loader; kill it when it has printed that many lines that begin so."""
+        lines = []
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOADER, str(tmp_path / "db")], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        with process, process.stdout:
+            for line in process.stdout:
+                lines.append(line.strip())
+                if kill_after and sum(line.startswith(kill_after) for line in lines) == num_lines:
+                    process.kill()
+                    break
+        assert kill_after or process.returncode == 0
+        return lines
+
+    assert run(kill_after="written", num_lines=2) == ["written 2048"] * 2
+    # What write returned from is there; the third batch was written in part, or fully, or not.
+    assert run(kill_after="written", num_lines=3)[:2] == ["written 0"] * 2
+    assert run(kill_after="finish")[:3] == ["written 0"] * 3  # in the index build
+    lines = run(kill_after=None)
+    assert lines[:6] == [*["written 0"] * 4, "finish", "finished"]
+    assert "index='hnsw, 8192 of 8192 points'" in lines[6]
+    shard = qdrant_edge.EdgeShard.load(str(tmp_path / "db" / "shard"))
+    vectors = np.random.default_rng(0).standard_normal((8192, 384), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for record in shard.retrieve([row_id(f"{n}", 0) for n in range(0, 8192, 100)], True, True):
+        number = int(record.payload["_embedlib"]["source_id"])
+        assert np.allclose(record.vector, vectors[number], atol=1e-6)
+    shard.close()
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("function", ["_write_file", "edge_config", "_sync_folder"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_kill_while_the_shard_is_made_is_repaired(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, function: str, is_new: bool
+) -> None:
+    if not is_new:
+        load(make, fingerprint="old")
+    module = edge_module if function == "edge_config" else edge_folder
+    real = getattr(module, function)
+
+    def stop(*arguments: Any) -> Any:
+        if function != "edge_config":
+            real(*arguments)
+        raise Killed
+
+    sink = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, stop)
+        with pytest.raises(Killed):
+            sink.begin(replace(TARGET, recreate=True), ignore)
+    sink.close()
+    load(make)
+    assert make().inspect().num_rows == 10
+
+
+def test_a_kill_while_a_shard_is_dropped_is_repaired(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    load(make)
+
+    def stop(path: Path) -> None:
+        raise Killed
+
+    sink = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(edge_folder.shutil, "rmtree", stop)
+        with pytest.raises(Killed):
+            sink.begin(replace(TARGET, recreate=True), ignore)
+    sink.close()
+    assert make().inspect() is None
+    load(make, num_rows=4, fingerprint="new")
+    assert make().inspect().num_rows == 4
+    assert sorted(os.listdir(tmp_path / "db")) == ["embedlib.json", "embedlib.lock", "shard"]
+
+
+@pytest.mark.parametrize("recreate", [True, False])
+@pytest.mark.parametrize("content", ["notes.txt", "shard/segments"])
+def test_a_folder_of_others_is_left_alone(
+    make: Callable[..., Any], tmp_path: Path, recreate: bool, content: str
+) -> None:
+    (tmp_path / "db" / content).mkdir(parents=True)
+    sink = make()
+    with pytest.raises(SinkError, match="was not made by embedlib"):
+        sink.begin(replace(TARGET, recreate=recreate), ignore)
+    sink.close()
+    with pytest.raises(SinkError, match="was not made by embedlib"):
+        make().inspect()
+    assert os.listdir(tmp_path / "db") == [content.partition("/")[0]]
+
+
+def test_a_file_and_a_broken_mark_are_refused_in_one_line(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "db").write_text("x")
+    with pytest.raises(SinkError, match="cannot be read: Not a directory"):
+        make().inspect()
+    (tmp_path / "db").unlink()
+    load(make)
+    mark = tmp_path / "db" / "embedlib.json"
+    whole = json.loads(mark.read_text())
+    for text, message in (
+        ("{", "is not JSON"),
+        ("{}", "cannot be read"),
+        (json.dumps({**whole, "format": 99}), "has format 99"),
+    ):
+        mark.write_text(text)
+        with pytest.raises(SinkError, match=message) as caught:
+            make().inspect()
+        assert "\n" not in str(caught.value)
+
+
+def test_the_shard_is_an_ordinary_one_and_points_of_others_are_not_ours(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    load(make)
+    row, vector = make_rows(10)[3], make_vectors(make_rows(10))[3]
+    shard = qdrant_edge.EdgeShard.load(str(tmp_path / "db" / "shard"))
+    own = {"source_id": row.source_id, "chunk": row.chunk, "digest": row.digest.hex()}
+    expected = {"page_content": row.text, "metadata": row.metadata, "_embedlib": own}
+    (record,) = shard.retrieve([row.id], True, True)
+    assert record.payload == expected
+    assert np.allclose(record.vector, vector, atol=1e-6)
+    payload = {"page_content": "mine", "metadata": {}}
+    foreign = qdrant_edge.Point(7, vector.tolist(), payload)
+    shard.update(qdrant_edge.UpdateOperation.upsert_points([foreign]))
+    shard.close()
+    sink = begin(make)
+    assert len(list(sink.scan())) == 10
+    assert sink.inspect().num_rows == 10
+    hits = sink.search(vector, 20)
+    assert hits[0].id == row.id
+    assert len(hits) == 10
+    sink.close()
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+def test_a_higher_score_is_a_better_match(make: Callable[..., Any], similarity: Similarity) -> None:
+    load(make, similarity=similarity)
+    rows = make_rows(10)
+    sink = make()
+    vector = make_vectors(rows)[4]
+    hits = sink.search(vector, 10)
+    sink.close()
+    assert hits[0].id == rows[4].id
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    others = make_vectors(rows)
+    expected = {
+        "cosine": others @ vector,
+        "dot": others @ vector,
+        "euclidean": -np.linalg.norm(others - vector, axis=1),
+        "manhattan": -np.abs(others - vector).sum(axis=1),
+    }[similarity]
+    by_id = {row.id: score for row, score in zip(rows, expected, strict=True)}
+    assert [by_id[hit.id] for hit in hits] == pytest.approx(scores, abs=1e-5)
+
+
+def test_new_metadata_replaces_the_old_and_keeps_the_vector(make: Callable[..., Any]) -> None:
+    load(make)
+    rows = make_rows(10)
+    changed = replace(rows[2], metadata={"only": 1}, digest=b"d" * 24)
+    sink = begin(make)
+    sink.write_metadata([changed, make_rows(1, first=100)[0]])
+    assert len(list(sink.scan())) == 10
+    hit = sink.search(make_vectors(rows)[2], 1)[0]
+    sink.close()
+    assert (hit.id, hit.text, hit.metadata) == (rows[2].id, rows[2].text, {"only": 1})
+    assert hit.score > 0.999
+
+
+def test_metadata_that_cannot_be_stored_is_one_line_and_writes_nothing(
+    make: Callable[..., Any],
+) -> None:
+    rows = make_rows(3)
+    rows[1] = replace(rows[1], metadata={"bad": object()})
+    sink = begin(make)
+    with pytest.raises(SinkError, match="cannot be written") as caught:
+        sink.write(rows, make_vectors(rows))
+    assert "\n" not in str(caught.value)
+    assert list(sink.scan()) == []
+    sink.close()
+
+
+def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -> None:
+    load(make)
+    reader = make()
+    reader.search(make_vectors(make_rows(1))[0], 1)
+    with pytest.raises(SinkError, match="is open in another process"):
+        make().inspect()
+    writer = make()
+    with pytest.raises(SinkError, match="is open in another process"):
+        writer.begin(TARGET, ignore)
+    writer.close()
+    reader.close()
+    begin(make).close()
+
+
+def test_other_options_than_it_was_made_with_are_refused(make: Callable[..., Any]) -> None:
+    begin(make, "?m=8").close()
+    begin(make).close()
+    begin(make, "?m=8&on_disk=false").close()
+    sink = make("?m=9")
+    with pytest.raises(SinkError, match="was made with m=8, not 9; leave the option out"):
+        sink.begin(TARGET, ignore)
+    sink.begin(replace(TARGET, recreate=True), ignore)
+    sink.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("edge:", "needs a folder"),
+        ("edge://host/x", "needs a folder"),
+        ("edge:x?n=8", "has no option 'n'"),
+        ("edge:x?shards=2", "has no option 'shards'"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        open_sink(url)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("m=1", "at least 2"),
+        ("m=x", "at least 2"),
+        ("ef_construct=3", "at least 4"),
+        ("quantization=product", "one of none, scalar, binary"),
+        ("on_disk=maybe", "must be true or false"),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_refused(option: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        open_sink(f"edge:x?{option}")
+
+
+def test_a_search_where_nothing_is_says_what_to_do(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    sink = make()
+    with pytest.raises(SinkError, match="holds nothing"):
+        sink.search(np.ones(DIM, np.float32), 1)
+    with pytest.raises(SinkError, match="holds nothing"):
+        sink.digests([])
+    with pytest.raises(SinkError, match="begin was not called"):
+        sink.delete([])
+    assert not (tmp_path / "db").exists()
+
+
+def test_what_a_killed_index_build_leaves_is_removed(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    load(make)
+    builders = tmp_path / "db" / "shard" / "temp_segments"
+    (builders / "segment_builder_x" / "vectors").mkdir(parents=True)
+    begin(make).close()
+    assert os.listdir(builders) == []
+    assert make().inspect().num_rows == 10
+
+
+def test_quantized_vectors_are_compared_again_with_the_exact_ones(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    rows = make_rows(500)
+    vectors = random.standard_normal((500, 32), dtype=np.float32)
+    sink = begin(make, "?quantization=binary", dim=32, similarity="dot")
+    sink.write(rows, vectors)
+    sink.finish()
+
+    def recall() -> float:
+        found = 0
+        for vector in vectors[:50]:
+            nearest = np.argsort(-(vectors @ vector))[:5]
+            expected = {rows[index].id for index in nearest}
+            found += len(expected & {hit.id for hit in sink.search(vector, 5)})
+        return found / 250
+
+    with_exact = recall()
+    monkeypatch.setattr(edge_module, "search_params", lambda mark: None)
+    assert with_exact > 1.2 * recall()
+    sink.close()
+
+
+def test_without_the_extra_the_message_has_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "qdrant_edge", None)
+    with pytest.raises(SinkError, match=r"pip install 'embedlib\[qdrant\]'"):
+        open_sink("edge:x")

@@ -1,0 +1,444 @@
+"""Transport tests of the server sink, against a stub: see conftest.py. Not a test of Qdrant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.errors import SinkError
+from embedlib.indexing.checks import TARGET, make_rows, make_vectors
+from embedlib.indexing.sinks import open_sink
+from embedlib.testing import check_sink
+
+messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdrant")
+
+SECRET = "s3cret-key"
+
+
+def ignore(_line: str) -> None:
+    pass
+
+
+def begin(make_sink: Callable[..., Any], *arguments: Any, **changes: Any) -> Any:
+    sink = make_sink(*arguments)
+    sink.begin(replace(TARGET, **changes), ignore)
+    return sink
+
+
+def stored_ids(stub: Any) -> list[str]:
+    records, _ = stub.local.scroll("docs", limit=10_000)
+    return sorted(str(record.id) for record in records)
+
+
+def test_the_stub_and_the_sink_agree(make_sink: Callable[..., Any]) -> None:
+    check_sink(make_sink)
+
+
+def test_a_request_holds_the_rows_in_the_official_types(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    rows = make_rows(300)
+    rows[0] = replace(rows[0], metadata={"i": 2**62, "f": 0.5, "n": None, "l": [1, {"x": "ü"}]})
+    vectors = make_vectors(rows)
+    begin(make_sink).write(rows, vectors)
+    upserts = [request for method, request in stub.requests if method == "Upsert"]
+    assert [len(upsert.points) for upsert in upserts] == [256, 44]
+    assert all(upsert.wait for upsert in upserts)
+    points = [point for upsert in upserts for point in upsert.points]
+    assert [point.id.uuid for point in points] == [str(row.id) for row in rows]
+    sent = np.array([list(point.vectors.vector.dense.data) for point in points], np.float32)
+    assert (sent == vectors).all()
+    again = messages.UpsertPoints.FromString(upserts[0].SerializeToString())
+    assert again == upserts[0]
+    (record,) = stub.local.retrieve("docs", [str(rows[0].id)])
+    own = {"source_id": rows[0].source_id, "chunk": 0, "digest": rows[0].digest.hex()}
+    assert record.payload == {
+        "page_content": rows[0].text,
+        "metadata": rows[0].metadata,
+        "_embedlib": own,
+    }
+
+
+@pytest.mark.parametrize(
+    "code", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED"]
+)
+@pytest.mark.parametrize("is_lost", [False, True], ids=["refused", "answer lost"])
+def test_a_failure_that_passes_is_repeated_and_rows_are_there_once(
+    make_sink: Callable[..., Any],
+    stub: Any,
+    waits: list[float],
+    aborting: Callable[..., Any],
+    code: str,
+    is_lost: bool,
+) -> None:
+    told: list[str] = []
+    sink = make_sink()
+    sink.begin(TARGET, told.append)
+    rows = make_rows(300)
+    inject = stub.lose_answer if is_lost else stub.fail
+    inject("Upsert", *[aborting(code, "later\nplease")] * 3)
+    sink.write(rows, make_vectors(rows))
+    assert waits == [0.5, 1.0, 2.0]
+    assert told[0] == f"{sink.name}: {code} later please; trying again in 0.5 s (1/8)"
+    assert stub.count("Upsert") == 5  # of two requests, one was sent four times
+    assert stored_ids(stub) == sorted(str(row.id) for row in rows)
+    assert len(list(sink.scan())) == 300
+
+
+@pytest.mark.parametrize(
+    ("method", "action"),
+    [
+        ("CollectionExists", lambda sink, row: sink.inspect()),
+        ("Get", lambda sink, row: sink.digests([row.id])),
+        ("Scroll", lambda sink, row: list(sink.scan())),
+        ("Delete", lambda sink, row: sink.delete([row.id])),
+        ("UpdateBatch", lambda sink, row: sink.write_metadata([row])),
+        ("Count", lambda sink, row: sink.inspect()),
+        ("Query", lambda sink, row: sink.search(np.ones(6, np.float32), 1)),
+        ("Update", lambda sink, row: sink.finish()),
+    ],
+)
+def test_every_request_is_repeated(
+    make_sink: Callable[..., Any],
+    stub: Any,
+    waits: list[float],
+    aborting: Callable[..., Any],
+    method: str,
+    action: Callable[[Any, Any], Any],
+) -> None:
+    sink = begin(make_sink)
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    stub.fail(method, aborting("UNAVAILABLE"))
+    stub.lose_answer(method, aborting("UNAVAILABLE"))
+    action(sink, rows[0])
+    assert waits[:2] == [0.5, 1.0]
+
+
+def test_the_server_says_how_long_to_wait(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+) -> None:
+    sink = begin(make_sink)
+    stub.fail("Upsert", aborting("RESOURCE_EXHAUSTED", "slow down", retry_after=7))
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    assert waits == [7.0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"),
+        *("INTERNAL", "UNIMPLEMENTED"),
+    ],
+)
+def test_a_failure_that_does_not_pass_is_not_repeated(
+    make_sink: Callable[..., Any],
+    stub: Any,
+    waits: list[float],
+    aborting: Callable[..., Any],
+    code: str,
+) -> None:
+    sink = begin(make_sink)
+    stub.fail("Upsert", aborting(code, "no\nand never"))
+    rows = make_rows(2)
+    with pytest.raises(SinkError, match=f"{code} no and never") as caught:
+        sink.write(rows, make_vectors(rows))
+    assert ("QDRANT_API_KEY" in str(caught.value)) == (
+        code in ("PERMISSION_DENIED", "UNAUTHENTICATED")
+    )
+    assert (waits, stub.count("Upsert")) == ([], 1)
+
+
+def test_a_stream_cut_by_a_proxy_is_repeated(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+) -> None:
+    sink = begin(make_sink)
+    stub.fail("Upsert", aborting("INTERNAL", "Received RST_STREAM with error code 2"))
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    assert waits == [0.5]
+
+
+def test_retries_end(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+) -> None:
+    sink = begin(make_sink)
+    stub.fail("Upsert", *[aborting("UNAVAILABLE")] * 9)
+    rows = make_rows(2)
+    with pytest.raises(
+        SinkError, match="no success in 9 tries: UNAVAILABLE stub; what was written"
+    ):
+        sink.write(rows, make_vectors(rows))
+    assert waits == [0.5, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_server_that_never_answered_is_given_up_sooner(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+) -> None:
+    stub.fail("CollectionExists", *[aborting("UNAVAILABLE")] * 4)
+    with pytest.raises(SinkError, match="no success in 4 tries"):
+        make_sink().inspect()
+    assert waits == [0.5, 1, 2]
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["request torn", "answer torn"])
+def test_a_torn_connection_is_made_again(
+    make_sink: Callable[..., Any], stub: Any, proxy: Any, waits: list[float], is_lost: bool
+) -> None:
+    def tear(context: Any) -> None:
+        proxy.cut()
+        # Nothing can be answered any more; `abort` ends the call here.
+        context.abort(messages_code("UNKNOWN"), "torn")
+
+    sink = begin(make_sink, "", proxy.port)
+    (stub.lose_answer if is_lost else stub.fail)("Upsert", tear)
+    rows = make_rows(5)
+    sink.write(rows, make_vectors(rows))
+    assert stored_ids(stub) == sorted(str(row.id) for row in rows)
+    assert stub.count("Upsert") == 2
+    assert proxy.num_connections >= 2
+    assert len(waits) >= 1
+
+
+def messages_code(name: str) -> Any:
+    import grpc
+
+    return grpc.StatusCode[name]
+
+
+def test_the_api_key_is_sent_and_never_printed(
+    make_sink: Callable[..., Any],
+    stub: Any,
+    aborting: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QDRANT_API_KEY", SECRET)
+    told: list[str] = []
+    sink = make_sink()
+    sink.begin(TARGET, told.append)
+    rows = make_rows(2)
+    stub.fail("Upsert", aborting("UNAVAILABLE"), aborting("PERMISSION_DENIED", "key refused"))
+    with pytest.raises(SinkError) as caught:
+        sink.write(rows, make_vectors(rows))
+    assert set(stub.api_keys) == {SECRET}
+    assert "the API key goes over the network as it is" in told[0]
+    for text in (*told, str(caught.value), repr(caught.value), sink.name, repr(sink)):
+        assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"qdrant://:{SECRET}@localhost/docs",
+        f"qdrant://{SECRET}@localhost/docs",
+        f"qdrant+https://user:{SECRET}@localhost:6334/docs",
+        f"qdrant://localhost/docs?api_key={SECRET}",
+        f"qdrant+https://localhost/docs?api-key={SECRET}",
+    ],
+)
+def test_an_api_key_in_the_url_is_refused_and_not_printed(url: str) -> None:
+    with pytest.raises(SinkError, match=r"QDRANT_API_KEY|has no option") as caught:
+        open_sink(url)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "qdrant:",
+        "qdrant://",
+        "qdrant://host",
+        "qdrant://host:x/docs",
+        "qdrant:///docs",
+        "qdrant://h/a/b",
+    ],
+)
+def test_a_wrong_url_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(SinkError, match="such as qdrant://localhost:6334/documents"):
+        open_sink(url)
+
+
+def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
+    sink = open_sink("qdrant+https://example.org:443/docs?shards=2")
+    assert sink.name == "qdrant+https://example.org:443/docs"
+    assert vars(sink)["_is_encrypted"]
+    assert not vars(make_sink())["_is_encrypted"]
+
+
+def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], stub: Any) -> None:
+    begin(make_sink, "?m=8&ef_construct=32&on_disk=1&quantization=scalar&shards=3")
+    (create,) = [
+        request
+        for method, request in stub.requests
+        if isinstance(request, messages.CreateCollection)
+    ]
+    assert (create.hnsw_config.m, create.hnsw_config.ef_construct) == (0, 32)
+    assert create.vectors_config.params.on_disk
+    assert create.hnsw_config.on_disk
+    assert create.quantization_config.HasField("scalar")
+    assert create.shard_number == 3
+    methods = [method for method, _ in stub.requests]
+    assert stub.indexed_fields == ["_embedlib.source_id"]
+    assert "Upsert" not in methods[: methods.index("CreateFieldIndex")]
+
+
+def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    rows = make_rows(4)
+    killed = begin(make_sink, "?m=8")
+    killed.write(rows, make_vectors(rows))
+    assert stub.m == {"docs": 0}
+    assert "the load was not finished" in killed.inspect().index
+    killed.close()
+    sink = begin(make_sink)
+    sink.finish()
+    assert stub.m == {"docs": 8}
+    assert sink.inspect().index == "hnsw, 0 of 4 points"
+    assert stub.count("Update") == 1
+    sink.finish()
+    assert stub.count("Update") == 1
+
+
+def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(
+    make_sink: Callable[..., Any], stub: Any, waits: list[float]
+) -> None:
+    told: list[str] = []
+    sink = make_sink()
+    sink.begin(TARGET, told.append)
+    rows = make_rows(4)
+    sink.write(rows, make_vectors(rows))
+    # The first look is the one for m.
+    stub.statuses += ["Green", "Green", "Grey", "Yellow", "Yellow", "Green"]
+    sink.finish()
+    assert waits == [1.0] * 5  # green, grey, yellow, yellow, green and once more green
+    assert told == [f"{sink.name}: building the index, 0 of 4 points"]
+    waits.clear()
+    sink.finish()
+    assert waits == []
+
+
+def test_a_failed_optimizer_is_an_error(make_sink: Callable[..., Any], stub: Any) -> None:
+    sink = begin(make_sink)
+    stub.statuses += ["Green", "Red"]
+    with pytest.raises(SinkError, match="the server's optimizer failed"):
+        sink.finish()
+
+
+@pytest.mark.parametrize("recreate", [False, True])
+def test_a_collection_of_others_is_left_alone(
+    make_sink: Callable[..., Any], stub: Any, recreate: bool
+) -> None:
+    from qdrant_client import models
+
+    stub.local.create_collection(
+        "docs", models.VectorParams(size=6, distance=models.Distance.COSINE), metadata={"x": 1}
+    )
+    stub.m["docs"] = 16
+    with pytest.raises(SinkError, match="was not made by embedlib"):
+        begin(make_sink, recreate=recreate)
+    with pytest.raises(SinkError, match="was not made by embedlib"):
+        make_sink().inspect()
+    assert {method for method, _ in stub.requests} == {"CollectionExists", "Get"}
+
+
+def test_an_older_server_is_refused_before_anything_is_made(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    stub.version = "1.15.4"
+    with pytest.raises(SinkError, match=r"Qdrant 1\.15\.4; .*needs 1\.16"):
+        begin(make_sink)
+    assert stub.count("Create") == 0
+
+
+def test_a_lost_answer_to_create_does_no_harm(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any]
+) -> None:
+    stub.lose_answer("Create", aborting("DEADLINE_EXCEEDED"))
+    begin(make_sink)
+    assert stub.count("Create") == 2
+    assert make_sink().inspect().num_rows == 0
+
+
+def test_a_collection_that_cannot_be_made_is_an_error(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any]
+) -> None:
+    stub.fail("Create", aborting("INVALID_ARGUMENT", "bad name"))
+    with pytest.raises(SinkError, match="INVALID_ARGUMENT bad name"):
+        begin(make_sink)
+
+
+def test_metadata_that_qdrant_has_no_number_for_is_one_line(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    sink = begin(make_sink)
+    rows = [replace(make_rows(1)[0], metadata={"big": 2**70})]
+    with pytest.raises(SinkError, match="metadata that Qdrant cannot store") as caught:
+        sink.write(rows, make_vectors(rows))
+    assert "\n" not in str(caught.value)
+    assert stub.count("Upsert") == 0
+
+
+def test_points_of_others_are_not_ours(make_sink: Callable[..., Any], stub: Any) -> None:
+    from qdrant_client import models
+
+    sink = begin(make_sink)
+    rows = make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    stub.local.upsert("docs", [models.PointStruct(id=7, vector=[1.0] * 6, payload={"a": 1})])
+    assert len(list(sink.scan())) == 3
+    assert sink.inspect().num_rows == 3
+    assert len(sink.search(np.ones(6, np.float32), 10)) == 3
+
+
+def test_shards_of_a_source_may_be_written_at_the_same_time(
+    make_sink: Callable[..., Any],
+) -> None:
+    first = begin(make_sink, shard="1/2")
+    second = begin(make_sink, shard="2/2")
+    with pytest.raises(SinkError, match="is being written by process"):
+        begin(make_sink, shard="2/2")
+    rows = make_rows(4)
+    first.write(rows[:2], make_vectors(rows[:2]))
+    second.write(rows[2:], make_vectors(rows[2:]))
+    first.finish()
+    second.finish()
+    assert second.inspect().num_rows == 4
+
+
+def test_metadata_of_rows_that_are_not_stored_is_not_sent(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    sink = begin(make_sink)
+    rows = make_rows(4)
+    sink.write(rows[:2], make_vectors(rows[:2]))
+    sink.write_metadata(rows)
+    (batch,) = [request for method, request in stub.requests if method == "UpdateBatch"]
+    assert len(batch.operations) == 2
+    sink.write_metadata(rows[2:])
+    assert stub.count("UpdateBatch") == 1
+
+
+def test_langchain_opens_what_was_written(make_sink: Callable[..., Any], stub: Any) -> None:
+    qdrant_client = pytest.importorskip("qdrant_client")
+    store_module = pytest.importorskip("langchain_qdrant")
+    embeddings_module = pytest.importorskip("langchain_core.embeddings")
+    sink = begin(make_sink)
+    rows = make_rows(3)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    client = qdrant_client.QdrantClient(
+        host="127.0.0.1", grpc_port=stub.port, prefer_grpc=True, check_compatibility=False
+    )
+    store = store_module.QdrantVectorStore(
+        client, "docs", embeddings_module.DeterministicFakeEmbedding(size=6)
+    )
+    found = store.similarity_search_by_vector(make_vectors(rows)[1].tolist(), k=1)
+    assert found[0].page_content == rows[1].text
+    assert found[0].metadata["page"] == 1
+    client.close()

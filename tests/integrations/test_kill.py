@@ -1,0 +1,180 @@
+"""Loads in real processes, killed at random instants and run again."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import embedlib
+from embedlib import Document
+from embedlib.indexing.report import IndexProgress
+from embedlib.testing import FakeEngine, fake_embedder
+
+CHILD = Path(__file__).with_name("kill_child.py")
+NUM_DOCUMENTS = 6000
+BATCH_ROWS = 200
+NUM_KILLS = 20
+
+Stored = dict[str, tuple[Any, ...]]
+"""By row id: every other field and the vector's bytes."""
+
+
+def command(url: str, log: Path) -> list[str]:
+    numbers = [str(NUM_DOCUMENTS), str(BATCH_ROWS)]
+    return [sys.executable, str(CHILD), url, *numbers, str(log)]
+
+
+def read_jsonl(path: Path) -> Stored:
+    stored = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        vector = np.array(row["embedding"], np.float32).tobytes()
+        fields = (row["source_id"], row["chunk"], row["text"], json.dumps(row["metadata"]), vector)
+        assert row["id"] not in stored, "a row is there twice"
+        stored[row["id"]] = fields
+    return stored
+
+
+def kill_test(url: Callable[[str], str], read: Callable[[str], Stored], tmp_path: Path) -> None:
+    """Load "whole" at one go and "killed" with kills; both must end alike."""
+    started = time.perf_counter()
+    subprocess.run(command(url("whole"), tmp_path / "whole.log"), check=True, timeout=120)
+    seconds = time.perf_counter() - started
+    log = tmp_path / "killed.log"
+    dice = random.Random(0)
+    num_kills = 0
+    for _ in range(NUM_KILLS):
+        process = subprocess.Popen(command(url("killed"), log))
+        try:
+            # Any instant is as good as another: the machine's speed decides where it falls.
+            process.wait(timeout=dice.uniform(0.2, 1.0) * seconds * 0.6)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            num_kills += 1
+        process.wait(timeout=60)
+    subprocess.run(command(url("killed"), log), check=True, timeout=120)
+    assert num_kills > NUM_KILLS // 4, f"only {num_kills} runs were killed"
+    assert read("killed") == read("whole")
+    assert len(read("whole")) == NUM_DOCUMENTS
+    assert log.stat().st_size <= NUM_DOCUMENTS + num_kills * BATCH_ROWS
+
+
+def read_edge(folder: Path) -> Stored:
+    import qdrant_edge
+
+    shard = qdrant_edge.EdgeShard.load(str(folder / "shard"))
+    stored, offset = Stored(), None
+    while True:
+        points, offset = shard.scroll(
+            qdrant_edge.ScrollRequest(
+                offset=offset, limit=1000, with_payload=True, with_vector=True
+            )
+        )
+        for point in points:
+            ours = point.payload["_embedlib"]
+            metadata = json.dumps(point.payload["metadata"], sort_keys=True)
+            fields = (ours["source_id"], ours["chunk"], point.payload["page_content"], metadata)
+            assert point.id not in stored, "a row is there twice"
+            stored[point.id] = (*fields, tuple(point.vector))
+        if offset is None:
+            shard.close()
+            return stored
+
+
+def read_postgres(connection: Any, table: str) -> Stored:
+    rows = connection.execute(
+        "SELECT langchain_id::text, source_id, chunk, content, langchain_metadata::text, "
+        f"embedding::text FROM {table}"
+    ).fetchall()
+    stored = {row[0]: tuple(row[1:]) for row in rows}
+    assert len(stored) == len(rows), "a row is there twice"
+    return stored
+
+
+def test_files_survive_kills(tmp_path: Path) -> None:
+    kill_test(
+        lambda name: f"jsonl:{tmp_path / name}.jsonl",
+        lambda name: read_jsonl(tmp_path / f"{name}.jsonl"),
+        tmp_path,
+    )
+
+
+def test_edge_survives_kills(tmp_path: Path) -> None:
+    kill_test(
+        lambda name: f"edge:{tmp_path / name}", lambda name: read_edge(tmp_path / name), tmp_path
+    )
+
+
+def test_postgres_survives_kills(pg_folder: Path, tmp_path: Path) -> None:
+    """Also its server: that of a killed process goes on and is taken over by the next one."""
+    import psycopg
+
+    from embedlib_pgvector.local_server import LocalServer
+
+    folder = pg_folder / "db"
+
+    def read(name: str) -> Stored:
+        server = LocalServer(folder, "the test")
+        try:
+            with psycopg.connect(server.start()) as connection:
+                return read_postgres(connection, name)
+        finally:
+            server.stop()
+
+    kill_test(lambda name: f"pglocal:{folder}?table={name}", read, tmp_path)
+
+
+def test_a_load_outlives_its_database(pg: Any, pg_folder: Path) -> None:
+    """The server is killed in the middle of a load and comes back while the load waits."""
+    folder = pg_folder / "db"
+    folder.mkdir()
+    pg.dsn = pg.start_server(folder)
+    texts = [Document(id=f"d{number}", text=f"text {number}") for number in range(2000)]
+    num_kills = 0
+    is_down = threading.Event()
+
+    def kill_at_some_point(progress: IndexProgress) -> None:
+        nonlocal num_kills
+        if num_kills < 2 and progress.num_embedded >= 500 * (num_kills + 1):
+            num_kills += 1
+            is_down.clear()
+            postmaster = pg.postmaster(folder)
+            for process in (postmaster, *postmaster.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs([postmaster], timeout=30)
+            is_down.set()
+
+    def restart() -> None:
+        assert is_down.wait(timeout=30), "the load waits for a server that runs"
+        if pg.postmaster(folder) is None:
+            pg.start_server(folder)
+
+    pg.on_wait = restart
+    sink = pg.sink("docs")
+    with fake_embedder(FakeEngine(max_batch_tokens=512)) as embedder:
+        report = embedlib.index(
+            texts,
+            sink,
+            embedder=embedder,
+            chunk=False,
+            batch_rows=100,
+            tell=pg.lines.append,
+            on_progress=kill_at_some_point,
+        )
+        assert embedder.stats().num_texts == 2000  # nothing is embedded twice for it
+    assert num_kills == 2
+    assert report.num_embedded == 2000
+    assert sorted(pg.fetch("SELECT content FROM docs")) == sorted(item.text for item in texts)
+    assert pg.waits

@@ -1,0 +1,214 @@
+"""SQL queries as sources: SQLite files and a real Postgres."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import tracemalloc
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.errors import SourceError
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources import SourceOptions, open_sql_source
+
+
+def read(
+    url: str, query: str, told: list[str] | None = None, **options: Any
+) -> list[Document | BadRow]:
+    tell = [].append if told is None else told.append
+    return list(open_sql_source(url, query, SourceOptions(**options), tell))
+
+
+def refusal(url: str, query: str = "SELECT 1", **options: Any) -> str:
+    with pytest.raises(SourceError) as caught:
+        read(url, query, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    with closing(sqlite3.connect("a ?b.db")) as connection:
+        connection.execute("CREATE TABLE docs (id, body, n)")
+        rows = [(1, "one", 1.5), ("b", "two", None), (None, "three", 1), (4, None, b"x")]
+        connection.executemany("INSERT INTO docs VALUES (?, ?, ?)", rows)
+        connection.commit()
+    return "sqlite:a ?b.db"
+
+
+# --- sqlite ---------------------------------------------------------------------------------------
+
+
+def test_sqlite(database: str) -> None:
+    told: list[str] = []
+    assert read(database, "SELECT * FROM docs WHERE id NOT NULL AND body NOT NULL", told) == [
+        Document(id="1", text="one", metadata={"n": 1.5}, place=f"row 1 of {database}"),
+        Document(id="b", text="two", metadata={"n": None}, place=f"row 2 of {database}"),
+    ]
+    assert told == [
+        f"{database}: text is the field 'body', id the field 'id'; set with --text-field and "
+        "--id-field"
+    ]
+
+
+def test_bad_rows_of_sqlite(database: str) -> None:
+    query = "SELECT id, body, n FROM docs UNION ALL SELECT 5, CAST(x'62e464' AS TEXT), 0"
+    reasons = [row.reason if isinstance(row, BadRow) else None for row in read(database, query)]
+    assert reasons == [
+        None,
+        None,
+        "there is no id in the field 'id'",
+        "there is no text in the field 'body'",
+        "the field 'body' has the lone surrogate '\\udce4' at character 1, which is not Unicode",
+    ]
+    [row] = read(database, "SELECT 1 AS id, 'a' AS text, x'00' AS raw")
+    assert isinstance(row, BadRow)
+    assert row.reason.startswith("the field 'raw' holds bytes")
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("DELETE FROM docs", "attempt to write a readonly database"),
+        ("SELECT * FROM absent", "no such table: absent"),
+        ("SELECT 1; SELECT 2", "one statement at a time"),
+        ("PRAGMA query_only = 1", "it must be a SELECT"),
+        ("SELECT id, body, body FROM docs", "more than one column 'body'; rename them with AS"),
+        ("SELECT body, n FROM docs", "choose one with --id-field"),
+    ],
+)
+def test_queries_that_are_refused(database: str, query: str, reason: str) -> None:
+    assert reason in refusal(database, query)
+    assert len(read(database, "SELECT * FROM docs")) == 4
+
+
+def test_a_query_may_have_no_rows(database: str) -> None:
+    assert read(database, "SELECT * FROM docs WHERE 0") == []
+
+
+def test_files_that_do_not_exist_are_not_created(tmp_path: Path) -> None:
+    assert "there is no such file" in refusal(f"sqlite:{tmp_path / 'no.db'}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_memory_does_not_grow_with_rows(database: str) -> None:
+    query = (
+        "WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM r LIMIT 50000) "
+        "SELECT id, 'row ' || id AS text FROM r"
+    )
+    source = open_sql_source(database, query, SourceOptions(), [].append)
+    tracemalloc.start()
+    try:
+        assert sum(isinstance(row, Document) for row in source) == 50_000
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# --- urls -----------------------------------------------------------------------------------------
+
+
+def test_other_urls_are_refused_without_their_password() -> None:
+    assert refusal("mysql://me:secret@host/db?password=secret") == (
+        "mysql://me:***@host/db: write postgresql://HOST/DATABASE or sqlite:PATH"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:%secret@host/db", "postgresql://host/db?password=secret&nonsense=secret"],
+)
+def test_a_broken_url_is_refused_without_its_password(url: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(SourceError) as caught:
+        open_sql_source(url, "SELECT 1", SourceOptions(), [].append)
+    assert "secret" not in str(caught.value)
+    assert "not a URL that PostgreSQL understands" in str(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    message = refusal(f"postgresql://me:secret@/db?host={tmp_path}")
+    assert message.startswith("postgresql://me:***@/db: connection ")
+    assert "secret" not in message
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    assert "pip install 'embedlib[pgvector]'" in refusal("postgresql://host/db")
+
+
+# --- postgres -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def postgres(pg: Any) -> str:
+    return str(pg.dsn)
+
+
+def test_postgres(postgres: str) -> None:
+    query = """
+        SELECT 'a%' AS id, 'text' AS body, 1.10::numeric AS price, DATE '2026-01-02' AS day,
+            '00000000-0000-0000-0000-000000000001'::uuid AS other, '{"x": [1]}'::jsonb AS j,
+            ARRAY['a', NULL] AS tags, '10.0.0.1'::inet AS host, 'NaN'::float8 AS nan,
+            INTERVAL '1 day' AS wait;
+    """
+    [row] = read(postgres, query)
+    assert isinstance(row, Document)
+    assert (row.id, row.text) == ("a%", "text")
+    assert row.metadata == {
+        "price": 1.1,
+        "day": "2026-01-02",
+        "other": "00000000-0000-0000-0000-000000000001",
+        "j": {"x": [1]},
+        "tags": ["a", None],
+        "host": "10.0.0.1",
+        "nan": None,
+        "wait": "1 day, 0:00:00",
+    }
+    [row] = read(postgres, "SELECT 1 AS id, 'a' AS text, '\\x00'::bytea AS raw")
+    assert isinstance(row, BadRow)
+    assert row.reason.startswith("the field 'raw' holds bytes")
+
+
+def test_postgres_sends_rows_as_they_are_needed(postgres: str) -> None:
+    query = "SELECT n AS id, 'a' AS text, 1 / (9000 - n) AS m FROM generate_series(1, 9000) n"
+    source = iter(open_sql_source(postgres, query, SourceOptions(), [].append))
+    assert [row.id for row in islice(source, 3)] == ["1", "2", "3"]
+    with pytest.raises(SourceError, match="division by zero"):
+        list(source)  # only the last row fails, and it was not computed before
+
+
+def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
+    query = "SELECT n AS id, 'embedlib-test' AS text FROM generate_series(1, 90000) n"
+    source = iter(open_sql_source(postgres, query, SourceOptions(), [].append))
+    next(source)
+    source.close()  # type: ignore[attr-defined]
+    [row] = read(
+        postgres,
+        "SELECT 1 AS id, count(*)::text AS text FROM pg_stat_activity "
+        "WHERE query LIKE '%embedlib-' || 'test%' AND pid <> pg_backend_pid()",
+    )
+    assert isinstance(row, Document)
+    assert row.text == "0"
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("CREATE TABLE x (a int)", "syntax error"),
+        ("SELECT nothing", "does not exist"),
+        ("SELECT 1 AS id, nextval('pg_temp.s')::text AS text", "does not exist"),
+        ("SELECT 1 AS id, lo_create(0)::text AS text", "read-only transaction"),
+        ("SELECT 'a' AS text, 'b' AS text", "more than one column 'text'"),
+        ("SELECT 'a' AS text", "choose one with --id-field"),
+    ],
+)
+def test_queries_that_postgres_refuses(postgres: str, query: str, reason: str) -> None:
+    assert reason in refusal(postgres, query)
