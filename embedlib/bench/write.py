@@ -17,7 +17,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
-from embedlib.indexing.sinks import Sink, Target, Vectors, open_sink, parse_url, without_password
+from embedlib.indexing.sinks import Sink, Target, Vectors, open_sink, parse_url
 
 BENCH_MODEL = "embedlib bench-write"
 """Stored as the model's name: only rows of a former measurement are ever dropped."""
@@ -27,6 +27,8 @@ PEER_ROWS = 2_000
 """The peer inserts row by row; more of them would only take longer."""
 
 _FINGERPRINT = "bench-write:0"
+_OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
+"""Of the destination's URL, not of libpq."""
 
 Report = Callable[[str], None]
 
@@ -107,7 +109,7 @@ def run_write_bench(options: WriteOptions, report: Report) -> WriteResult:
     vectors = random.standard_normal((options.num_rows, options.dim), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     result = WriteResult(
-        destination=without_password(options.url),
+        destination=open_sink(options.url).name,
         num_rows=options.num_rows,
         dim=options.dim,
         batch_rows=options.batch_rows,
@@ -192,8 +194,10 @@ class _LangChainPeer:
             from langchain_postgres import PGEngine, PGVectorStore
         except ImportError as error:
             raise ConfigError(f"{error}; pip install {PEER}") from error
-        server = url.partition(":")[2].partition("?")[0]
-        self._engine = PGEngine.from_connection_string(f"postgresql+psycopg:{server}")
+        parsed = parse_url(url)
+        given = [f"{key}={value}" for key, value in parsed.options.items() if key not in _OPTIONS]
+        server = f"postgresql+psycopg:{parsed.location}?{'&'.join(given)}"
+        self._engine = PGEngine.from_connection_string(server)
         self._engine.init_vectorstore_table(
             "langchain_peer_of_bench_write", dim, overwrite_existing=True
         )

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from embedlib.errors import SinkError
+
 
 @click.command("bench-write")
 @click.option("--to", "url", required=True, metavar="URL", help="A new destination.")
@@ -34,7 +36,7 @@ def bench_write(json_path: Path | None, **options: Any) -> None:
     """Measure how fast a destination takes rows whose vectors are ready.
 
     The destination must be new; the rows of a former measurement in it are dropped. Its search
-    index is built once, after the last round, and timed by itself.
+    index is built once, after the last round, and timed by itself, up to 100,000 rows.
 
     \b
     Example:
@@ -43,6 +45,9 @@ def bench_write(json_path: Path | None, **options: Any) -> None:
     from embedlib.bench.write import WriteOptions, render, run_write_bench
 
     result = run_write_bench(WriteOptions(**options), lambda line: click.echo(line, err=True))
-    if json_path is not None:
-        json_path.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
     click.echo(render(result))
+    if json_path is not None:
+        try:
+            json_path.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise SinkError(f"cannot write {json_path}: {error.strerror}") from error

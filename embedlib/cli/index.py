@@ -157,6 +157,8 @@ def index(
         metadata_fields=metadata_fields or None,
     )
     with _progress() as (tell, on_progress):
+        if sql is None and (not sources or "-" in sources) and sys.stdin is None:
+            raise click.UsageError("standard input is closed; name files or folders")
         if not sources and sql is None and sys.stdin.isatty():
             raise click.UsageError("name files or folders, or pipe texts in")
         # What can be wrong with the command is found before the model is loaded.
@@ -188,7 +190,8 @@ def _progress() -> Iterator[tuple[Any, Any]]:
     from tqdm import tqdm
 
     lock = threading.Lock()  # lines come from several threads
-    bar = tqdm(unit=" docs", desc="Indexing", disable=not sys.stderr.isatty(), smoothing=0.05)
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it is closed
+    bar = tqdm(unit=" docs", desc="Indexing", disable=not is_terminal, smoothing=0.05)
 
     def tell(line: str) -> None:
         with lock:
@@ -213,8 +216,8 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
     seconds = max(report.seconds, 1e-9)
     verb = "Would index" if is_dry else "Indexed"
     yield (
-        f"{verb} {report.num_documents:,} documents as {report.num_rows:,} rows into {name}"
-        + ("" if is_dry else f" in {seconds:.1f} s")
+        f"{verb} {_count(report.num_documents, 'document')} as {_count(report.num_rows, 'row')} "
+        f"into {name}" + ("" if is_dry else f" in {seconds:.1f} s")
     )
     rate = "" if is_dry else f", {report.num_tokens / seconds:,.0f} tokens/s"
     counts = {
@@ -230,6 +233,10 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
             yield f"  {label:<10}{count:>12,}  {note if count else ''}".rstrip()
     if report.estimated_seconds is not None:
         yield f"  embedding would take about {_duration(report.estimated_seconds)} here"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from embedlib.embedder import Embedder
+from embedlib.errors import EngineRunError, InputError
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.sinks import Sink
@@ -45,6 +46,9 @@ class DryRun:
         if not self._sample:
             return None
         before, started = self._embedder.stats().num_tokens, time.perf_counter()
-        self._embedder.submit_batch(self._sample, task="document").result()
+        try:
+            self._embedder.submit_batch(self._sample, task="document").result()
+        except (InputError, EngineRunError):  # a load leaves out what cannot be embedded
+            return None
         seconds = time.perf_counter() - started
         return self._num_tokens * seconds / (self._embedder.stats().num_tokens - before)

@@ -7,6 +7,7 @@ import gzip
 import json
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import PurePath
@@ -242,7 +243,7 @@ def _check_header(names: list[str], problem: str | None) -> list[str]:
 
 
 def _check_unique(names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, number in Counter(names).items() if number > 1)
     if twice:
         raise BrokenFileError(
             f"has more than one column named {', '.join(map(repr, twice))}; rename all but one"

@@ -9,12 +9,14 @@ export: for reading, not for editing. Removing the folder means starting over.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import numpy as np
@@ -59,7 +61,7 @@ _SCAN_ROWS = 4096
 def open_file_sink(url: SinkUrl) -> FileSink:
     """Make the sink of a URL such as `jsonl:vectors.jsonl`."""
     url.take()
-    if not url.location:
+    if not url.path.name:
         raise SinkError(f"{url.scheme}: needs a file, such as {url.scheme}:vectors.{url.scheme}")
     if url.scheme == "parquet":
         import_extra("pyarrow", "parquet")
@@ -73,13 +75,22 @@ class FileSink:
         self.name = f"{scheme}:{path}"
         self._path = path
         self._format = scheme
+        self._files = {str(path): scheme}
+        if scheme == "npy":
+            self._files[f"{path}.rows.jsonl"] = "rows"
         self._folder = path.with_name(f"{path.name}.embedlib")
         self._database: sqlite3.Connection | None = None
         self._lock: FileLock | None = None
 
     def inspect(self) -> SinkState | None:
-        """Return what the folder beside the file holds."""
+        """Return what the folder beside the file holds; refuse what embedlib did not write."""
         with self._errors():
+            for file in self._files:
+                if os.path.lexists(file) and not self._folder.exists():
+                    raise SinkError(
+                        f"{file} exists and was not written by embedlib (no {self._folder.name} "
+                        "beside it); choose another name or move it away"
+                    )
             target = self._target()
             if target is None:
                 return None
@@ -94,25 +105,28 @@ class FileSink:
             )
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Lock the folder; refuse a file that embedlib did not write."""
-        if self._path.exists() and not self._folder.exists():
-            raise SinkError(
-                f"{self._path} exists and was not written by embedlib (no {self._folder.name} "
-                "beside it); choose another name or move it away"
-            )
+        """Lock the folder; drop the rows of a former load if asked, and the files with them."""
         with self._errors():
+            self.inspect()  # refuses files that are not ours before anything is made
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self._folder / "lock", self.name)
             check_target(self.inspect(), target, self.name)
-            if target.recreate:
-                self._remove_rows()
-            with self._transaction() as database:
+            database = self._connect()
+            database.execute("PRAGMA journal_mode = WAL")  # a search reads while rows are written
+            database.execute("PRAGMA synchronous = FULL")
+            with self._transaction():
                 for statement in _SCHEMA:
                     database.execute(statement)
+                if target.recreate:  # not by removing the file: a search may have it open
+                    database.execute("DELETE FROM row")
+                    database.execute("DELETE FROM load")
                 database.executemany(
                     "INSERT OR REPLACE INTO load VALUES (?, ?)",
                     ((key, json.dumps(value)) for key, value in asdict(target).items()),
                 )
+            if target.recreate:
+                for file in self._files:
+                    Path(file).unlink(missing_ok=True)
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """Look ids up."""
@@ -127,11 +141,11 @@ class FileSink:
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Insert or replace in one transaction."""
-        target = self._target()
-        assert target is not None, "write before begin"
-        check_vectors(vectors, len(rows), target.dim)
-        blobs = np.ascontiguousarray(vectors, "<f4")
         with self._change() as database:
+            target = self._target()
+            assert target is not None, "write before begin"
+            check_vectors(vectors, len(rows), target.dim)
+            blobs = np.ascontiguousarray(vectors, "<f4")
             database.executemany(
                 _UPSERT,
                 (
@@ -173,24 +187,23 @@ class FileSink:
             database.executemany("DELETE FROM row WHERE id = ?", ((id_.bytes,) for id_ in ids))
 
     def finish(self) -> None:
-        """Write the file, if it is not there or rows changed since it was written."""
+        """Write the file, unless it is there in this format and has all rows."""
         database = self._connect()
         with self._errors():
-            is_stale = database.execute("SELECT 1 FROM load WHERE key = 'is_stale'").fetchone()
-            if not is_stale and self._path.exists():
+            written = database.execute("SELECT value FROM load WHERE key = 'written'").fetchone()
+            if written == (self._format,) and all(map(os.path.exists, self._files)):
                 return
             self._export()
-            database.execute("DELETE FROM load WHERE key = 'is_stale'")
+            database.execute("INSERT OR REPLACE INTO load VALUES ('written', ?)", (self._format,))
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Compare with every row."""
-        target = self._target()
-        if target is None:
-            raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
-        database = self._connect()
         best: list[tuple[float, int]] = []
         with self._errors():
-            cursor = database.execute("SELECT number, vector FROM row")
+            target = self._target()
+            if target is None:
+                raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
+            cursor = self._connect().execute("SELECT number, vector FROM row")
             while part := cursor.fetchmany(_SCAN_ROWS):
                 vectors = np.frombuffer(b"".join(blob for _, blob in part), "<f4")
                 scores = similarity(target.similarity, vector, vectors.reshape(len(part), -1))[0]
@@ -209,12 +222,17 @@ class FileSink:
 
     def _connect(self) -> sqlite3.Connection:
         if self._database is None:
+            path = (self._folder / "rows.sqlite").absolute()
+            # Where nothing can be written, not even SQLite's own files, and nobody else writes,
+            # it has to be told so.
+            is_fixed = not os.access(self._folder, os.W_OK) and not os.path.exists(f"{path}-wal")
             # The thread that calls may change, but there is one at a time.
             self._database = sqlite3.connect(
-                self._folder / "rows.sqlite", check_same_thread=False, isolation_level=None
+                f"file:{quote(str(path))}{'?immutable=1' if is_fixed else ''}",
+                uri=True,
+                check_same_thread=False,
+                isolation_level=None,
             )
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
         return self._database
 
     @contextmanager
@@ -234,7 +252,7 @@ class FileSink:
         """A transaction that also marks the file as out of date."""
         with self._transaction() as database:
             yield database
-            database.execute("INSERT OR REPLACE INTO load VALUES ('is_stale', 'true')")
+            database.execute("DELETE FROM load WHERE key = 'written'")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -252,27 +270,16 @@ class FileSink:
         database = self._connect()
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'load'").fetchone():
             return None  # killed in its first moment
-        rows = database.execute("SELECT key, value FROM load WHERE key != 'is_stale'")
+        rows = database.execute("SELECT key, value FROM load WHERE key != 'written'")
         return Target(**{key: json.loads(value) for key, value in rows})
-
-    def _remove_rows(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-        for path in self._folder.glob("rows.sqlite*"):
-            path.unlink()
-        self._path.unlink(missing_ok=True)
 
     def _export(self) -> None:
         target = self._target()
         assert target is not None, "finish before begin"
         with ExitStack() as stack:
-            names = {str(self._path): self._format}
-            if self._format == "npy":
-                names[f"{self._path}.rows.jsonl"] = "rows"
             writers = [
                 stack.enter_context(open_writer(name, kind, target.dim))
-                for name, kind in names.items()
+                for name, kind in self._files.items()
             ]
             for fields, vector in self._stored_rows():
                 for writer in writers:

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from embedlib.errors import SourceError
 from embedlib.indexing.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
+from embedlib.indexing.sinks import without_password
 from embedlib.indexing.source_options import InputFormat, SourceOptions, Tell
 
 _TOLD_SUFFIXES = 5
@@ -53,9 +54,9 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     files: dict[str, InputFile] = {}
     for path in inputs:
         if path != STDIN and not os.path.exists(path):
-            raise SourceError(
-                f"cannot read {place_of(path)}: no such file or folder; - is standard input"
-            )
+            hint = "with --sql a URL is read" if "://" in path else "- is standard input"
+            place = without_password(place_of(path))
+            raise SourceError(f"cannot read {place}: no such file or folder; {hint}")
         if os.path.isdir(path):
             found = _files_of_folder(path, options, tell)
         else:

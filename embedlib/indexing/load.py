@@ -85,6 +85,7 @@ class Load:
         group, lookup = self._lookups.popleft()
         changed, metadata = self._tally.compare(group.rows, group.num_documents, lookup.result())
         if metadata:
+            self._make_room_for_a_write()
             write = self._thread.submit(self._sink.write_metadata, metadata)
             self._writes.append((0, 0, write))
         self._changed += changed
@@ -119,8 +120,7 @@ class Load:
                 good, good_parts = self._embed_again(job_rows, error)
                 rows += good
                 parts += good_parts
-        if len(self._writes) >= _WRITES:
-            self._wait_for_write()
+        self._make_room_for_a_write()
         dim = self._embedder.get_embedding_dimension()
         vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
         self._writes.append(
@@ -154,6 +154,10 @@ class Load:
         for row in bad:
             self._bad_rows.add(row)
         return good, vectors
+
+    def _make_room_for_a_write(self) -> None:
+        while len(self._writes) >= _WRITES:
+            self._wait_for_write()
 
     def _wait_for_write(self) -> None:
         num_rows, num_written, write = self._writes.popleft()

@@ -28,14 +28,17 @@ class FileLock:
             raise SinkError(f"cannot write {name}: {path}: {error.strerror}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, str(os.getpid()).encode(), 0)
+        except BlockingIOError as error:
             owner = os.pread(self._file, 20, 0).decode(errors="replace").strip() or "unknown"
             self._close()
             raise SinkError(
                 f"{name} is being written by process {owner}; wait for it or stop it ({path})"
             ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            self._close()
+            raise SinkError(f"cannot lock {name}: {path}: {error.strerror}") from error
 
     def release(self) -> None:
         """Give the lock back; may be called twice."""

@@ -12,8 +12,12 @@ from embedlib.indexing.sinks import Sink
 _DELETE_ROWS = 1024
 
 
-def find_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: float) -> list[UUID]:
-    """Return the stored rows that a source read to its end did not have.
+class TooManyMissingError(SinkError):
+    """More rows would be deleted than the caller allowed."""
+
+
+def delete_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: float) -> int:
+    """Delete the stored rows that a source read to its end did not have; returns how many.
 
     Args:
         sink: where they are stored.
@@ -22,7 +26,7 @@ def find_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: float)
         max_delete: share of the rows, 0 to 1.
 
     Raises:
-        SinkError: more than `max_delete` are missing.
+        TooManyMissingError: more than `max_delete` are missing; nothing is deleted.
     """
     missing, num_stored = list[UUID](), 0
     for key in sink.scan():
@@ -31,15 +35,11 @@ def find_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: float)
             if not seen.has(key.source_id, key.chunk):
                 missing.append(key.id)
     if len(missing) > max_delete * num_stored:
-        raise SinkError(
+        raise TooManyMissingError(
             f"{sink.name}: the source lacks {len(missing)} of {num_stored} rows, more than the "
             f"share max_delete = {max_delete:g}; nothing was deleted; look at the source, or raise "
             "--max-delete"
         )
-    return missing
-
-
-def delete_rows(sink: Sink, ids: list[UUID]) -> None:
-    """Remove rows, some at a time."""
-    for start in range(0, len(ids), _DELETE_ROWS):
-        sink.delete(ids[start : start + _DELETE_ROWS])
+    for start in range(0, len(missing), _DELETE_ROWS):
+        sink.delete(missing[start : start + _DELETE_ROWS])
+    return len(missing)

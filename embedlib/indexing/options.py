@@ -69,7 +69,7 @@ class IndexOptions:
     """"I/N" reads part I of N, from 1; the parts may run on different machines."""
     on_error: Literal["skip", "stop"] = "skip"
     """What a bad row of the source does: it is left out and counted, or ends the load."""
-    errors_file: Path | None = None
+    errors_file: str | Path | None = None
     """JSON Lines with the place, id and reason of every bad row."""
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from embedlib.errors import ConfigError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.load import Load
-from embedlib.indexing.missing import delete_rows, find_missing
+from embedlib.indexing.missing import TooManyMissingError, delete_missing
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
@@ -93,13 +93,14 @@ def index(
         bad_rows = stack.enter_context(
             closing(BadRows(settings.errors_file, tell, stops=settings.on_error == "stop"))
         )
-        tally = Tally(embedder, on_progress, length_hint(documents) or None)
+        tally = Tally(embedder, on_progress, _estimate_documents(documents, settings))
         if settings.dry_run:
             state = thread.submit(opened.inspect).result()
             check_target(state, target, opened.name)
             has_rows = state is not None and not settings.recreate
         else:
             thread.submit(opened.begin, target, tell).result()
+        bad_rows.start()
         reader = stack.enter_context(
             closing(
                 Reader(
@@ -124,18 +125,22 @@ def index(
             load.add(group)
         while load.work():
             pass
+        too_many: TooManyMissingError | None = None
         if settings.delete_missing and not bad_rows.has_unnamed:
-            missing = thread.submit(
-                find_missing, opened, seen, settings.part, settings.max_delete
-            ).result()
-            thread.submit(delete_rows, opened, missing).result()
-            tally.num_deleted = len(missing)
+            try:
+                tally.num_deleted = thread.submit(
+                    delete_missing, opened, seen, settings.part, settings.max_delete
+                ).result()
+            except TooManyMissingError as error:
+                too_many = error  # what was written is to be found all the same
         elif settings.delete_missing:
             tell(
                 "nothing is deleted: some bad rows have no id, and stored rows may be theirs; "
                 "correct the source and run again"
             )
         thread.submit(opened.finish).result()
+        if too_many is not None:
+            raise too_many
         return tally.report(bad_rows.num_rows)
 
 
@@ -143,18 +148,17 @@ def index(
 def _driven(sink: Sink) -> Iterator[SinkThread]:
     """A thread that makes the calls to a sink, closing it as the last one."""
     thread = SinkThread()
-    timeout_s = None
     try:
         yield thread
-    except Exception:
+    except BaseException as error:
+        # After Ctrl-C: a database that builds an index may take minutes to answer.
+        timeout_s = None if isinstance(error, Exception) else _INTERRUPTED_SECONDS
+        thread.submit(sink.close)  # if that fails too, the first error is the one to tell
+        thread.close(timeout_s)
         raise
-    except BaseException:  # Ctrl-C: a database that builds an index may take minutes to answer
-        timeout_s = _INTERRUPTED_SECONDS
-        raise
-    finally:
-        closing = thread.submit(sink.close)
-        if thread.close(timeout_s):
-            closing.result()
+    closed = thread.submit(sink.close)
+    thread.close(None)
+    closed.result()
 
 
 def _open(
@@ -167,6 +171,17 @@ def _open(
     if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
         return open_source([os.fspath(item) for item in source], options, tell)
     return source  # type: ignore[return-value]
+
+
+def _estimate_documents(
+    documents: Iterable[Document | BadRow], options: IndexOptions
+) -> int | None:
+    num_documents = length_hint(documents)
+    if options.part is not None:
+        num_documents //= options.part.num_shards
+    if options.limit is not None and num_documents:
+        num_documents = min(num_documents, options.limit)
+    return num_documents or None
 
 
 def _make_chunker(embedder: Embedder, options: IndexOptions) -> Chunker | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -44,8 +44,8 @@ class Group:
 class BadRows:
     """Takes bad rows: counts them, tells the first ones, writes them to a file, or stops."""
 
-    def __init__(self, path: Path | None, tell: Tell, *, stops: bool) -> None:
-        """Make the file.
+    def __init__(self, path: str | Path | None, tell: Tell, *, stops: bool) -> None:
+        """Look whether the file can be written; what is in it stays until `start`.
 
         Raises:
             SourceError: it cannot be written.
@@ -55,35 +55,51 @@ class BadRows:
         """Whether a bad row has no id, so that nobody can say which stored rows are its own."""
         self._tell = tell
         self._stops = stops
+        self._lock = threading.Lock()  # rows come from the reader's and from the caller's thread
+        self._path = None if path is None else Path(path)
         self._file: IO[str] | None = None
-        if path is not None:
-            try:
-                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
-            except OSError as error:
-                raise SourceError(f"cannot write errors_file {path}: {error.strerror}") from error
+        if self._path is not None:
+            with self._file_errors():
+                self._path.open("a").close()
+
+    def start(self) -> None:
+        """Make the file anew; once nobody else can be writing it for the same destination."""
+        if self._path is not None:
+            with self._file_errors():
+                self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
 
     def add(self, bad: BadRow) -> None:
         """Take one.
 
         Raises:
-            SourceError: the run is to stop at the first one.
+            SourceError: the run is to stop at the first one, or the file cannot be written.
         """
         if self._stops:
             raise SourceError(f"{bad.place}: {bad.reason}")
-        self.num_rows += 1
-        self.has_unnamed |= bad.id is None
-        if self._file is not None:
-            record = {"place": bad.place, "id": bad.id, "reason": bad.reason}
-            print(json.dumps(record, ensure_ascii=False), file=self._file, flush=True)
-        if self.num_rows <= BAD_ROWS_TOLD:
-            self._tell(f"left out: {bad.place}: {bad.reason}")
-        if self.num_rows == BAD_ROWS_TOLD + 1:
-            self._tell("more rows are left out; --errors-file lists all of them")
+        with self._lock:
+            self.num_rows += 1
+            self.has_unnamed |= bad.id is None
+            if self._file is not None:
+                record = {"place": bad.place, "id": bad.id, "reason": bad.reason}
+                with self._file_errors():
+                    print(json.dumps(record, ensure_ascii=False), file=self._file, flush=True)
+            if self.num_rows <= BAD_ROWS_TOLD:
+                self._tell(f"left out: {bad.place}: {bad.reason}")
+            if self.num_rows == BAD_ROWS_TOLD + 1:
+                self._tell("more rows are left out; --errors-file lists all of them")
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # every row was flushed; if one could not be, that was told
+                self._file.close()
+
+    @contextmanager
+    def _file_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SourceError(f"cannot write errors_file {self._path}: {error.strerror}") from error
 
 
 class Reader:
@@ -167,7 +183,7 @@ class Reader:
                         yield group
                         group = Group()
                     group.rows.append(row)
-                group.num_documents += 1
+                group.num_documents += bool(rows)  # without one it is a bad row
             waiting = []
             if group.num_documents and (document is None or self._queue.empty()):
                 yield group
@@ -233,6 +249,8 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
     """
     if isinstance(item, BadRow):
         return item
+    if not isinstance(item, Document):
+        raise SourceError(f"the source gave {item!r:.60}; it must give Document objects")
     id_: str | None = None
     try:
         if not isinstance(item.id, str) or not item.id:
@@ -244,10 +262,14 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
         if not isinstance(item.text, str) or not item.text.strip():
             raise BadValueError(f"has the text {item.text!r:.60}, which must be a str with words")
         check_text(item.text)
-        metadata = json_value(item.metadata)
+        if not isinstance(item.metadata, Mapping):
+            raise BadValueError(f"has the metadata {item.metadata!r:.60}, which must be a mapping")
+        # Never the given one: a Decimal equals the number that it becomes.
+        return replace(item, metadata=json_value(item.metadata))
     except BadValueError as error:
-        return BadRow(place=item.place or repr(item.id), reason=str(error), id=id_)
-    return item if metadata == item.metadata else replace(item, metadata=metadata)
+        return BadRow(place=_place(item), reason=str(error), id=id_)
+    except RecursionError:
+        return BadRow(place=_place(item), reason="has metadata nested too deeply", id=id_)
 
 
 def _place(item: Document | BadRow) -> str:

@@ -51,7 +51,8 @@ class IndexReport:
     seconds: float
     """From the first to the last moment, the search index included."""
     estimated_seconds: float | None = None
-    """Of a dry run: how long embedding would take here, by a sample; None: nothing to embed."""
+    """Of a dry run: how long embedding would take here, by a sample; None: nothing to embed, or
+    a text of the sample cannot be."""
 
 
 class Tally:

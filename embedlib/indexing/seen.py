@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from hashlib import blake2b
 
-_CACHE_KIB = 32 * 1024
+_CACHE_KIB = 8 * 1024
 
 
 class Seen:

@@ -178,8 +178,18 @@ class SinkUrl:
 
     @property
     def path(self) -> Path:
-        """The location as a path; `~` is the home folder, as in a shell."""
-        return Path(self.location).expanduser()
+        """The location as a path; `~` is the home folder, as in a shell.
+
+        Raises:
+            SinkError: there is no such home folder.
+        """
+        try:
+            return Path(self.location).expanduser()
+        except RuntimeError as error:
+            raise SinkError(
+                f"{self.scheme}:{self.location}: there is no such home folder; write ./~ for a "
+                "name that begins with ~"
+            ) from error
 
     def take(self, *known: str) -> dict[str, str]:
         """Return the options after checking their names.
@@ -189,6 +199,11 @@ class SinkUrl:
         """
         for option in self.options:
             if option not in known:
+                if "@" in option:  # the rest of a password with a bare ? in it
+                    raise SinkError(
+                        f"{self.scheme}: the URL has an option with @ in its name; write ? and @ "
+                        "in a password as %3F and %40"
+                    )
                 near = get_close_matches(option, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise SinkError(f"{self.scheme}: has no option {option!r}; {hint}")
@@ -210,17 +225,21 @@ def parse_url(url: str) -> SinkUrl:
         )
     location, _, query = rest.partition("?")
     pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
-    options = {unquote(key): unquote(value) for key, value in pairs}  # + is a plus, as in libpq
-    if len(options) < len(pairs):
-        raise SinkError(f"{without_password(url)} has an option twice; give each once")
+    options: dict[str, str] = {}
+    for key, value in pairs:
+        option = unquote(key)  # + is a plus, as in libpq
+        if option in options:
+            raise SinkError(f"{scheme}: the URL has the option {option!r} twice; give each once")
+        options[option] = unquote(value)
     return SinkUrl(scheme=scheme.lower(), location=location, options=options)
 
 
 def without_password(url: str) -> str:
     """Return a URL with `***` in place of its password, wherever that is."""
     url = re.sub(r"(?i)([?&](?:password|passwd|token|api_key|apikey)=)[^&]*", r"\1***", url)
-    # The last @ before a path ends the password, which may hold an @ of its own.
-    return re.sub(r"(//[^/?:@]*):[^/?]*@", r"\1:***@", url)
+    # The last @ of all: a password may hold / ? and @ that should have been written as %2F and so
+    # on. Too much is hidden where an option has an @. What looks like a port is one.
+    return re.sub(r"(//[^/?:@]*):(?!\d+[/?]).*@", r"\1:***@", url)
 
 
 def open_sink(url: str) -> Sink:

@@ -20,7 +20,7 @@ def open_pgvector_sink(url: SinkUrl) -> Sink:
     Raises:
         SinkError: an option is wrong, or psycopg is not installed.
     """
-    import_extra("psycopg", "pgvector")
+    import_extra("psycopg", "pg-local" if url.scheme == "pglocal" else "pgvector")
     from embedlib_pgvector.destination import parse_destination
     from embedlib_pgvector.sink import PgvectorSink
 

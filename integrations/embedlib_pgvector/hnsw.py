@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import zlib
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -161,14 +162,25 @@ class IndexBuild:
                 self._options.m, self._options.ef_construction
             ),
         )
-        # The build has a thread of its own so that `tell` is called here, in the caller's.
-        with ThreadPoolExecutor(1, thread_name_prefix="embedlib-pgvector-index") as pool:
-            build = pool.submit(connection.execute, statement)
+        # The build has a thread of its own so that `tell` is called here, in the caller's. Not
+        # one of an executor: after Ctrl-C the program would wait for the end of the build.
+        build: Future[Any] = Future()
+
+        def work() -> None:
             try:
-                self._watch(build, connection.info.backend_pid, num_rows)
-            except BaseException:
-                connection.cancel_safe()
-                raise
+                build.set_result(connection.execute(statement))
+            except BaseException as error:  # it belongs to who waits for it
+                build.set_exception(error)
+
+        thread = Thread(target=work, name="embedlib-pgvector-index", daemon=True)
+        thread.start()
+        try:
+            self._watch(build, connection.info.backend_pid, num_rows)
+        except BaseException:
+            connection.cancel_safe()
+            raise
+        finally:
+            thread.join()
         build.result()
 
     def _watch(self, build: Future[Any], pid: int, num_rows: int) -> None:

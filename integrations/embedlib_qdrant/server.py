@@ -55,12 +55,12 @@ def open_sink(url: SinkUrl) -> ServerSink:
         )
     given = parse_options(url.take("on_disk", "quantization", "m", "ef_construct", "shards"))
     example = f"{url.scheme}://localhost:{DEFAULT_PORT}/documents"
-    parts = urlsplit(url.location)
-    collection = unquote(parts.path.strip("/"))
     try:
+        parts = urlsplit(url.location)
         host, port = parts.hostname, parts.port or DEFAULT_PORT
     except ValueError as error:
         raise SinkError(f"{url.scheme}:{url.location}: {error}; such as {example}") from error
+    collection = unquote(parts.path.strip("/"))
     if not host or not collection or "/" in collection:
         raise SinkError(
             f"{url.scheme}:{url.location} needs a host and a collection, such as {example}"

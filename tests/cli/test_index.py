@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,19 @@ def test_standard_input_needs_its_format(run: Run, model: str, out: str) -> None
     assert sorted(row["text"] for row in rows(out).values()) == ["one", "two"]
 
 
+def test_standard_input_may_be_closed(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import embedlib.cli.index as command
+
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=None, stderr=None))
+    for sources in ((), ("-", "--input-format", "lines")):
+        refused = run("index", *sources, "-m", model, "--to", out)
+        assert refused.exit_code == 2
+        assert "standard input is closed" in refused.stderr
+    assert run("index", docs, "-m", model, "--to", out).exit_code == 0
+
+
 def test_sql_is_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
     import sqlite3
 
@@ -130,6 +144,14 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     as_json = run("search", "measure time", "--to", out, "-k", 1, "--json", "--model", model)
     hit = json.loads(as_json.stdout)
     assert (hit["source_id"], hit["text"]) == (f"{docs}/b.txt", "measure time")
+
+
+def test_a_model_folder_is_found_from_another_folder(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(model).parent)
+    run("index", docs, "-m", Path(model).name, "--to", out)
+    assert json.loads(run("status", out, "--json").stdout)["model"] == model
 
 
 def test_searching_with_other_options_is_refused(
@@ -206,6 +228,10 @@ def test_bench_write_measures_and_spares_other_rows(
     numbers = json.loads(result.read_text())
     assert (len(numbers["rows_per_s"]), len(numbers["encode_s"])) == (2, 3)
     assert len(numbers["index_s"]) == 2
+    lost = run("bench-write", "--to", to, "--num-rows", 3, "--json", tmp_path / "none" / "x.json")
+    assert lost.exit_code == 1
+    assert "| writing 3 x 384" in lost.stdout
+    assert lost.stderr.splitlines()[-1].startswith("Error: cannot write ")
     run("index", docs, "-m", model, "--to", out)
     refused = run("bench-write", "--to", out)
     assert refused.exit_code == 1

@@ -13,6 +13,7 @@ import pytest
 from embedlib.errors import SinkError
 from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.file_sink import FileSink
+from embedlib.indexing.lock import FileLock
 from embedlib.indexing.sinks import open_sink
 from embedlib.testing import check_sink
 
@@ -22,6 +23,12 @@ SCHEMES = ("jsonl", "npy", "parquet")
 def load(sink: Any, rows: list[Any]) -> None:
     sink.begin(TARGET, print)
     sink.write(rows, make_vectors(rows))
+    sink.finish()
+    sink.close()
+
+
+def load_nothing(sink: Any) -> None:
+    sink.begin(TARGET, print)
     sink.finish()
     sink.close()
 
@@ -115,10 +122,7 @@ def test_the_file_appears_with_finish_and_is_left_alone_when_nothing_changed(
     sink.finish()
     written = path.stat().st_mtime_ns, path.stat().st_ino
     sink.close()
-    load_nothing = make(path)
-    load_nothing.begin(TARGET, print)
-    load_nothing.finish()
-    load_nothing.close()
+    load_nothing(make(path))
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == written
 
 
@@ -167,6 +171,78 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, recreate: bool) -
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_rows_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    rows_file = tmp_path / "a.npy.rows.jsonl"
+    rows_file.write_text("mine\n")
+    with pytest.raises(SinkError, match=r"was not written by embedlib"):
+        make(tmp_path / "a.npy", "npy").begin(TARGET, print)
+    assert list(tmp_path.iterdir()) == [rows_file]
+
+
+def test_looking_at_a_file_of_somebody_else_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("mine\n")
+    with pytest.raises(SinkError, match=r"was not written by embedlib"):
+        make(tmp_path / "a.jsonl").inspect()
+
+
+def test_another_format_of_the_same_name_is_written(tmp_path: Path) -> None:
+    rows = make_rows(3)
+    load(make(tmp_path / "a", "jsonl"), rows)
+    load_nothing(make(tmp_path / "a", "npy"))
+    assert (np.load(tmp_path / "a") == make_vectors(rows)).all()
+    (tmp_path / "a.rows.jsonl").unlink()
+    load_nothing(make(tmp_path / "a", "npy"))
+    assert len(read_jsonl(tmp_path / "a.rows.jsonl")) == 3
+    load_nothing(make(tmp_path / "a", "jsonl"))
+    assert len(read_jsonl(tmp_path / "a")) == 3
+
+
+def test_looking_changes_nothing_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(make(tmp_path / "a.jsonl"), make_rows(3))
+    folder = tmp_path / "a.jsonl.embedlib"
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
+    sink = make(tmp_path / "a.jsonl")
+    state = sink.inspect()
+    assert state is not None
+    assert state.num_rows == 3
+    assert len(sink.search(make_vectors(make_rows(1))[0], 2)) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "rows.sqlite"]
+    sink.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_recreate_spares_who_is_reading(scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    load(make(path, scheme), make_rows(3))
+    reader, writer = make(path, scheme), make(path, scheme)
+    keys = reader.scan()
+    next(keys)
+    writer.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), print)
+    assert [item.name for item in tmp_path.iterdir()] == ["a.embedlib"]
+    rows = make_rows(2)
+    writer.write(rows, make_vectors(rows))
+    assert len(list(keys)) == 2  # of what was there when it began
+    reader.close()
+    after = make(path, scheme)  # as after a kill of the writer
+    assert len(after.digests([row.id for row in rows])) == 2
+    after.close()
+    writer.finish()
+    writer.close()
+    sink = make(path, scheme)
+    state = sink.inspect()
+    assert state is not None
+    assert (state.num_rows, state.fingerprint) == (2, "folder:4567")
+    sink.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_lock_on_a_full_disk_is_one_line() -> None:
+    with pytest.raises(SinkError, match="cannot lock jsonl:a: /dev/full: "):
+        FileLock(Path("/dev/full"), "jsonl:a")
+
+
 def test_a_load_killed_in_its_first_moment_is_no_load(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     folder = tmp_path / "a.jsonl.embedlib"
@@ -212,6 +288,11 @@ def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_wrong_url_is_refused(url: str, message: str) -> None:
     with pytest.raises(SinkError, match=message):
         open_sink(url)
+
+
+def test_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="File name too long"):
+        make(tmp_path / ("a" * 300)).begin(TARGET, print)
 
 
 def test_searching_nothing_says_so(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,13 @@ from embedlib.errors import (
     SourceError,
 )
 from embedlib.indexing.chunking import Chunker
+from embedlib.indexing.load import Load
 from embedlib.indexing.options import IndexOptions, parse_shard
 from embedlib.indexing.pipeline import index
-from embedlib.indexing.report import IndexProgress, IndexReport
+from embedlib.indexing.reader import BadRows, Group
+from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sink_thread import SinkThread
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
 
 
@@ -67,6 +72,13 @@ def expect(store: FakeStore, texts: dict[str, str], embedder: Embedder) -> None:
     assert contents(store) == {(id_, 0): text for id_, text in texts.items()}
     expected = embedder.encode_document([row.text for row in store.rows.values()])
     assert (np.stack([store.vectors[id_] for id_ in store.rows]) == expected).all()
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def num_calls(store: FakeStore, name: str) -> int:
@@ -195,17 +207,22 @@ def test_too_many_deletions_are_refused_and_nothing_is_deleted(
     store: FakeStore, embedder: Embedder
 ) -> None:
     run(numbered(10), store, embedder)
-    with pytest.raises(SinkError, match=r"lacks 4 of 10 rows.*max_delete = 0\.3"):
-        run(numbered(6), store, embedder, delete_missing=True)
-    assert len(store.rows) == 10
-    run(numbered(6), store, embedder, delete_missing=True, max_delete=0.4)
+    with pytest.raises(SinkError, match=r"lacks 4 of 11 rows.*max_delete = 0\.3"):
+        run({**numbered(6), "new": "text"}, store, embedder, delete_missing=True)
+    assert len(store.rows) == 11
+    assert store.calls[-1] == ("finish", 0)  # the new row is to be found all the same
+    run(numbered(6), store, embedder, delete_missing=True, max_delete=0.5)
     expect(store, numbered(6), embedder)
 
 
 def test_nothing_is_deleted_when_a_bad_row_may_own_it(store: FakeStore, embedder: Embedder) -> None:
     run(numbered(10), store, embedder)
     told: list[str] = []
-    nameless = [*documents(numbered(9)), BadRow(place="line 10", reason="broken")]
+    nameless = [
+        *documents(numbered(8)),
+        BadRow(place="line 9", reason="broken"),
+        BadRow(place="line 10", reason="broken", id="d9"),
+    ]
     report = run(nameless, store, embedder, delete_missing=True, tell=told.append)
     assert report.num_deleted == 0
     assert any("nothing is deleted" in line for line in told)
@@ -238,6 +255,15 @@ def test_shards_make_the_whole_and_delete_only_their_own(
         report = run(numbered(90), store, embedder, shard=f"{n}/3", delete_missing=True)
         assert report.num_deleted <= 10
     expect(store, numbered(90), embedder)
+
+
+def test_a_bad_row_without_an_id_is_in_every_shard(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(20), store, embedder)
+    for n in (1, 2, 3):
+        rows = [*documents(numbered(18)), BadRow(place="line 19", reason="broken")]
+        report = run(rows, store, embedder, shard=f"{n}/3", delete_missing=True, max_delete=1)
+        assert (report.num_bad, report.num_deleted) == (1, 0)
+    assert len(store.rows) == 20
 
 
 # Bad rows.
@@ -279,6 +305,8 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
         (Document(id="a", text="a", metadata={"x": b"raw"}), "holds bytes"),
         (Document(id="a", text="a", metadata={"x": "\0"}), "has NUL"),
         (Document(id="a", text="a", metadata={1: "x"}), "has the key 1"),  # type: ignore[dict-item]
+        (Document(id="a", text="a", metadata=None), "has the metadata None"),  # type: ignore[arg-type]
+        (Document(id="a", text="a", metadata={"x": nested(5000)}), "metadata nested too deeply"),
     ],
 )
 def test_what_no_destination_could_store_is_a_bad_row(
@@ -298,6 +326,7 @@ def test_a_text_without_a_token_is_a_bad_row(
     told: list[str] = []
     assert run(numbered(1), store, embedder, chunk=True, tell=told.append).num_bad == 1
     assert told == ["left out: 'd0': has no token of the model, such as control characters only"]
+    assert run(numbered(1), store, embedder, chunk=True).num_documents == 0
 
 
 def test_long_texts_become_chunks_and_shorter_ones_lose_theirs(
@@ -327,6 +356,54 @@ def test_metadata_become_json_and_the_users_keys_win(store: FakeStore, embedder:
     (row,) = store.rows.values()
     assert row.metadata == {"day": "2026-01-02", "nan": None, "source": "mine"}
     assert row.source_id == "a"
+
+
+def test_metadata_equal_to_what_they_become_are_written_all_the_same(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    metadata = {"price": Decimal(1), "inner": MappingProxyType({"x": 1})}
+    run([Document(id="a", text="a", metadata=metadata)], store, embedder)
+    (row,) = store.rows.values()
+    assert json.dumps(row.metadata) == '{"source": "a", "price": 1, "inner": {"x": 1}}'
+
+
+@pytest.mark.parametrize("item", ["a text", {"id": "a", "text": "a"}, None])
+def test_a_source_of_something_else_is_refused(
+    item: Any, store: FakeStore, embedder: Embedder
+) -> None:
+    with pytest.raises(SourceError, match="must give Document objects"):
+        run(iter([item]), store, embedder)
+
+
+def test_a_refused_load_leaves_the_errors_file_of_the_running_one(
+    store: FakeStore, embedder: Embedder, tmp_path: Path
+) -> None:
+    path = tmp_path / "errors.jsonl"
+    path.write_text("of the running load\n")
+    store.is_locked = True
+    with pytest.raises(SinkError, match="being written"):
+        run(numbered(1), store, embedder, errors_file=str(path))
+    assert path.read_text() == "of the running load\n"
+    store.is_locked = False
+    run(numbered(1), store, embedder, errors_file=str(path))
+    assert path.read_text() == ""
+
+
+def test_a_bad_row_is_in_the_file_when_it_is_told(
+    store: FakeStore, embedder: Embedder, tmp_path: Path
+) -> None:
+    path = tmp_path / "errors.jsonl"
+    read: list[str] = []
+    rows = [BadRow(place="caf\udce9.txt", reason="is not UTF-8")]
+    run(rows, store, embedder, errors_file=path, tell=lambda _: read.append(path.read_text()))
+    assert [json.loads(line)["reason"] for line in read] == ["is not UTF-8"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_an_errors_file_on_a_full_disk_is_one_line(store: FakeStore, embedder: Embedder) -> None:
+    rows = [BadRow(place="line 1", reason="bad")]
+    with pytest.raises(SourceError, match="cannot write errors_file /dev/full: No space left"):
+        run(rows, store, embedder, errors_file=Path("/dev/full"))
 
 
 def test_only_the_first_bad_rows_are_told(store: FakeStore, embedder: Embedder) -> None:
@@ -399,6 +476,45 @@ def test_a_failing_write_ends_the_load_and_gives_the_lock_back(
     expect(store, numbered(300), embedder)
 
 
+def test_the_first_error_is_the_one_to_tell(store: FakeStore, embedder: Embedder) -> None:
+    class Unclosable(FakeSink):
+        def close(self) -> None:
+            super().close()
+            raise SinkError("cannot be closed")
+
+    sink = Unclosable(store)
+    sink.fail(SinkError("the disk is full"))
+    with pytest.raises(SinkError, match="the disk is full"):
+        index(documents(numbered(1)), sink, embedder=embedder, chunk=False)
+    with pytest.raises(SinkError, match="cannot be closed"):
+        index(documents(numbered(1)), Unclosable(store), embedder=embedder, chunk=False)
+
+
+def test_failing_writes_of_metadata_end_the_load_at_once(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    run(documents(numbered(10), page=1), store, embedder)
+
+    class Full(FakeSink):
+        def write_metadata(self, rows: Any) -> None:
+            raise SinkError("the disk is full")
+
+    changed = [
+        replace(row, digest=row.digest[:-1] + bytes([row.digest[-1] ^ 1]))
+        for row in store.rows.values()
+    ]
+    thread, bad_rows = SinkThread(), BadRows(None, print, stops=False)
+    load = Load(embedder, Full(store), thread, bad_rows, Tally(embedder, print, None), 2048)
+
+    def add_all() -> None:
+        for row in changed:
+            load.add(Group([row], 1))
+
+    with pytest.raises(SinkError, match="the disk is full"):  # before `work` looks at the writes
+        add_all()
+    thread.close(None)
+
+
 def test_a_second_writer_is_refused(store: FakeStore, embedder: Embedder) -> None:
     store.is_locked = True
     with pytest.raises(SinkError, match="being written"):
@@ -452,12 +568,49 @@ def test_a_dry_run_needs_no_destination_yet(store: FakeStore, embedder: Embedder
     assert (report.num_embedded, store.target) == (3, None)
 
 
+def test_a_dry_run_of_recreate_counts_everything(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(3), store, embedder)
+    report = run(numbered(3), store, embedder, dry_run=True, recreate=True)
+    assert (report.num_embedded, report.num_unchanged, len(store.rows)) == (3, 0, 3)
+
+
+def test_the_sink_is_told_the_shard(store: FakeStore, embedder: Embedder) -> None:
+    run(numbered(3), store, embedder, shard="1/2")
+    assert store.target is not None
+    assert store.target.shard == "1/2"
+
+
+def test_a_document_of_many_chunks_is_written_in_groups(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.indexing.reader.GROUP_ROWS", 4)
+    asked: list[int] = []
+
+    class Watching(FakeSink):
+        def digests(self, ids: Any) -> Any:
+            asked.append(len(ids))
+            return super().digests(ids)
+
+    text = "One sentence here. " * 20
+    report = index([Document(id="a", text=text)], Watching(store), embedder=embedder)
+    assert (sum(asked), max(asked)) == (report.num_rows, 4)
+    assert report.num_documents == 1
+
+
 def test_a_dry_run_checks_the_destination(store: FakeStore, embedder: Embedder) -> None:
     run(numbered(3), store, embedder)
     assert store.target is not None
     store.target = replace(store.target, dim=7)
     with pytest.raises(SinkError, match="7 dimensions"):
         run(numbered(3), store, embedder, dry_run=True)
+
+
+def test_a_dry_run_leaves_the_estimate_out_where_the_sample_cannot_be_embedded(
+    store: FakeStore,
+) -> None:
+    with fake_embedder(on_truncate="error") as embedder:
+        report = run({"a": "short", "b": "x" * 50}, store, embedder, dry_run=True)
+    assert (report.num_rows, report.estimated_seconds) == (2, None)
 
 
 def test_a_limit_reads_no_further(store: FakeStore, embedder: Embedder) -> None:
@@ -479,6 +632,17 @@ def test_progress_only_grows_and_ends_at_the_whole(store: FakeStore, embedder: E
     assert counts[-1] == 900
     assert {progress.total_documents for progress in seen} == {900}
     assert seen[-1].num_embedded == 900
+
+
+@pytest.mark.parametrize(
+    ("options", "total"), [({"limit": 7}, 7), ({"limit": 900}, 100), ({"shard": "1/4"}, 25)]
+)
+def test_the_whole_is_what_will_be_read(
+    options: dict[str, Any], total: int, store: FakeStore, embedder: Embedder
+) -> None:
+    seen: list[IndexProgress] = []
+    run(numbered(100), store, embedder, on_progress=seen.append, **options)
+    assert {progress.total_documents for progress in seen} == {total}
 
 
 @pytest.mark.parametrize(

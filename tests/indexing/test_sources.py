@@ -574,3 +574,9 @@ def test_a_named_file_that_vanishes_is_an_error() -> None:
     Path("a.jsonl").unlink()
     with pytest.raises(SourceError, match=r"cannot read 'a\.jsonl': No such file"):
         list(source)
+
+
+def test_a_url_named_as_a_file_keeps_its_password() -> None:
+    with pytest.raises(SourceError, match="with --sql a URL is read") as caught:
+        open_source(["postgresql://me:secret@host/db"], SourceOptions(), [].append)
+    assert "secret" not in str(caught.value)

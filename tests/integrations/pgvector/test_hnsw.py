@@ -211,6 +211,8 @@ def test_an_interrupted_build_is_cancelled(pg: Any, pg_table: str) -> None:
 
     def interrupt(line: str) -> None:
         if line.startswith("index: "):
+            # Else the program would wait for the end of the build after Ctrl-C.
+            assert all(t.daemon for t in threading.enumerate() if "pgvector" in t.name)
             raise KeyboardInterrupt
 
     sink._session.tell = interrupt
