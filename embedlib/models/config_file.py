@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Final
 
-from embedlib.models.families import (
+from embedlib.models.config_keys import (
     ACTIVATIONS_BY_NAME,
-    FAMILIES,
     FIXED_KEYS,
     HARMLESS_KEYS,
     ROPE_KEYS,
     SHAPE_KEYS,
     WINDOW_KEYS,
-    Family,
-    Key,
 )
+from embedlib.models.families import FAMILIES
+from embedlib.models.family import Alternation, Family, Key
 from embedlib.models.json_files import JsonObject
-from embedlib.models.spec import ROPE_KINDS, Encoder, Rope, RopeKind
+from embedlib.models.spec import Activation, Encoder, Rope, RopeKind
+
+LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+"""Without and with a window."""
 
 ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
     "default": frozenset(),
@@ -46,6 +50,12 @@ def family_of(config: JsonObject) -> Family:
     return config.choice("model_type", FAMILIES)
 
 
+def positions_key(config: JsonObject) -> str:
+    """Return the key that says how many positions the model has."""
+    names = family_of(config).num_positions
+    return next((name for name in names if name in config), names[-1])
+
+
 def read_encoder(config: JsonObject) -> Encoder:
     """Return the transformer that config.json describes.
 
@@ -53,11 +63,13 @@ def read_encoder(config: JsonObject) -> Encoder:
         ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
     """
     family = family_of(config)
+    _check_implied(config, family)
+    config = config.renamed(family.names)
     _check_keys(config, family)
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     num_layers = config.integer("num_hidden_layers")
-    num_positions = config.integer("max_position_embeddings")
+    num_positions = config.integer(positions_key(config))
     num_kv_heads = _optional_integer(config, family.num_kv_heads) or num_heads
     if num_heads % num_kv_heads:
         raise config.refuse(
@@ -68,12 +80,13 @@ def read_encoder(config: JsonObject) -> Encoder:
         if hidden_size % num_heads:
             raise config.refuse("num_attention_heads", f"a divisor of hidden_size = {hidden_size}")
         head_dim = hidden_size // num_heads
-    is_rotary = family.positions == "rotary"
-    if is_rotary and head_dim % 2:
+    if family.rope_theta is not None and head_dim % 2:
         raise config.refuse("head_dim", "an even number")
     pad_token_id = None
     if family.positions == "learned_after_padding":
         pad_token_id = config.integer("pad_token_id", 1, minimum=0)
+    rope, window_rope = _read_ropes(config, family, num_positions)
+    is_causal = _is_causal(config, family)
     return Encoder(
         family=family.model_type,
         vocab_size=config.integer("vocab_size"),
@@ -83,20 +96,27 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         intermediate_size=config.integer("intermediate_size"),
-        activation=config.choice(
-            family.activation.name, ACTIVATIONS_BY_NAME, family.activation.default
-        ),
+        activation=_activation(config, family.activation),
         is_gated=family.is_gated,
         norm=family.norm,
-        norm_eps=config.number(family.norm_eps.name, family.norm_eps.default),
+        norm_eps=_number(config, family.norm_eps),
+        has_norm_bias=_boolean(config, family.has_norm_bias),
         norm_placement=family.norm_placement,
+        norms_embeddings=family.norms_embeddings,
+        embedding_scale=math.sqrt(hidden_size) if family.scales_embeddings else 1.0,
         num_positions=num_positions,
         position_offset=0 if pad_token_id is None else pad_token_id + 1,
         pad_token_id=pad_token_id,
         num_token_types=_optional_integer(config, family.num_token_types) or 0,
-        rope=_read_rope(config, num_positions) if is_rotary else None,
-        is_causal=family.is_causal is not None and _boolean(config, family.is_causal),
-        windows=_read_windows(config, family, num_layers),
+        rope=rope,
+        window_rope=window_rope,
+        position_bias=family.position_bias,
+        is_causal=is_causal,
+        windows=_read_windows(config, family, num_layers, is_causal),
+        attention_scale=None
+        if family.query_scalar is None
+        else _number(config, family.query_scalar) ** -0.5,
+        attention_cap=_optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
         has_qkv_bias=_boolean(config, family.has_qkv_bias),
         has_output_bias=_boolean(config, family.has_output_bias),
@@ -104,75 +124,151 @@ def read_encoder(config: JsonObject) -> Encoder:
     )
 
 
+def _check_implied(config: JsonObject, family: Family) -> None:
+    """Refuse a file of a schema whose defaults are not implemented, where it leaves one out."""
+    for mark, keys in family.implied.items():
+        for key in keys:
+            if mark in config.values and key not in config.values:
+                raise config.refuse(key, f"it must be there beside {mark}")
+
+
 def _check_keys(config: JsonObject, family: Family) -> None:
     """Refuse keys that are unknown, and fixed keys with another value than the fixed one."""
-    traits = (
-        family.norm_eps, family.activation, family.num_token_types, family.num_kv_heads,
-        family.head_dim, family.is_causal, family.has_qkv_bias, family.has_output_bias,
-        family.has_mlp_bias,
-    )  # fmt: skip
-    known = HARMLESS_KEYS | SHAPE_KEYS | FIXED_KEYS.keys() | family.fixed.keys()
-    known |= {trait.name for trait in traits if isinstance(trait, Key)}
-    if family.positions == "rotary":
+    fixed = {**FIXED_KEYS, **family.fixed}
+    traits = {trait.name for trait in vars(family).values() if isinstance(trait, Key)}
+    if family.alternation is not None and isinstance(family.alternation.every, Key):
+        traits.add(family.alternation.every.name)
+    known = HARMLESS_KEYS | SHAPE_KEYS | fixed.keys() | family.harmless | traits
+    known |= set(family.num_positions)
+    if family.rope_theta is not None:
         known |= ROPE_KEYS
     known |= WINDOW_KEYS[family.windows]
     config.check_keys(known)
-    for key, accepted in {**FIXED_KEYS, **family.fixed}.items():
-        config.check_fixed(key, accepted)
+    for key, accepted in fixed.items():
+        if key not in traits:
+            config.check_fixed(key, accepted)
     # Code that travels with the model computes something else than the family's class: gte-Qwen2,
     # for one, attends in both directions.
     own_code = config.child("auto_map").values.get("AutoModel")
-    if own_code is not None:
+    if own_code is not None and own_code not in family.own_code:
+        accepted_code = "".join(f", or {name}" for name in family.own_code)
         raise config.refuse(
-            "auto_map", "a model without code of its own (no AutoModel in auto_map)"
+            "auto_map",
+            f"a model without code of its own (no AutoModel in auto_map{accepted_code})",
         )
 
 
-def _read_windows(config: JsonObject, family: Family, num_layers: int) -> tuple[int | None, ...]:
+def _is_causal(config: JsonObject, family: Family) -> bool:
+    """Return whether a token sees only what stands before it."""
+    if family.is_bidirectional is not None:
+        return not _boolean(config, family.is_bidirectional)
+    return family.is_causal is not None and _boolean(config, family.is_causal)
+
+
+def _read_windows(
+    config: JsonObject, family: Family, num_layers: int, is_causal: bool
+) -> tuple[int | None, ...]:
     """Return the attention window of each layer, None where the layer sees everything."""
-    if family.windows == "none":
+    window: int | None
+    if family.window is None:
         return (None,) * num_layers
-    # Where the key is missing transformers takes 4096; null switches windows off.
-    window = config.optional_integer("sliding_window", 4096, minimum=1)
-    if family.windows == "all_layers":
-        return (window,) * num_layers
-    if not config.boolean("use_sliding_window", False):
-        window = None
-    kinds = config.values.get("layer_types")
-    if kinds is None:
+    if family.alternation is not None:
+        window = config.integer(family.window.name, family.window.default)
+        kinds = _alternating(config, family.alternation, num_layers)
+        if family.alternation.halves and not is_causal:
+            window //= 2
+    else:
+        # null switches windows off.
+        window = _optional_integer(config, family.window)
+        if family.windows == "all_layers":
+            return (window,) * num_layers
+        if not config.boolean("use_sliding_window", False):
+            window = None
         first = config.integer("max_window_layers", 28, minimum=0)
-        return tuple(None if layer < first else window for layer in range(num_layers))
-    accepted = {"full_attention": None, "sliding_attention": window}
+        kinds = [LAYER_TYPES[window is not None and layer >= first] for layer in range(num_layers)]
+    if config.values.get("layer_types") is not None:
+        kinds = config.values["layer_types"]
     if (
         not isinstance(kinds, list)
         or len(kinds) != num_layers
-        or any(kind not in accepted for kind in kinds)
-        or (window is None and "sliding_attention" in kinds)
+        or any(kind not in LAYER_TYPES for kind in kinds)
+        or (window is None and LAYER_TYPES[1] in kinds)
     ):
         raise config.refuse(
             "layer_types",
-            f"{num_layers} times full_attention, or sliding_attention where use_sliding_window "
-            "and sliding_window are set",
+            f"{num_layers} times full_attention, or sliding_attention where there is a window",
         )
-    return tuple(accepted[kind] for kind in kinds)
+    return tuple(window if kind == LAYER_TYPES[1] else None for kind in kinds)
 
 
-def _read_rope(config: JsonObject, num_positions: int) -> Rope:
-    """Return the rotary embedding, from the keys of transformers 4 or of transformers 5.
+def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) -> list[str]:
+    """Return the kind of each layer where the file does not list them."""
+    every = alternation.every
+    if isinstance(every, Key):
+        every = config.integer(every.name, every.default)
+    full = 0 if alternation.full == "first" else every - 1
+    return [LAYER_TYPES[layer % every != full] for layer in range(num_layers)]
 
-    transformers 4 wrote `rope_theta` and `rope_scaling`; 5 writes both into `rope_parameters`.
+
+def _read_ropes(
+    config: JsonObject, family: Family, num_positions: int
+) -> tuple[Rope | None, Rope | None]:
+    """Return the rotary embedding, and that of layers with a window where it is another one.
+
+    transformers 4 wrote `rope_theta` and `rope_scaling`; 5 writes both into `rope_parameters`, one
+    object for each kind of layer where they differ.
     """
+    if family.rope_theta is None:
+        return None, None
     if "rope_scaling" in config and "rope_parameters" in config:
         raise config.refuse("rope_scaling", "either rope_scaling or rope_parameters")
-    key = "rope_scaling" if "rope_scaling" in config else "rope_parameters"
-    scaling = config.child(key)
-    accepted: dict[str, RopeKind] = {kind: kind for kind in ROPE_KINDS}
-    kind = scaling.choice("rope_type" if "rope_type" in scaling else "type", accepted, "default")
+    kinds: Mapping[str, RopeKind] = {kind: kind for kind in family.rope_kinds}
+    theta = _number(config, family.rope_theta)
+    if family.window_rope_theta is None:
+        scaling = config.child("rope_scaling" if "rope_scaling" in config else "rope_parameters")
+        # A top-level key wins over the nested one, as in transformers.
+        outer = config if "original_max_position_embeddings" in config else scaling
+        rope = _read_rope(scaling, outer, kinds, theta, num_positions)
+        # So does the nested theta, but not over a key of another schema.
+        key = family.rope_theta.name
+        if config.aliases.get(key, key) != key and key in config and rope.theta != theta:
+            raise config.refuse(key, f"{rope.theta:g}, as {scaling.name.split()[-1]} has it")
+        return rope, None
+    config.check_fixed("original_max_position_embeddings", (None,))
+    window_theta = _number(config, family.window_rope_theta)
+    parameters = config.child("rope_parameters")
+    parameters.check_keys(LAYER_TYPES)
+    full, window = (parameters.child(kind) for kind in LAYER_TYPES)
+    if "rope_scaling" in config:
+        full = config.child("rope_scaling")
+    return (
+        _read_rope(full, full, kinds, theta, num_positions),
+        _read_rope(window, window, kinds, window_theta, num_positions),
+    )
+
+
+def _read_rope(
+    scaling: JsonObject,
+    outer: JsonObject,
+    kinds: Mapping[str, RopeKind],
+    theta: float,
+    num_positions: int,
+) -> Rope:
+    """Return one rotary embedding.
+
+    Args:
+        scaling: the object that describes it; may be empty.
+        outer: the object that holds the original length.
+        kinds: what is implemented.
+        theta: where `scaling` does not give it.
+        num_positions: the trained length.
+    """
+    kind = scaling.choice("rope_type" if "rope_type" in scaling else "type", kinds, "default")
     scaling.check_keys(
         ROPE_KIND_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
     )
     scaling.check_fixed("partial_rotary_factor", (1.0, None))
-    theta = scaling.number("rope_theta", config.number("rope_theta", 10_000.0))
+    theta = scaling.number("rope_theta", theta)
     if kind == "default":
         return Rope(theta=theta)
     if kind in ("linear", "dynamic"):
@@ -182,8 +278,6 @@ def _read_rope(config: JsonObject, num_positions: int) -> Rope:
             factor=scaling.number("factor"),
             original_max_positions=num_positions,
         )
-    # A top-level key wins over the nested one, as in transformers.
-    outer = config if "original_max_position_embeddings" in config else scaling
     original = outer.integer("original_max_position_embeddings", num_positions)
     if kind == "llama3":
         return Rope(
@@ -213,6 +307,29 @@ def _optional_integer(config: JsonObject, trait: Key | None) -> int | None:
     if trait is None:
         return None
     return config.optional_integer(trait.name, trait.default, minimum=1)
+
+
+def _activation(config: JsonObject, trait: Activation | Key) -> Activation:
+    """Return a trait that is an activation."""
+    if isinstance(trait, str):
+        return trait
+    return config.choice(trait.name, ACTIVATIONS_BY_NAME, trait.default)
+
+
+def _number(config: JsonObject, trait: float | Key) -> float:
+    """Return a trait that is a positive number; null is refused."""
+    if isinstance(trait, float):
+        return trait
+    if trait.name in config.values:
+        return config.number(trait.name)
+    return float(trait.default)
+
+
+def _optional_number(config: JsonObject, trait: Key | None) -> float | None:
+    """Return a trait that is a positive number, or None where it is null or the family has none."""
+    if trait is None:
+        return None
+    return config.optional_number(trait.name) if trait.name in config.values else trait.default
 
 
 def _boolean(config: JsonObject, trait: bool | Key) -> bool:

@@ -11,182 +11,20 @@ Source: defaults, traits and tensor names are those of the classes in transforme
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final
 
-from embedlib.models.spec import Activation
-
-
-@dataclass(frozen=True)
-class Key:
-    """A trait that config.json decides."""
-
-    name: str
-    default: Any = None
-    """What transformers takes where the key is missing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """One row of the table."""
-
-    model_type: str
-    # Traits: a constant, or the key that holds them.
-    norm: Literal["layer_norm", "rms_norm"]
-    norm_eps: Key
-    norm_placement: Literal["pre", "post"]
-    is_gated: bool
-    activation: Key
-    positions: Literal["learned", "learned_after_padding", "rotary"]
-    """learned_after_padding: rows of the table start behind the row of the padding id."""
-    num_token_types: Key | None = None
-    num_kv_heads: Key | None = None
-    """None: as many as query heads."""
-    head_dim: Key | None = None
-    """None, or a key that is null: hidden size / query heads."""
-    is_causal: Key | None = None
-    """None: every token sees every token."""
-    windows: Literal["none", "all_layers", "by_layer_type"] = "none"
-    has_qk_norm: bool = False
-    has_qkv_bias: bool | Key = True
-    has_output_bias: bool | Key = True
-    has_mlp_bias: bool | Key = True
-    fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    """Keys that would change the vectors, with the only values implemented."""
-    # Files
-    tokenizer_class: str | None = None
-    """The class transformers takes where tokenizer_config.json names none."""
-    prefixes: tuple[str, ...]
-    """What may stand before every tensor name, by the class or library that wrote the file."""
-    tensors: Mapping[str, str]
-    """Role to tensor name, `{i}` is the layer; a name without leaf stands for all its leaves."""
-    ignored_tensors: tuple[str, ...]
-    """Patterns of stored tensors that an embedding does not use."""
-
-
-HARMLESS_KEYS: Final = frozenset(
-    {
-        # identity and bookkeeping
-        "model_type", "architectures", "_name_or_path", "name_or_path", "_commit_hash",
-        "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class", "language",
-        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-        "pooler_size_per_head", "pooler_type", "output_past", "gradient_checkpointing",
-        "attn_implementation", "_attn_implementation", "_attn_implementation_autoset",
-        "_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "is_matryoshka",
-        "matryoshka_dimensions", "sentence_transformers", "unsloth_version", "unsloth_fixed",
-        # training
-        "attention_probs_dropout_prob", "hidden_dropout_prob", "attention_dropout",
-        "hidden_dropout", "embd_pdrop", "resid_pdrop", "initializer_range", "initializer_factor",
-        "use_cache", "tie_word_embeddings", "tie_encoder_decoder", "pretraining_tp", "torchscript",
-        "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
-        "use_return_dict", "use_bfloat16", "cross_attention_hidden_size", "is_composition",
-        # special tokens: texts are tokenized by tokenizer.json, and padding is told by lengths
-        "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
-        "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
-        # heads
-        "add_pooling_layer", "id2label", "label2id", "num_labels", "problem_type",
-        "finetuning_task", "task_specific_params", "classifier_dropout", "classifier_bias",
-        "classifier_pooling", "summary_activation",
-        # generation
-        "temperature", "top_k", "top_p", "typical_p", "do_sample", "early_stopping", "num_beams",
-        "num_beam_groups", "diversity_penalty", "max_length", "min_length", "length_penalty",
-        "repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size",
-        "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
-        "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
-        "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
-    }
-)  # fmt: skip
-"""Keys of any config.json that change no vector."""
-
-SHAPE_KEYS: Final = frozenset(
-    {
-        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-        "intermediate_size", "max_position_embeddings",
-    }
-)  # fmt: skip
-"""Keys that every family must give."""
-
-ROPE_KEYS: Final = frozenset(
-    {"rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"}
-)
-WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "none": frozenset(),
-        "all_layers": frozenset({"sliding_window"}),
-        "by_layer_type": frozenset(
-            {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types"}
-        ),
-    }
-)
-"""By `Family.windows`."""
-
-FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
-    {
-        "is_encoder_decoder": (False, None),
-        "add_cross_attention": (False, None),
-        "is_decoder": (False, None),
-        "pruned_heads": ({}, None),
-        "quantization_config": (None,),
-        "partial_rotary_factor": (1.0, None),
-        # No class of these families in transformers 5 reads it, though the name promises otherwise.
-        # `is_causal: false` is what they read, see `is_causal` in the rows.
-        "use_bidirectional_attention": (False, None),
-    }
-)
-"""For every family: keys that would change the vectors, with the only values implemented."""
-
-ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = MappingProxyType(
-    {
-        "gelu": "gelu",
-        "gelu_python": "gelu",
-        "gelu_new": "gelu_tanh",
-        "gelu_fast": "gelu_tanh",
-        "gelu_accurate": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu_python_tanh": "gelu_tanh",
-        "relu": "relu",
-        "silu": "silu",
-        "swish": "silu",
-        "tanh": "tanh",
-        "sigmoid": "sigmoid",
-        "linear": "identity",
-    }
-)
-"""`hidden_act` to activation. Source: `ACT2CLS` in transformers, activations.py."""
-
-ENCODER_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "tokens": "embeddings.word_embeddings.weight",
-        "positions": "embeddings.position_embeddings.weight",
-        "token_types": "embeddings.token_type_embeddings.weight",
-        "embedding_norm": "embeddings.LayerNorm",
-        "layers.{i}.q": "encoder.layer.{i}.attention.self.query",
-        "layers.{i}.k": "encoder.layer.{i}.attention.self.key",
-        "layers.{i}.v": "encoder.layer.{i}.attention.self.value",
-        "layers.{i}.o": "encoder.layer.{i}.attention.output.dense",
-        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-        "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
-        "layers.{i}.down": "encoder.layer.{i}.output.dense",
-        "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
-    }
-)
-DECODER_TENSORS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "tokens": "embed_tokens.weight",
-        "layers.{i}.q": "layers.{i}.self_attn.q_proj",
-        "layers.{i}.k": "layers.{i}.self_attn.k_proj",
-        "layers.{i}.v": "layers.{i}.self_attn.v_proj",
-        "layers.{i}.o": "layers.{i}.self_attn.o_proj",
-        "layers.{i}.q_norm": "layers.{i}.self_attn.q_norm",
-        "layers.{i}.k_norm": "layers.{i}.self_attn.k_norm",
-        "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
-        "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
-        "layers.{i}.up": "layers.{i}.mlp.up_proj",
-        "layers.{i}.down": "layers.{i}.mlp.down_proj",
-        "layers.{i}.mlp_norm": "layers.{i}.post_attention_layernorm",
-        "final_norm": "norm",
-    }
+from embedlib.models.family import Alternation, Family, Key
+from embedlib.models.spec import PositionBias
+from embedlib.models.tensor_names import (
+    DECODER_TENSORS,
+    DISTILBERT_TENSORS,
+    ENCODER_TENSORS,
+    GEMMA_TENSORS,
+    MODERNBERT_TENSORS,
+    MPNET_TENSORS,
+    NOMIC_BERT_TENSORS,
 )
 
 BERT: Final = Family(
@@ -225,30 +63,162 @@ XLM_ROBERTA: Final = replace(
     ROBERTA, model_type="xlm-roberta", tokenizer_class="XLMRobertaTokenizer"
 )
 
-DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
-DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
+DISTILBERT: Final = replace(
+    BERT,
+    model_type="distilbert",
+    norm_eps=1e-12,
+    activation=Key("activation", "gelu"),
+    num_token_types=None,
+    names={
+        "hidden_size": ("dim",),
+        "num_hidden_layers": ("n_layers",),
+        "num_attention_heads": ("n_heads",),
+        "intermediate_size": ("hidden_dim",),
+    },
+    fixed={"is_causal": (False, None)},
+    # sinusoidal_pos_embds says how the table was filled before training; the file holds it.
+    harmless=frozenset(
+        {"dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_"}
+    ),
+    prefixes=("", "distilbert.", "0.auto_model.", "auto_model."),
+    tensors=DISTILBERT_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*",
+        "pre_classifier.*", "classifier.*", "qa_outputs.*",
+    ),
+)  # fmt: skip
 
-MISTRAL: Final = Family(
-    model_type="mistral",
-    norm="rms_norm",
-    norm_eps=Key("rms_norm_eps", 1e-6),
+MPNET: Final = replace(
+    BERT,
+    model_type="mpnet",
+    positions="learned_after_padding",
+    # The class passes neither number on from config.json, and its padding id is 1 in any case.
+    position_bias=PositionBias(num_buckets=32, max_distance=128),
+    num_token_types=None,
+    fixed={
+        "relative_attention_num_buckets": (32, None),
+        "pad_token_id": (1,),
+        "is_causal": (False, None),
+    },
+    tokenizer_class="MPNetTokenizer",
+    prefixes=("", "mpnet.", "0.auto_model.", "auto_model."),
+    tensors=MPNET_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "*pooler.*", "lm_head.*", "classifier.*", "qa_outputs.*",
+    ),
+)  # fmt: skip
+
+MODERNBERT: Final = Family(
+    model_type="modernbert",
+    norm="layer_norm",
+    norm_eps=Key("norm_eps", 1e-5),
+    has_norm_bias=Key("norm_bias", False),
     norm_placement="pre",
+    norms_embeddings=True,
     is_gated=True,
-    activation=Key("hidden_act", "silu"),
+    activation=Key("hidden_activation", "gelu"),
     positions="rotary",
-    num_kv_heads=Key("num_key_value_heads", 8),
+    rope_theta=Key("global_rope_theta", 160_000.0),
+    window_rope_theta=Key("local_rope_theta", 10_000.0),
+    windows="alternating",
+    window=Key("local_attention", 128),
+    alternation=Alternation(
+        every=Key("global_attn_every_n_layers", 3), full="first", halves=True
+    ),
+    has_qkv_bias=Key("attention_bias", False),
+    has_output_bias=Key("attention_bias", False),
+    has_mlp_bias=Key("mlp_bias", False),
+    fixed={
+        "is_causal": (False, None),
+        # The class stretches both thetas by it; no model asks for that.
+        "rope_scaling": (None,),
+        # Written by the script that converted the first models; no class reads it.
+        "position_embedding_type": ("absolute", "sans_pos", None),
+    },
+    harmless=frozenset(
+        {
+            # The class reads norm_eps alone; files have both.
+            "layer_norm_eps", "initializer_cutoff_factor", "mlp_dropout", "embedding_dropout",
+            "decoder_bias", "classifier_activation", "deterministic_flash_attn",
+            "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
+            "repad_logits_with_grad",
+        }
+    ),
+    prefixes=("", "model.", "0.auto_model.", "auto_model."),
+    tensors=MODERNBERT_TENSORS,
+    ignored_tensors=("head.*", "decoder.*", "classifier.*"),
+)  # fmt: skip
+
+NOMIC_BERT: Final = Family(
+    model_type="nomic_bert",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-12),
+    norm_placement="post",
+    is_gated=True,
+    activation="silu",
+    positions="rotary",
+    num_positions=("n_positions", "max_position_embeddings"),
+    rope_theta=Key("rope_theta", 1000.0),
+    # The model's own code knows no other.
+    rope_kinds=("default",),
+    num_token_types=Key("type_vocab_size", 2),
     head_dim=Key("head_dim"),
-    is_causal=Key("is_causal", True),
-    windows="all_layers",
     has_qkv_bias=False,
     has_output_bias=False,
     has_mlp_bias=False,
-    # The class has neither: it ignores layer_types, and its linear layers carry no bias.
-    fixed={"layer_types": (None,), "attention_bias": (False, None), "mlp_bias": (False, None)},
-    prefixes=DECODER_PREFIXES,
-    tensors=DECODER_TENSORS,
-    ignored_tensors=DECODER_IGNORED,
-)
+    # Files have the keys of the model's own code, those of transformers 5, or both.
+    names={
+        "hidden_size": ("n_embd",),
+        "num_hidden_layers": ("n_layer",),
+        "num_attention_heads": ("n_head",),
+        "intermediate_size": ("n_inner",),
+        "layer_norm_eps": ("layer_norm_epsilon",),
+        "rope_theta": ("rotary_emb_base",),
+    },
+    implied={
+        "n_embd": (
+            "activation_function", "layer_norm_epsilon", "mlp_fc1_bias", "mlp_fc2_bias",
+            "n_positions", "qkv_proj_bias", "rotary_emb_fraction",
+        )
+    },
+    fixed={
+        "hidden_act": ("silu", None),
+        "activation_function": ("swiglu",),
+        "rotary_emb_fraction": (1.0,),
+        "rotary_emb_interleaved": (False, None),
+        "rotary_emb_scale_base": (None,),
+        "rotary_scaling_factor": (None,),
+        "prenorm": (False, None),
+        "parallel_block": (False, None),
+        "use_rms_norm": (False, None),
+        "causal": (False, None),
+        "is_causal": (False, None),
+        "qkv_proj_bias": (False,),
+        "mlp_fc1_bias": (False,),
+        "mlp_fc2_bias": (False,),
+        "scale_attn_weights": (True, None),
+        "scale_attn_by_inverse_layer_idx": (False, None),
+        "reorder_and_upcast_attn": (False, None),
+    },
+    harmless=frozenset(
+        {
+            "attn_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln",
+            "max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm",
+            "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+            "use_xentropy",
+        }
+    ),
+    own_code=("nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",),
+    tokenizer_class="BertTokenizer",
+    prefixes=("", "nomic_bert.", "0.auto_model.", "auto_model."),
+    tensors=NOMIC_BERT_TENSORS,
+    ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
+)  # fmt: skip
+
+DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
+DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
+
+ROPE_THETA: Final = Key("rope_theta", 10_000.0)
 
 LLAMA: Final = Family(
     model_type="llama",
@@ -258,6 +228,7 @@ LLAMA: Final = Family(
     is_gated=True,
     activation=Key("hidden_act", "silu"),
     positions="rotary",
+    rope_theta=ROPE_THETA,
     num_kv_heads=Key("num_key_value_heads"),
     head_dim=Key("head_dim"),
     is_causal=Key("is_causal", True),
@@ -270,51 +241,107 @@ LLAMA: Final = Family(
     ignored_tensors=DECODER_IGNORED,
 )
 
-QWEN2: Final = Family(
+MISTRAL: Final = replace(
+    LLAMA,
+    model_type="mistral",
+    num_kv_heads=Key("num_key_value_heads", 8),
+    windows="all_layers",
+    window=Key("sliding_window", 4096),
+    has_qkv_bias=False,
+    has_output_bias=False,
+    has_mlp_bias=False,
+    # The class has neither: it ignores layer_types, and its linear layers carry no bias.
+    fixed={"layer_types": (None,), "attention_bias": (False, None), "mlp_bias": (False, None)},
+)
+
+QWEN2: Final = replace(
+    LLAMA,
     model_type="qwen2",
-    norm="rms_norm",
-    norm_eps=Key("rms_norm_eps", 1e-6),
-    norm_placement="pre",
-    is_gated=True,
-    activation=Key("hidden_act", "silu"),
-    positions="rotary",
     num_kv_heads=Key("num_key_value_heads", 32),
-    head_dim=Key("head_dim"),
-    is_causal=Key("is_causal", True),
     windows="by_layer_type",
+    window=Key("sliding_window", 4096),
     has_qkv_bias=True,
     has_output_bias=False,
     has_mlp_bias=False,
     # The class always has the three biases and never the others.
     fixed={"attention_bias": (True, None), "qkv_bias": (True, None), "mlp_bias": (False, None)},
-    prefixes=DECODER_PREFIXES,
-    tensors=DECODER_TENSORS,
-    ignored_tensors=DECODER_IGNORED,
 )
 
-QWEN3: Final = Family(
+QWEN3: Final = replace(
+    LLAMA,
     model_type="qwen3",
-    norm="rms_norm",
-    norm_eps=Key("rms_norm_eps", 1e-6),
-    norm_placement="pre",
-    is_gated=True,
-    activation=Key("hidden_act", "silu"),
-    positions="rotary",
     num_kv_heads=Key("num_key_value_heads", 32),
     head_dim=Key("head_dim", 128),
-    is_causal=Key("is_causal", True),
     windows="by_layer_type",
+    window=Key("sliding_window", 4096),
+    has_qk_norm=True,
+    has_mlp_bias=False,
+    fixed={"mlp_bias": (False, None)},
+)
+
+GEMMA3_TEXT: Final = Family(
+    model_type="gemma3_text",
+    norm="rms_norm",
+    norm_eps=Key("rms_norm_eps", 1e-6),
+    norm_placement="sandwich",
+    scales_embeddings=True,
+    is_gated=True,
+    activation=Key("hidden_activation", "gelu_pytorch_tanh"),
+    positions="rotary",
+    rope_theta=Key("rope_theta", 1_000_000.0),
+    window_rope_theta=Key("rope_local_base_freq", 10_000.0),
+    num_kv_heads=Key("num_key_value_heads", 4),
+    head_dim=Key("head_dim", 256),
+    is_bidirectional=Key("use_bidirectional_attention", False),
+    windows="alternating",
+    window=Key("sliding_window", 4096),
+    alternation=Alternation(every=Key("sliding_window_pattern", 6), full="last", halves=True),
+    query_scalar=Key("query_pre_attn_scalar", 256),
     has_qk_norm=True,
     has_qkv_bias=Key("attention_bias", False),
     has_output_bias=Key("attention_bias", False),
     has_mlp_bias=False,
-    fixed={"mlp_bias": (False, None)},
+    fixed={
+        # The masks honour it too, but with a window twice as wide; no model has both.
+        "is_causal": (True, None),
+        "attn_logit_softcapping": (None,),
+        "mlp_bias": (False, None),
+        # The class writes it and reads it under the name without the first sign.
+        "_sliding_window_pattern": (6, None),
+    },
+    harmless=frozenset({"final_logit_softcapping"}),
+    tokenizer_class="GemmaTokenizer",
     prefixes=DECODER_PREFIXES,
-    tensors=DECODER_TENSORS,
+    tensors=GEMMA_TENSORS,
+    stores_norms_less_one=True,
     ignored_tensors=DECODER_IGNORED,
 )
 
-FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
-    {row.model_type: row for row in (BERT, ROBERTA, XLM_ROBERTA, MISTRAL, LLAMA, QWEN2, QWEN3)}
+GEMMA2: Final = replace(
+    GEMMA3_TEXT,
+    model_type="gemma2",
+    rope_theta=ROPE_THETA,
+    window_rope_theta=None,
+    is_causal=Key("is_causal", True),
+    is_bidirectional=None,
+    alternation=Alternation(every=2, full="last", halves=False),
+    attention_cap=Key("attn_logit_softcapping", 50.0),
+    has_qk_norm=False,
+    # The class reads hidden_activation and sliding_window; files have their old names beside them.
+    fixed={
+        "hidden_act": ("gelu_pytorch_tanh", None),
+        "sliding_window_size": (4096, None),
+        "mlp_bias": (False, None),
+    },
 )
+
+FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
+    {
+        row.model_type: row
+        for row in (
+            BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, MISTRAL, LLAMA,
+            QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT,
+        )
+    }
+)  # fmt: skip
 """Every family there is."""

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
-from embedlib.models.config_file import read_encoder
+from embedlib.models.config_file import positions_key, read_encoder
 from embedlib.models.json_files import JsonObject, load_json, quote
 from embedlib.models.module_files import read_module
 from embedlib.models.spec import (
@@ -232,7 +232,7 @@ def _max_seq_tokens(
     `max_seq_length` pass the positions, and where they are learned fails on the first such text.
     """
     positions = encoder.num_positions - encoder.position_offset
-    limits: list[tuple[float, str]] = [(positions, f"{config.name}: max_position_embeddings")]
+    limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_key(config)}")]
     # transformers once called it max_len.
     key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
     if "max_seq_length" in settings:
@@ -243,7 +243,7 @@ def _max_seq_tokens(
         limits.insert(0, (tokenizer_config.number(key), f"{tokenizer_config.name}: {key}"))
     tokens, source = min(limits, key=lambda limit: limit[0])
     if tokens < 1:
-        raise config.refuse("max_position_embeddings", "room for at least one token")
+        raise config.refuse(positions_key(config), "room for at least one token")
     return int(tokens), source
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -56,6 +56,8 @@ class JsonObject:
     name: str
     """Path in the model folder, and the key of a nested object: `config.json: rope_scaling`."""
     values: Mapping[str, Any]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """What the file calls a key, where `renamed` gave it another name."""
 
     @classmethod
     def load(cls, path: Path, folder: Path) -> JsonObject:
@@ -74,12 +76,35 @@ class JsonObject:
 
     def refuse(self, key: str, accepted: str) -> ModelUnsupportedError:
         """Return the error for a key whose value is not implemented."""
+        shown = self.aliases.get(key, key)
         if key not in self.values:
-            return ModelUnsupportedError(f"{self.name}: {key} is missing; accepted: {accepted}")
+            return ModelUnsupportedError(f"{self.name}: {shown} is missing; accepted: {accepted}")
         found = quote(self.values[key])
         return ModelUnsupportedError(
-            f"{self.name}: {key} = {found} is not supported; accepted: {accepted}"
+            f"{self.name}: {shown} = {found} is not supported; accepted: {accepted}"
         )
+
+    def renamed(self, names: Mapping[str, Collection[str]]) -> JsonObject:
+        """Return the object with other names for some keys; complaints keep the file's.
+
+        Args:
+            names: for a key, the other names a file may give it.
+
+        Raises:
+            ModelUnsupportedError: a key is there under several names with different values.
+        """
+        values = dict(self.values)
+        aliases: dict[str, str] = {}
+        for key, others in names.items():
+            found = [name for name in (key, *others) if name in values]
+            aliases[key] = found[0] if found else next(iter(others))
+            for other in found[1:]:
+                if values[other] != values[found[0]]:
+                    raise self.refuse(other, f"{quote(values[found[0]])}, as {found[0]} has it")
+            if found:
+                values = {name: value for name, value in values.items() if name not in found}
+                values[key] = self.values[found[0]]
+        return JsonObject(self.name, values, aliases)
 
     def check_keys(self, known: Collection[str]) -> None:
         """Refuse every key that is not known: it could change the vectors."""
@@ -160,4 +185,4 @@ class JsonObject:
             value = {}
         if not isinstance(value, dict):
             raise self.refuse(key, "an object")
-        return JsonObject(f"{self.name}: {key}", value)
+        return JsonObject(f"{self.name}: {self.aliases.get(key, key)}", value)

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,20 +38,34 @@ class StoredTensor:
     shape: tuple[int, ...]
     start: int
     """First byte in the file."""
+    added: float = 0.0
+    """What reading adds to every number."""
+
+    def block(self, index: int, count: int) -> StoredTensor:
+        """Return one of `count` equal blocks of rows."""
+        rows = self.shape[0] // count
+        num_bytes = self._num_bytes() // count
+        return replace(self, shape=(rows, *self.shape[1:]), start=self.start + index * num_bytes)
 
     def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the tensor as float32, a view where it is stored so.
+        """Return the tensor as float32, a view where it is stored so and nothing is added.
 
         Args:
             data: uint8[file size], the mapped file.
         """
         kind = np.dtype(STORED_DTYPES[self.dtype])
-        num_bytes = int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize
-        stored = data[self.start : self.start + num_bytes].view(kind).reshape(self.shape)
+        end = self.start + self._num_bytes()
+        stored = data[self.start : end].view(kind).reshape(self.shape)
         if self.dtype == "BF16":
             # bfloat16 is the upper half of a float32.
-            return (stored.astype(np.uint32) << 16).view(np.float32)
-        return stored.astype(np.float32, copy=False)
+            values = (stored.astype(np.uint32) << 16).view(np.float32)
+        else:
+            values = stored.astype(np.float32, copy=False)
+        return values + np.float32(self.added) if self.added else values
+
+    def _num_bytes(self) -> int:
+        itemsize = np.dtype(STORED_DTYPES[self.dtype]).itemsize
+        return int(np.prod(self.shape, dtype=np.int64)) * itemsize
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

@@ -48,6 +48,19 @@ class Rope:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PositionBias:
+    """A learned number for every head and distance, added to the attention scores of all layers.
+
+    Half of the buckets are for keys behind the query, half for keys before it. In each half the
+    first half of the buckets hold one distance each, the others a range that grows, and the last
+    one all from `max_distance` on. `position_bias.py` turns distances into buckets.
+    """
+
+    num_buckets: int
+    max_distance: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoder:
     """The transformer: token ids in, one hidden vector per token out."""
 
@@ -65,8 +78,16 @@ class Encoder:
     """True: down(act(gate(x)) * up(x)). False: down(act(up(x)))."""
     norm: Literal["layer_norm", "rms_norm"]
     norm_eps: float
-    norm_placement: Literal["pre", "post"]
-    """pre: x + f(norm(x)), and a final norm. post: norm(x + f(x)), and a norm on the embeddings."""
+    has_norm_bias: bool = True
+    """Of a layer norm; an RMS norm never has one."""
+    norm_placement: Literal["pre", "post", "sandwich"]
+    """pre: x + f(norm(x)), and a final norm. post: norm(x + f(x)), and a norm on the embeddings.
+    sandwich: x + norm(f(norm(x))), and a final norm."""
+    norms_embeddings: bool = False
+    """Only with pre: the first layer's attention norm stands before its residual branches off, so
+    that x itself is normed."""
+    embedding_scale: float = 1.0
+    """What the embeddings of the tokens are multiplied by."""
     num_positions: int
     """Rows of the learned position table, or the trained length where positions are rotary."""
     position_offset: int = 0
@@ -76,10 +97,17 @@ class Encoder:
     num_token_types: int = 0
     rope: Rope | None = None
     """None: learned absolute positions."""
+    window_rope: Rope | None = None
+    """Takes the place of `rope` in layers that have a window; None: all layers turn alike."""
+    position_bias: PositionBias | None = None
     is_causal: bool = False
     windows: tuple[int | None, ...]
     """Per layer; None: no window. Causal: a token sees itself and `window - 1` tokens before it.
     Not causal: it sees itself and `window` tokens on either side."""
+    attention_scale: float | None = None
+    """What queries times keys is multiplied by; None: 1 / sqrt(head_dim)."""
+    attention_cap: float | None = None
+    """c: a score x becomes c * tanh(x / c), before the mask; None: it stays as it is."""
     has_qk_norm: bool = False
     has_qkv_bias: bool
     has_output_bias: bool

@@ -20,8 +20,9 @@ from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.tiny_tokenizers import build_tokenizer
-from embedlib.models.tiny_variants import VARIANTS, TinyVariant
-from embedlib.models.weights import MODULE_TENSORS, encoder_shapes, module_shapes, tensor_name
+from embedlib.models.tiny_variant import TinyVariant
+from embedlib.models.tiny_variants import VARIANTS
+from embedlib.models.weights import MODULE_TENSORS, encoder_shapes, module_shapes, tensor_rows
 
 Array = NDArray[np.float32]
 
@@ -72,9 +73,16 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
     """Write the weights of the transformer and of the modules."""
     files = read_model_files(folder)
     family = FAMILIES[files.spec.encoder.family]
+    blocks: dict[str, dict[int, Array]] = {}
+    for role, shape in encoder_shapes(files.spec.encoder).items():
+        values = _values(variant, role, shape)
+        if family.stores_norms_less_one and role.endswith("norm.weight"):
+            values -= 1
+        rows = tensor_rows(role, family)
+        blocks.setdefault(row.prefix + rows.name, {})[rows.index] = values
     arrays = {
-        row.prefix + tensor_name(role, family): _values(variant, role, shape)
-        for role, shape in encoder_shapes(files.spec.encoder).items()
+        name: np.concatenate([parts[index] for index in sorted(parts)])
+        for name, parts in blocks.items()
     }
     names = list(arrays)
     if row.num_shards == 1:
@@ -105,7 +113,7 @@ def _values(variant: str, role: str, shape: tuple[int, ...]) -> Array:
         return noise * np.float32(0.2)
     if len(shape) == 1:
         return 1 + noise * np.float32(0.25)
-    if role in ("tokens", "positions", "token_types"):
+    if role in ("tokens", "positions", "token_types", "position_bias"):
         return noise
     # Uniform numbers have the variance 1/3; a row of n weights then scales its input by 1.3.
     return noise * np.float32(1.3 * math.sqrt(3 / shape[1]))

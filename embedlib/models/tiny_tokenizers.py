@@ -29,7 +29,7 @@ def build_tokenizer(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
     return TOKENIZERS[kind]()
 
 
-def _word_piece(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
+def _bert(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
     """[CLS] text [SEP], as BERT has it."""
     special = {
         "pad_token": "[PAD]",
@@ -38,13 +38,30 @@ def _word_piece(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
         "sep_token": "[SEP]",
         "mask_token": "[MASK]",
     }
+    return _word_piece(special, lowercase)
+
+
+def _mpnet() -> tuple[Tokenizer, dict[str, Any]]:
+    """<s> text </s> over BERT's pieces, as MPNet has it: the padding id is 1."""
+    special = {
+        "cls_token": "<s>",
+        "pad_token": "<pad>",
+        "sep_token": "</s>",
+        "unk_token": "[UNK]",
+        "mask_token": "<mask>",
+    }
+    return _word_piece(special, lowercase=True)
+
+
+def _word_piece(special: dict[str, str], lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
+    """Return BERT's tokenizer with these special tokens; the first ids are theirs."""
     pieces = [*special.values(), *LETTERS, *SIGNS, *FOREIGN, *WORDS]
     pieces += [f"##{piece}" for piece in (*LETTERS, *SIGNS, *FOREIGN, *PIECES)]
     vocab = _numbered(pieces)
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = _ends(vocab, "[CLS]", "[SEP]")
+    tokenizer.post_processor = _ends(vocab, special["cls_token"], special["sep_token"])
     tokenizer.add_special_tokens(list(special.values()))
     # Saved models carry such settings; a reader has to clear them.
     tokenizer.enable_truncation(8)
@@ -115,13 +132,40 @@ def _mistral() -> tuple[Tokenizer, dict[str, Any]]:
     return tokenizer, special | {"add_bos_token": True, "add_eos_token": True}
 
 
+def _gemma() -> tuple[Tokenizer, dict[str, Any]]:
+    """<bos> text <eos> over pairs with ▁ for a space, as EmbeddingGemma has it."""
+    special = {
+        "pad_token": "<pad>",
+        "eos_token": "<eos>",
+        "bos_token": "<bos>",
+        "unk_token": "<unk>",
+    }
+    merges: dict[tuple[str, str], None] = {}
+    for spelling in (*(f"▁{word}" for word in WORDS), *WORDS):
+        for end in range(1, len(spelling)):
+            merges[spelling[:end], spelling[end]] = None
+    merged = [left + right for left, right in merges]
+    letters = [*LETTERS, *LETTERS.upper(), *SIGNS, *FOREIGN]
+    vocab = _numbered([*special.values(), "▁", *letters, *merged])
+    tokenizer = Tokenizer(
+        models.BPE(vocab, list(merges), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.post_processor = _ends(vocab, "<bos>", "<eos>")
+    tokenizer.add_special_tokens(list(special.values()))
+    return tokenizer, special | {"add_bos_token": True, "add_eos_token": True}
+
+
 TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] = MappingProxyType(
     {
-        "bert": lambda: _word_piece(lowercase=True),
-        "bert-cased": lambda: _word_piece(lowercase=False),
+        "bert": lambda: _bert(lowercase=True),
+        "bert-cased": lambda: _bert(lowercase=False),
+        "mpnet": _mpnet,
         "roberta": _roberta,
         "xlm-roberta": _xlm_roberta,
         "mistral": _mistral,
+        "gemma": _gemma,
         "begin": _begin,
         "end": _end,
     }

@@ -6,7 +6,8 @@ transformers lets change the ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, cast
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
@@ -16,14 +17,17 @@ from embedlib.models.config_file import family_of
 from embedlib.models.files import ModelFiles
 from embedlib.models.json_files import JsonObject
 
-BERT_CLASSES: Final = ("BertTokenizer",)
+BERT_CLASSES: Final = ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
 """Classes that set their own normalizer."""
 
 BYTE_LEVEL_CLASSES: Final = ("RobertaTokenizer",)
 """Classes that set whether a text starts with a space."""
 
-BOS_EOS_CLASSES: Final = ("LlamaTokenizer",)
-"""Classes that add the ids of the ends by add_bos_token and add_eos_token."""
+BOS_EOS_CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {"LlamaTokenizer": ("<s>", "</s>"), "GemmaTokenizer": ("<bos>", "<eos>")}
+)
+"""Classes that add the ids of the ends by add_bos_token and add_eos_token, and which these are
+where tokenizer_config.json does not say."""
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
@@ -88,23 +92,23 @@ def _apply_config(tokenizer: Tokenizer, files: ModelFiles) -> None:
         pre_tokenizer.add_prefix_space = config.boolean("add_prefix_space", False)
         tokenizer.pre_tokenizer = pre_tokenizer
     if name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
-        _set_ends(tokenizer, config)
+        _set_ends(tokenizer, config, BOS_EOS_CLASSES[name])
 
 
-def _set_ends(tokenizer: Tokenizer, config: JsonObject) -> None:
+def _set_ends(tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str]) -> None:
     """Put the ids of the two ends where the flags of tokenizer_config.json say.
 
     transformers 4 did so; 5 follows tokenizer.json alone. Where the two files disagree, the model
     was trained with the flags: e5-mistral-7b-instruct asks for add_eos_token, its tokenizer.json
     adds no end, and the embedding is the vector of that end.
 
-    Source: `LlamaTokenizerFast.update_post_processor` of transformers 4, and
+    Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4, and
     https://github.com/embeddings-benchmark/mteb/pull/5237.
     """
     ends: list[list[tuple[str, int]]] = []
     for flag, key, default in (
-        ("add_bos_token", "bos_token", "<s>"),
-        ("add_eos_token", "eos_token", "</s>"),
+        ("add_bos_token", "bos_token", defaults[0]),
+        ("add_eos_token", "eos_token", defaults[1]),
     ):
         if not config.boolean(flag, flag == "add_bos_token"):
             ends.append([])

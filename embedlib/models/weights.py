@@ -4,10 +4,12 @@ Names, shapes and completeness are checked when the files are opened; a tensor i
 asked for. Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim,
 K = key/value heads x head_dim:
 
-- `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `embedding_norm.weight/.bias` [H]
+- `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `position_bias` [buckets, heads],
+  `embedding_norm.weight/.bias` [H]
 - per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
   `.down` [H, I], each `.weight` and, where the spec has it, `.bias` [rows]; `.attention_norm` and
-  `.mlp_norm` [H]; `.q_norm.weight` and `.k_norm.weight` [head_dim]
+  `.mlp_norm` [H], with sandwich `.attention_out_norm` and `.mlp_out_norm` [H]; `.q_norm.weight` and
+  `.k_norm.weight` [head_dim]
 - `final_norm.weight` [H]
 - per module j of the spec: `modules.{j}.weight` and `.bias`
 """
@@ -15,6 +17,7 @@ K = key/value heads x head_dim:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -23,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
-from embedlib.models.families import FAMILIES, Family
+from embedlib.models.families import FAMILIES
+from embedlib.models.family import Family, Rows
 from embedlib.models.files import ModelFiles
 from embedlib.models.json_files import JsonObject
 from embedlib.models.safetensors_files import (
@@ -105,12 +109,20 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
         shapes["positions"] = (encoder.num_positions, hidden)
     if encoder.num_token_types:
         shapes["token_types"] = (encoder.num_token_types, hidden)
-    stem = "final_norm" if encoder.norm_placement == "pre" else "embedding_norm"
-    shapes |= _norm_shapes(stem, encoder)
+    if encoder.position_bias is not None:
+        shapes["position_bias"] = (encoder.position_bias.num_buckets, encoder.num_heads)
+    if encoder.norm_placement == "post" or encoder.norms_embeddings:
+        shapes |= _norm_shapes("embedding_norm", encoder)
+    if encoder.norm_placement != "post":
+        shapes |= _norm_shapes("final_norm", encoder)
     for layer in range(encoder.num_layers):
         shapes |= {
             f"layers.{layer}.{role}": shape for role, shape in _layer_shapes(encoder).items()
         }
+    if encoder.norms_embeddings:
+        # The norm of the embeddings stands in its place.
+        for name in _norm_shapes("layers.0.attention_norm", encoder):
+            del shapes[name]
     return shapes
 
 
@@ -124,17 +136,24 @@ def module_shapes(module: Dense | LayerNorm) -> Shapes:
     return shapes
 
 
-def tensor_name(role: str, family: Family) -> str:
-    """Return what a family calls a role, without prefix."""
-    template, layer = role, ""
+def tensor_rows(role: str, family: Family) -> Rows:
+    """Return where a family stores a role: the tensor, without prefix, and which of its rows."""
+    template, layer, leaf = role, "", ""
     if role.startswith("layers."):
         _, layer, rest = role.split(".", 2)
         template = "layers.{i}." + rest
-    name = family.tensors.get(template)
-    if name is None:
-        stem, _, leaf = template.rpartition(".")
-        name = f"{family.tensors[stem]}.{leaf}"
-    return name.replace("{i}", layer)
+    if template not in family.tensors:
+        template, dot, leaf = template.rpartition(".")
+        leaf = dot + leaf
+    stored = family.tensors[template]
+    if isinstance(stored, str):
+        stored = Rows(stored, 0, 1)
+    return replace(stored, name=stored.name.replace("{i}", layer) + leaf)
+
+
+def tensor_name(role: str, family: Family) -> str:
+    """Return the name of the tensor that holds a role, alone or with others, without prefix."""
+    return tensor_rows(role, family).name
 
 
 def _layer_shapes(encoder: Encoder) -> Shapes:
@@ -157,13 +176,17 @@ def _layer_shapes(encoder: Encoder) -> Shapes:
         if has_bias:
             shapes[f"{stem}.bias"] = (rows,)
     shapes |= _norm_shapes("attention_norm", encoder) | _norm_shapes("mlp_norm", encoder)
+    if encoder.norm_placement == "sandwich":
+        shapes |= _norm_shapes("attention_out_norm", encoder)
+        shapes |= _norm_shapes("mlp_out_norm", encoder)
     if encoder.has_qk_norm:
         shapes |= {"q_norm.weight": (encoder.head_dim,), "k_norm.weight": (encoder.head_dim,)}
     return shapes
 
 
 def _norm_shapes(stem: str, encoder: Encoder) -> Shapes:
-    leaves = ("weight", "bias") if encoder.norm == "layer_norm" else ("weight",)
+    has_bias = encoder.norm == "layer_norm" and encoder.has_norm_bias
+    leaves = ("weight", "bias") if has_bias else ("weight",)
     return {f"{stem}.{leaf}": (encoder.hidden_size,) for leaf in leaves}
 
 
@@ -177,8 +200,16 @@ def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
     prefix = next((prefix for prefix in family.prefixes if prefix + anchor in stored), None)
     if prefix is None:
         raise ModelWeightsError(f"{where}: tensor {anchor} is missing")
-    names = {role: prefix + tensor_name(role, family) for role in shapes}
-    return _pick(stored, names, shapes, family.ignored_tensors, where)
+    rows = {role: tensor_rows(role, family) for role in shapes}
+    rows = {role: replace(block, name=prefix + block.name) for role, block in rows.items()}
+    picked = _pick(stored, rows, shapes, family.ignored_tensors, where)
+    if family.stores_norms_less_one:
+        picked |= {
+            role: replace(tensor, added=1.0)
+            for role, tensor in picked.items()
+            if role.endswith("norm.weight")
+        }
+    return picked
 
 
 def _load_module(
@@ -188,37 +219,38 @@ def _load_module(
     leaves = module_shapes(module)
     shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
     stem = MODULE_TENSORS[type(module)]
-    names = {f"modules.{position}.{leaf}": f"{stem}.{leaf}" for leaf in leaves}
+    rows = {f"modules.{position}.{leaf}": Rows(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
     paths = _weight_files(path, files.folder)
     where = paths[0].relative_to(files.folder).as_posix()
-    return _pick(_list_all(paths, files.folder), names, shapes, (), where)
+    return _pick(_list_all(paths, files.folder), rows, shapes, (), where)
 
 
 def _pick(
     stored: Mapping[str, StoredTensor],
-    names: Mapping[str, str],
+    rows: Mapping[str, Rows],
     shapes: Shapes,
     ignored: tuple[str, ...],
     where: str,
 ) -> dict[str, StoredTensor]:
-    """Return the named tensors by role; complain of what is missing, wrong or left over."""
+    """Return the tensors by role; complain of what is missing, wrong or left over."""
     picked = {}
-    for role, name in names.items():
-        tensor = stored.get(name)
+    for role, block in rows.items():
+        tensor = stored.get(block.name)
+        shape = (block.count * shapes[role][0], *shapes[role][1:])
         if tensor is None:
-            raise ModelWeightsError(f"{where}: tensor {name} {list(shapes[role])} is missing")
-        if tensor.shape != shapes[role]:
+            raise ModelWeightsError(f"{where}: tensor {block.name} {list(shape)} is missing")
+        if tensor.shape != shape:
             raise ModelWeightsError(
-                f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; "
-                f"expected: {list(shapes[role])}"
+                f"{tensor.file}: tensor {block.name} has shape {list(tensor.shape)}; "
+                f"expected: {list(shape)}"
             )
         if tensor.dtype not in STORED_DTYPES:
             raise ModelWeightsError(
-                f"{tensor.file}: tensor {name} has type {tensor.dtype}; "
+                f"{tensor.file}: tensor {block.name} has type {tensor.dtype}; "
                 f"accepted: {', '.join(STORED_DTYPES)}"
             )
-        picked[role] = tensor
-    used = set(names.values())
+        picked[role] = tensor.block(block.index, block.count)
+    used = {block.name for block in rows.values()}
     for name, tensor in stored.items():
         if name not in used and not any(fnmatchcase(name, pattern) for pattern in ignored):
             raise ModelWeightsError(

@@ -15,16 +15,21 @@ import logging
 import os
 import platform
 import tempfile
+from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, LlamaConfig
+from transformers import CONFIG_MAPPING, AutoModel, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
+from embedlib.models.families import FAMILIES
+from embedlib.models.files import read_model_files
 from embedlib.models.tiny import VARIANTS, write_tiny_model
+from embedlib.models.weights import weights_digest
 
 HERE = Path(__file__).parent
 PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")
@@ -77,27 +82,60 @@ def rope_outputs() -> dict[str, np.ndarray]:
     return arrays
 
 
+def bucket_outputs() -> np.ndarray:
+    """Return MPNet's bucket of every distance from -600 to 600."""
+    distances = torch.arange(-600, 601)
+    return MPNetEncoder.relative_position_bucket(distances).numpy().astype(np.int16)
+
+
+def default_values() -> dict[str, dict]:
+    """Return what every family's class takes for the keys that are missing."""
+    defaults = {}
+    for model_type in FAMILIES:
+        kind = CONFIG_MAPPING[model_type]
+        defaults[model_type] = {
+            field.name: field.default
+            for field in fields(kind)
+            if isinstance(field.default, (str, int, float, bool, type(None)))
+        }
+        # Not a field: a number, or one for global and one for local layers.
+        defaults[model_type]["default_theta"] = kind.default_theta
+    return defaults
+
+
+def write_golden(variant: str, texts: list[str]) -> str:
+    """Write the file of one variant and return the digest of the weights it was made with."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = write_tiny_model(Path(temporary) / variant, variant)
+        reference = VARIANTS[variant].reference_config
+        if reference is not None:
+            path = folder / "config.json"
+            given = {"vocab_size": json.loads(path.read_text())["vocab_size"]}
+            path.write_text(json.dumps(reference | given))
+        digest = weights_digest(read_model_files(folder))
+        model = load(folder)
+        arrays = {}
+        for prompt_name in [None, *sorted(name for name, text in model.prompts.items() if text)]:
+            for key, array in outputs(model, texts, prompt_name).items():
+                arrays[f"{key}.{prompt_name}" if prompt_name else key] = array
+    assert all(np.isfinite(array).all() for array in arrays.values()), variant
+    np.savez_compressed(HERE / f"{variant}.npz", **arrays)
+    print(f"{variant}: {arrays['vectors'].shape}, limit {model.max_seq_length}")  # noqa: T201
+    return digest
+
+
 def main() -> None:
-    """Write one file per variant, one for rotary frequencies, and where they come from."""
+    """Write one file per variant, those of single functions, and where they come from."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     texts = json.loads((HERE / "texts.json").read_text(encoding="utf-8"))
     for stale in HERE.glob("*.npz"):
         stale.unlink()
-    for variant in VARIANTS:
-        with tempfile.TemporaryDirectory() as temporary:
-            model = load(write_tiny_model(Path(temporary) / variant, variant))
-            arrays = {}
-            for prompt_name in [
-                None,
-                *sorted(name for name, text in model.prompts.items() if text),
-            ]:
-                for key, array in outputs(model, texts, prompt_name).items():
-                    arrays[f"{key}.{prompt_name}" if prompt_name else key] = array
-        assert all(np.isfinite(array).all() for array in arrays.values()), variant
-        np.savez_compressed(HERE / f"{variant}.npz", **arrays)
-        print(f"{variant}: {arrays['vectors'].shape}, limit {model.max_seq_length}")  # noqa: T201
+    digests = {variant: write_golden(variant, texts) for variant in VARIANTS}
+    (HERE / "weights.json").write_text(json.dumps(digests, indent=1) + "\n")
     np.savez_compressed(HERE / "rope.npz", **rope_outputs())
+    np.savez_compressed(HERE / "buckets.npz", mpnet=bucket_outputs())
+    (HERE / "defaults.json").write_text(json.dumps(default_values(), indent=1) + "\n")
     provenance = {
         "command": "python tests/goldens/make.py",
         "date": datetime.now(timezone.utc).date().isoformat(),

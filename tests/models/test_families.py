@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.config_file import read_encoder
-from embedlib.models.families import FAMILIES, HARMLESS_KEYS
+from embedlib.models.config_keys import HARMLESS_KEYS
+from embedlib.models.families import FAMILIES
 from embedlib.models.json_files import JsonObject
 from embedlib.models.spec import Encoder, Rope
 from embedlib.models.tiny_variants import VARIANTS
@@ -116,6 +117,18 @@ def test_biases(variant: str, changes: dict[str, Any], biases: tuple[bool, ...])
             (4, None, 4),
         ),
         ("qwen3", {"layer_types": ["full_attention"] * 2, "max_window_layers": 0}, (None, None)),
+        ("modernbert", {}, (None, 4, 4, None)),
+        ("modernbert", {"local_attention": 1}, (None, 0, 0, None)),
+        ("modernbert", {"global_attn_every_n_layers": 2}, (None, 4, None, 4)),
+        ("modernbert", {"global_attn_every_n_layers": MISSING}, (None, 4, 4, None)),
+        ("gemma2", {}, (5, None, 5)),
+        ("gemma2", {"sliding_window": MISSING}, (4096, None, 4096)),
+        # Not halved: its class knows no window on two sides of its own.
+        ("gemma2", {"is_causal": False}, (5, None, 5)),
+        ("gemma3_text", {}, (4, 4, None)),
+        ("gemma3_text", {"layer_types": MISSING, "sliding_window": 8}, (4, 4, 4)),
+        ("gemma3_text-causal", {}, (9, None, 9)),
+        ("gemma3_text-causal", {"sliding_window_pattern": 3}, (9, 9, None)),
     ],
 )
 def test_windows(variant: str, changes: dict[str, Any], windows: tuple[int | None, ...]) -> None:
@@ -140,10 +153,48 @@ def test_heads(variant: str, changes: dict[str, Any], heads: tuple[int, int]) ->
     assert (encoder.num_kv_heads, encoder.head_dim) == heads
 
 
-@pytest.mark.parametrize("variant", ["mistral", "llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("variant", ["mistral", "llama", "qwen2", "qwen3", "gemma2"])
 def test_a_decoder_is_causal_unless_it_says_otherwise(variant: str) -> None:
     assert _read(variant).is_causal
     assert not _read(variant, is_causal=False).is_causal
+
+
+def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
+    assert not _read("gemma3_text").is_causal
+    assert _read("gemma3_text", use_bidirectional_attention=False).is_causal
+    assert _read("gemma3_text", use_bidirectional_attention=MISSING).is_causal
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "ropes"),
+    [
+        ("gemma2", {}, (Rope(theta=10_000.0), None)),
+        ("gemma3_text", {}, (Rope(theta=2000.0), Rope(theta=30.0))),
+        # A stretch in the spelling of transformers 4 is for layers without a window.
+        (
+            "gemma3_text-causal",
+            {},
+            (
+                Rope(kind="linear", theta=3000.0, factor=8.0, original_max_positions=64),
+                Rope(theta=50.0),
+            ),
+        ),
+        ("modernbert", {"local_rope_theta": MISSING}, (Rope(theta=900.0), Rope(theta=10_000.0))),
+        (
+            "modernbert",
+            {"rope_parameters": {"sliding_attention": {"rope_theta": 7.0}}},
+            (Rope(theta=900.0), Rope(theta=7.0)),
+        ),
+        ("nomic_bert", {"rope_parameters": MISSING}, (Rope(theta=1000.0), None)),
+        ("nomic_bert-own-keys", {}, (Rope(theta=300.0), None)),
+        ("nomic_bert-own-keys", {"rotary_emb_base": MISSING}, (Rope(theta=1000.0), None)),
+    ],
+)
+def test_ropes(
+    variant: str, changes: dict[str, Any], ropes: tuple[Rope | None, Rope | None]
+) -> None:
+    encoder = _read(variant, **changes)
+    assert (encoder.rope, encoder.window_rope) == ropes
 
 
 @pytest.mark.parametrize(
@@ -252,6 +303,39 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             "layer_types = ",
         ),
         ("qwen2", {"attention_bias": False}, "attention_bias = false"),
+        ("distilbert", {"hidden_size": 64}, "dim = 32 .* accepted: 64, as hidden_size has it"),
+        ("distilbert", {"dim": MISSING}, "dim is missing"),
+        ("distilbert", {"activation": "glu"}, 'activation = "glu"'),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets = 16"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0"),
+        ("modernbert", {"local_attention": None}, "local_attention = null"),
+        ("modernbert", {"local_rope_theta": None}, "local_rope_theta = null"),
+        ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling = "),
+        ("modernbert", {"rope_parameters": {"rope_theta": 1.0}}, "rope_parameters: rope_theta = 1"),
+        ("modernbert", {"sliding_window": 8}, "sliding_window = 8 is not a known key"),
+        ("modernbert", {"layer_types": []}, "layer_types = "),
+        ("gemma2", {"sliding_window": None}, "sliding_window = null"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
+        ("gemma2", {"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
+        ("gemma3_text", {"is_causal": False}, "is_causal = false"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar = 0"),
+        ("nomic_bert", {"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
+        ("nomic_bert", {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: rope_type"),
+        ("nomic_bert-own-keys", {"activation_function": MISSING}, "activation_function is missing"),
+        ("nomic_bert-own-keys", {"activation_function": "gelu"}, 'activation_function = "gelu"'),
+        ("nomic_bert-own-keys", {"rotary_emb_fraction": MISSING}, "rotary_emb_fraction is missing"),
+        ("nomic_bert-own-keys", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction = 0.5"),
+        ("nomic_bert-own-keys", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
+        ("nomic_bert-own-keys", {"prenorm": True}, "prenorm = true"),
+        ("nomic_bert-own-keys", {"num_experts": 8}, "num_experts = 8 is not a known key"),
+        ("nomic_bert-own-keys", {"auto_map": {"AutoModel": "x.Model"}}, "auto_map = .*or nomic-ai"),
+        ("nomic_bert-both-keys", {"n_layer": 3}, "n_layer = 3 .* 2, as num_hidden_layers has it"),
+        (
+            "nomic_bert-both-keys",
+            {"rotary_emb_base": 9.0},
+            "rotary_emb_base = 9.0 .* 300, as rope_parameters has it",
+        ),
     ],
 )
 def test_refusals_name_file_key_and_value(

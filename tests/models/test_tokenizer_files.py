@@ -106,6 +106,26 @@ def test_flags_of_a_llama_tokenizer_decide_on_its_ends(
     assert (tokens[0], tokens[-1]) == (first, last)
 
 
+@pytest.mark.parametrize("has_names", [True, False])
+def test_flags_of_a_gemma_tokenizer_decide_on_its_ends(tmp_path: Path, has_names: bool) -> None:
+    folder = write_tiny_model(tmp_path, "gemma2")
+    names = {} if has_names else {"bos_token": None, "eos_token": None}
+    assert _load(folder).encode("fox").tokens[-1] == "<eos>"
+    _change(folder / "tokenizer_config.json", add_eos_token=False, **names)
+    tokens = _load(folder).encode("fox").tokens
+    assert (tokens[0], tokens[-1]) == ("<bos>", "fox")
+
+
+@pytest.mark.parametrize("variant", ["distilbert", "mpnet"])
+def test_classes_like_berts_take_their_normalizer_from_tokenizer_config(
+    tmp_path: Path, variant: str
+) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    assert _load(folder).encode("FOX", add_special_tokens=False).tokens == ["fox"]
+    _change(folder / "tokenizer_config.json", do_lower_case=False)
+    assert _load(folder).encode("FOX", add_special_tokens=False).tokens == ["[UNK]"]
+
+
 def test_special_tokens_can_be_text(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     assert _load(folder).encode("[SEP]", add_special_tokens=False).tokens == ["[SEP]"]

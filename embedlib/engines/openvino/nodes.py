@@ -1,0 +1,53 @@
+"""The small nodes that graphs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as op
+
+from embedlib.models.spec import Activation
+
+MASKED = np.float32(np.finfo(np.float32).min / 2)
+"""Added to the score of a token that must not be seen; halved so that the sum stays finite."""
+
+
+def int_input(name: str, shape: Sequence[int]) -> ov.Node:
+    """An input of the graph; -1 is a dimension that varies."""
+    return op.parameter(list(shape), np.int32, name=name)
+
+
+def int_constant(value: int) -> ov.Node:
+    """A constant int32[]."""
+    return op.constant(np.int32(value))
+
+
+def int_constants(*values: int) -> ov.Node:
+    """A constant int32[number of values]."""
+    return op.constant(np.array(values, np.int32))
+
+
+def float_constant(value: float) -> ov.Node:
+    """A constant float32[]."""
+    return op.constant(np.float32(value))
+
+
+def activate(vectors: ov.Node, activation: Activation) -> ov.Node:
+    """Every number through the activation."""
+    match activation:
+        case "gelu":
+            return op.gelu(vectors, "erf")
+        case "gelu_tanh":
+            return op.gelu(vectors, "tanh")
+        case "relu":
+            return op.relu(vectors)
+        case "silu":
+            return op.swish(vectors)
+        case "tanh":
+            return op.tanh(vectors)
+        case "sigmoid":
+            return op.sigmoid(vectors)
+        case "identity":
+            return vectors

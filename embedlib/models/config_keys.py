@@ -1,0 +1,102 @@
+"""Keys of config.json that mean the same whatever the family.
+
+Source: the classes of transformers 5.5, and what 4.x wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.models.spec import Activation
+
+HARMLESS_KEYS: Final = frozenset(
+    {
+        # identity and bookkeeping
+        "model_type", "architectures", "_name_or_path", "name_or_path", "_commit_hash",
+        "transformers_version", "torch_dtype", "dtype", "auto_map", "tokenizer_class", "language",
+        "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+        "pooler_size_per_head", "pooler_type", "output_past", "gradient_checkpointing",
+        "attn_implementation", "_attn_implementation", "_attn_implementation_autoset",
+        "_attn_implementation_internal", "_flash_attn_2_enabled", "use_flash_attn", "is_matryoshka",
+        "matryoshka_dimensions", "sentence_transformers", "unsloth_version", "unsloth_fixed",
+        # training
+        "attention_probs_dropout_prob", "hidden_dropout_prob", "attention_dropout",
+        "hidden_dropout", "embd_pdrop", "resid_pdrop", "initializer_range", "initializer_factor",
+        "use_cache", "tie_word_embeddings", "tie_encoder_decoder", "pretraining_tp", "torchscript",
+        "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
+        "use_return_dict", "use_bfloat16", "cross_attention_hidden_size", "is_composition",
+        # special tokens: texts are tokenized by tokenizer.json, and padding is told by lengths
+        "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
+        "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
+        # heads
+        "add_pooling_layer", "id2label", "label2id", "num_labels", "problem_type",
+        "finetuning_task", "task_specific_params", "classifier_dropout", "classifier_bias",
+        "classifier_pooling", "summary_activation",
+        # generation
+        "temperature", "top_k", "top_p", "typical_p", "do_sample", "early_stopping", "num_beams",
+        "num_beam_groups", "diversity_penalty", "max_length", "min_length", "length_penalty",
+        "repetition_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size",
+        "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+        "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+        "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+        "cache_implementation",
+    }
+)  # fmt: skip
+"""Keys of any config.json that change no vector."""
+
+SHAPE_KEYS: Final = frozenset(
+    {
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "intermediate_size", "max_position_embeddings",
+    }
+)  # fmt: skip
+"""Keys that every family must give."""
+
+ROPE_KEYS: Final = frozenset(
+    {"rope_scaling", "rope_parameters", "original_max_position_embeddings"}
+)
+WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "none": frozenset(),
+        "all_layers": frozenset(),
+        "by_layer_type": frozenset({"use_sliding_window", "max_window_layers", "layer_types"}),
+        "alternating": frozenset({"layer_types"}),
+    }
+)
+"""By `Family.windows`, beside the keys that the row names."""
+
+FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
+    {
+        "is_encoder_decoder": (False, None),
+        "add_cross_attention": (False, None),
+        "is_decoder": (False, None),
+        "pruned_heads": ({}, None),
+        "quantization_config": (None,),
+        "partial_rotary_factor": (1.0, None),
+        # Few classes in transformers 5 read it, though the name promises otherwise; the rows of
+        # these have it as a trait. `is_causal: false` is what the others read.
+        "use_bidirectional_attention": (False, None),
+    }
+)
+"""For every family: keys that would change the vectors, with the only values implemented."""
+
+ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = MappingProxyType(
+    {
+        "gelu": "gelu",
+        "gelu_python": "gelu",
+        "gelu_new": "gelu_tanh",
+        "gelu_fast": "gelu_tanh",
+        "gelu_accurate": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "gelu_python_tanh": "gelu_tanh",
+        "relu": "relu",
+        "silu": "silu",
+        "swish": "silu",
+        "tanh": "tanh",
+        "sigmoid": "sigmoid",
+        "linear": "identity",
+    }
+)
+"""`hidden_act` to activation. Source: `ACT2CLS` in transformers, activations.py."""

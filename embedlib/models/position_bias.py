@@ -1,0 +1,34 @@
+"""Relative position bias: which learned number belongs to which distance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.models.spec import PositionBias
+
+
+def buckets(bias: PositionBias, distances: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bucket of each distance.
+
+    Source: Raffel et al., T5 (arXiv:1910.10683), section 2.1, as `relative_position_bucket` in
+    transformers, models/mpnet, has it; in float32 like there, since exact powers fall on the edge
+    of a bucket.
+
+    Args:
+        bias: how distances are divided.
+        distances: int64[...], the key's position less the query's.
+
+    Returns:
+        int64[...], rows of the table of learned numbers.
+    """
+    half = bias.num_buckets // 2
+    exact = half // 2
+    steps = np.abs(distances)
+    octaves = np.log(np.maximum(steps, 1).astype(np.float32) / np.float32(exact))
+    share = octaves / np.float32(math.log(bias.max_distance / exact))
+    wide = exact + (share * np.float32(half - exact)).astype(np.int64)
+    near = np.where(steps < exact, steps, np.minimum(wide, half - 1))
+    return near + np.where(distances > 0, half, 0)

@@ -1,0 +1,321 @@
+"""Tiny models whose tokens all see one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.models.tiny_variant import (
+    MEAN,
+    NORMALIZE,
+    ST5,
+    ST6,
+    ST6_BASE,
+    ST6_SETTINGS,
+    Json,
+    TinyModule,
+    TinyVariant,
+    pooling,
+)
+
+BERT: Final[Json] = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+}
+ROBERTA: Final[Json] = BERT | {
+    "model_type": "roberta",
+    "architectures": ["RobertaModel"],
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+}
+MODERNBERT: Final[Json] = {
+    "model_type": "modernbert",
+    "architectures": ["ModernBertModel"],
+    "hidden_size": 36,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "local_attention": 9,
+    "hidden_activation": "gelu",
+    "norm_eps": 1e-5,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
+}
+NOMIC_BERT: Final[Json] = {
+    "model_type": "nomic_bert",
+    "architectures": ["NomicBertModel"],
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 30,
+    "hidden_act": "silu",
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+}
+NOMIC_BERT_OWN_KEYS: Final[Json] = {
+    "model_type": "nomic_bert",
+    "architectures": ["NomicBertModel"],
+    "auto_map": {
+        "AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",
+    },
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_inner": 48,
+    "n_positions": 64,
+    "max_trained_positions": 30,
+    "activation_function": "swiglu",
+    "type_vocab_size": 2,
+    "layer_norm_epsilon": 1e-12,
+    "rotary_emb_base": 300.0,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_scaling_factor": None,
+    "prenorm": False,
+    "causal": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+}
+
+ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
+    {
+        "bert": TinyVariant(
+            tokenizer="bert",
+            config=BERT,
+            modules=(MEAN, NORMALIZE),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+            settings={"max_seq_length": 24, "do_lower_case": False},
+            general={"__version__": {"sentence_transformers": "2.0.0"}},
+        ),
+        "bert-bare": TinyVariant(
+            tokenizer="bert",
+            config=BERT | {"hidden_act": "relu"},
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 40},
+            prefix="bert.",
+        ),
+        "bert-cls-dense": TinyVariant(
+            tokenizer="bert",
+            config=BERT | {"hidden_act": "gelu_new"},
+            transformer_type=ST6_BASE + "transformer.Transformer",
+            transformer_path="0_Transformer",
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 30},
+            settings=ST6_SETTINGS,
+            modules=(
+                TinyModule(
+                    type=ST6 + "pooling.Pooling",
+                    path="1_Pooling",
+                    config={
+                        "embedding_dimension": 32,
+                        "pooling_mode": "cls",
+                        "include_prompt": True,
+                    },
+                ),
+                TinyModule(
+                    type=ST6_BASE + "dense.Dense",
+                    path="2_Dense",
+                    config={
+                        "in_features": 32,
+                        "out_features": 20,
+                        "bias": True,
+                        "activation_function": "torch.nn.modules.activation.Tanh",
+                        "module_input_name": "sentence_embedding",
+                        "module_output_name": "sentence_embedding",
+                    },
+                ),
+                TinyModule(
+                    type=ST6 + "layer_norm.LayerNorm", path="3_LayerNorm", config={"dimension": 20}
+                ),
+                TinyModule(type=ST6_BASE + "normalize.Normalize", path="4_Normalize"),
+            ),
+            general={
+                "model_type": "SentenceTransformer",
+                "prompts": {"query": "query: ", "document": ""},
+                "default_prompt_name": None,
+                "similarity_fn_name": "dot",
+                "truncate_dim": 16,
+            },
+        ),
+        "bert-concat": TinyVariant(
+            tokenizer="bert-cased",
+            config=BERT | {"hidden_act": "gelu_pytorch_tanh"},
+            modules=(
+                pooling(
+                    "cls_token",
+                    "max_tokens",
+                    "mean_tokens",
+                    "mean_sqrt_len_tokens",
+                    "weightedmean_tokens",
+                    "lasttoken",
+                ),
+            ),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+            settings={"max_seq_length": 30, "do_lower_case": True},
+        ),
+        "bert-prompt": TinyVariant(
+            tokenizer="bert",
+            config=BERT,
+            modules=(pooling("mean_tokens", "weightedmean_tokens", include_prompt=False),),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+            settings={"max_seq_length": 36, "do_lower_case": False},
+            general={
+                "prompts": {
+                    "query": "Represent this sentence for search: ",
+                    "passage": "Represent the passage: ",
+                },
+                "default_prompt_name": "passage",
+                "similarity_fn_name": "cosine",
+            },
+        ),
+        "roberta": TinyVariant(
+            tokenizer="roberta",
+            config=ROBERTA,
+            modules=(
+                MEAN,
+                TinyModule(
+                    type=ST5 + "Dense",
+                    path="2_Dense",
+                    config={
+                        "in_features": 32,
+                        "out_features": 48,
+                        "bias": False,
+                        "activation_function": "torch.nn.modules.linear.Identity",
+                    },
+                ),
+            ),
+            tokenizer_config={"tokenizer_class": "RobertaTokenizer", "model_max_length": 46},
+            prefix="roberta.",
+        ),
+        "xlm-roberta": TinyVariant(
+            tokenizer="xlm-roberta",
+            config=ROBERTA | {"model_type": "xlm-roberta", "num_hidden_layers": 3},
+            modules=(pooling("cls_token"), NORMALIZE),
+            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
+            settings_name="sentence_xlm-roberta_config.json",
+            settings={"max_seq_length": 40},
+            general={"prompts": {"query": "query: ", "passage": "passage: "}},
+        ),
+        "distilbert": TinyVariant(
+            tokenizer="bert",
+            config={
+                "model_type": "distilbert",
+                "architectures": ["DistilBertForMaskedLM"],
+                "dim": 32,
+                "n_layers": 2,
+                "n_heads": 4,
+                "hidden_dim": 56,
+                "max_position_embeddings": 44,
+                "activation": "gelu",
+                "sinusoidal_pos_embds": False,
+                "tie_weights_": True,
+                "dropout": 0.1,
+                "qa_dropout": 0.1,
+                "seq_classif_dropout": 0.2,
+                "pad_token_id": 0,
+            },
+            modules=(MEAN,),
+            tokenizer_config={"tokenizer_class": "DistilBertTokenizer", "model_max_length": 512},
+            settings_name="sentence_distilbert_config.json",
+            settings={"max_seq_length": 40, "do_lower_case": False},
+            prefix="distilbert.",
+        ),
+        "mpnet": TinyVariant(
+            tokenizer="mpnet",
+            config={
+                "model_type": "mpnet",
+                "architectures": ["MPNetForMaskedLM"],
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 64,
+                "max_position_embeddings": 46,
+                "hidden_act": "gelu",
+                "layer_norm_eps": 1e-5,
+                "pad_token_id": 1,
+                "relative_attention_num_buckets": 32,
+            },
+            modules=(MEAN, NORMALIZE),
+            tokenizer_config={"tokenizer_class": "MPNetTokenizer", "model_max_length": 512},
+            settings={"max_seq_length": 43, "do_lower_case": False},
+            prefix="mpnet.",
+        ),
+        "modernbert": TinyVariant(
+            tokenizer="bert",
+            config=MODERNBERT
+            | {
+                "layer_norm_eps": 1e-5,
+                "position_embedding_type": "absolute",
+                "global_attn_every_n_layers": 3,
+                "global_rope_theta": 900.0,
+                "local_rope_theta": 40.0,
+                "attention_bias": False,
+                "mlp_bias": False,
+                "norm_bias": False,
+            },
+            modules=(pooling("cls_token", dim=36),),
+            tokenizer_config={"model_max_length": 48},
+            settings={"max_seq_length": 48, "do_lower_case": False},
+        ),
+        "modernbert-biases": TinyVariant(
+            tokenizer="bert",
+            config=MODERNBERT
+            | {
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+                },
+                "attention_bias": True,
+                "mlp_bias": True,
+                "norm_bias": True,
+                "hidden_activation": "gelu_pytorch_tanh",
+            },
+            modules=(pooling("mean_tokens", dim=36),),
+            tokenizer_config={"model_max_length": 48},
+            prefix="model.",
+        ),
+        # As transformers 5 saves it.
+        "nomic_bert": TinyVariant(
+            tokenizer="bert",
+            config=NOMIC_BERT,
+            modules=(MEAN,),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+            settings={"max_seq_length": 30, "do_lower_case": False},
+        ),
+        # The keys of the model's own code alone.
+        "nomic_bert-own-keys": TinyVariant(
+            tokenizer="bert",
+            config=NOMIC_BERT_OWN_KEYS,
+            modules=(MEAN,),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+            settings={"max_seq_length": 45, "do_lower_case": False},
+            reference_config=NOMIC_BERT,
+        ),
+        # Both, as nomic-embed-text-v1.5 has them; texts may be longer than the trained length.
+        "nomic_bert-both-keys": TinyVariant(
+            tokenizer="bert",
+            config=NOMIC_BERT_OWN_KEYS | NOMIC_BERT,
+            modules=(MEAN,),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
+            settings={"max_seq_length": 40, "do_lower_case": False},
+        ),
+    }
+)
