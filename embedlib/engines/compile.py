@@ -1,0 +1,194 @@
+"""`compile_model`: a model's files to an engine directory, complete or not there at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import embedlib
+from embedlib.config import Config
+from embedlib.engines.checkpoint import (
+    CONFIG_NAME,
+    QUANT_CONFIG_NAME,
+    quantized_weights,
+    weight_files,
+    write_checkpoint,
+    write_json,
+)
+from embedlib.engines.engine_folder import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    FileDigest,
+    Manifest,
+    Precision,
+    cache_folder,
+    is_made_from,
+    load_manifest,
+    model_fingerprint,
+    open_engine_folder,
+    sha256,
+    spec_facts,
+)
+from embedlib.engines.new_folder import new_folder, place_lock
+from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
+from embedlib.models.files import ModelFiles
+from embedlib.models.weights import INDEX_NAME, load_weights
+
+Report = Callable[[int, int], object]
+
+COPIED_PATTERNS: Final = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
+"""What a model has beside its weights: settings, tokenizer, terms."""
+WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME})
+"""JSON files that an engine directory has its own of, or none."""
+PACKAGES: Final = ("numpy", "ml_dtypes")
+"""Those that decide the numbers."""
+
+
+def compile_model(
+    files: ModelFiles,
+    precision: Precision,
+    excluded: Collection[str],
+    config: Config,
+    *,
+    out: Path | None = None,
+    report: Report = lambda num_done, num_bytes: None,
+) -> Path:
+    """Return the engine directory of a model, made now unless it is there already.
+
+    While another process makes the same one, this waits for it.
+
+    Args:
+        files: the model.
+        precision: "fp8" or "bf16", of the linear layers; all else is bfloat16.
+        excluded: roles of linear layers that stay in bfloat16, such as `layers.3.down`; q, k, v and
+            gate, up of a layer only together.
+        config: says where the cache is.
+        out: where to write; None: into the cache, where `compiled_folder` finds it.
+        report: hears how many bytes of weights are done, and how many there are.
+
+    Raises:
+        ConfigError: `precision` or `excluded` is wrong, or `out` cannot be replaced.
+        EngineUnavailableError: the package ml_dtypes is missing.
+        ModelWeightsError: the weights do not fit the model, or hold NaN or infinity.
+        EngineBuildError: the folder cannot be written.
+    """
+    if importlib.util.find_spec("ml_dtypes") is None:
+        raise EngineUnavailableError(
+            "compiling needs the package ml_dtypes, which is missing; "
+            "pip install 'embedlib[compile]'"
+        )
+    load_weights(files)  # complains of what is missing, left over or of the wrong shape
+    quantized = quantized_weights(files, precision, excluded)
+    if out is not None:
+        out = out.resolve()
+        if out == files.folder.resolve():
+            raise ConfigError(f"out = {str(out)!r} is the model itself; give a new folder")
+        _check_replaceable(out)
+    digest = model_fingerprint(files)
+    target = out or cache_folder(digest, precision, excluded, config)
+    try:
+        with place_lock(target):
+            if _is_done(target, digest, precision, excluded):
+                return target
+            with new_folder(target) as part:
+                inputs = _write_files(files, part, quantized, report)
+                manifest = Manifest(
+                    format_version=FORMAT_VERSION,
+                    precision=precision,
+                    excluded=tuple(sorted(excluded)),
+                    fingerprint=digest,
+                    spec=spec_facts(files.spec),
+                    versions={
+                        "embedlib": embedlib.__version__,
+                        **{name: importlib.metadata.version(name) for name in PACKAGES},
+                    },
+                    inputs=inputs,
+                    outputs=_digests(part, (path for path in part.rglob("*") if path.is_file())),
+                )
+                write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise EngineBuildError(
+            f"cannot write the compiled model {target}: {error.strerror or error}{where}"
+        ) from error
+    return target
+
+
+def _write_files(
+    files: ModelFiles, part: Path, quantized: Collection[str], report: Report
+) -> dict[str, FileDigest]:
+    """Fill an engine directory, except for its manifest, and return what was read."""
+    weights = weight_files(files)
+    read = [path for paths in weights.values() for path in paths]
+    num_bytes = sum(path.stat().st_size for path in read)
+    num_done = 0
+
+    def count(num_read: int) -> None:
+        nonlocal num_done
+        num_done += num_read
+        report(num_done, num_bytes)
+
+    read += [path for folder in weights if (path := folder / INDEX_NAME).is_file()]
+    read += [files.transformer_dir / CONFIG_NAME]
+    for path in _copied_files(files):
+        copy = part / path.relative_to(files.folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        read.append(path)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="embedlib-sha256")
+    try:
+        digests = [pool.submit(_digests, files.folder, [path]) for path in read]
+        write_checkpoint(files, part, quantized, count)
+        return {name: entry for done in digests for name, entry in done.result().items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _copied_files(files: ModelFiles) -> list[Path]:
+    """Return the files that are copied as they are, in every directory of the model."""
+    folders = sorted({files.folder, files.transformer_dir, *files.module_dirs})
+    paths = {path for folder in folders for like in COPIED_PATTERNS for path in folder.glob(like)}
+    paths = {path for path in paths if path.is_file() and path.name not in WRITTEN_NAMES}
+    return sorted(paths - {files.transformer_dir / CONFIG_NAME})
+
+
+def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, FileDigest]:
+    """Return size and SHA-256 of files by their path in the folder."""
+    return {
+        path.relative_to(folder).as_posix(): FileDigest(path.stat().st_size, sha256(path))
+        for path in sorted(paths)
+    }
+
+
+def _is_done(
+    folder: Path, fingerprint: str, precision: Precision, excluded: Collection[str]
+) -> bool:
+    """Whether the engine directory is there and whole."""
+    try:
+        manifest = open_engine_folder(folder, fingerprint)
+    except EngineBuildError:
+        return False
+    return is_made_from(manifest, fingerprint, precision, excluded)
+
+
+def _check_replaceable(out: Path) -> None:
+    """Refuse to take the place of anything but an engine directory or an empty one."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ConfigError(f"out = {str(out)!r} is a file; give a new folder")
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
+    with suppress(EngineBuildError):
+        names -= {MANIFEST_NAME, *load_manifest(out).outputs}  # also of one that was damaged
+    if names:
+        raise ConfigError(
+            f"out = {str(out)!r} holds files that embedlib did not write ({min(names)}); give a "
+            "new folder"
+        )

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from embedlib.config import Config
+from embedlib.engines.engine_folder import compiled_folder, open_engine_folder
+from embedlib.models.files import read_model_files
+from embedlib.models.tiny import write_tiny_model
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_tiny_model(tmp_path / "model", "llama")
+
+
+def test_into_the_cache(run: Run, folder: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    done = run("compile", folder, "--engine-cache-dir", cache)
+    assert done.exit_code == 0, done.output
+    files = read_model_files(folder)
+    compiled = compiled_folder(files, "fp8", (), Config(engine_cache_dir=cache))
+    assert compiled is not None
+    assert f"folder         {compiled}\n" in done.stdout
+    assert "precision      fp8\n" in done.stdout
+    assert re.search(r"^size           0\.\d MB, from 0\.\d MB$", done.stdout, re.M)
+    assert f"made from      {open_engine_folder(compiled).fingerprint}\n" in done.stdout
+    assert done.stderr == ""
+    again = run("compile", folder, "--engine-cache-dir", cache)
+    assert again.stdout == done.stdout
+
+
+def test_out_and_precision(run: Run, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("compile", folder, "--precision", "bf16", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert open_engine_folder(out).precision == "bf16"
+    assert f"folder         {out}\n" in done.stdout
+
+
+def test_errors_are_one_line(run: Run, folder: Path, tmp_path: Path) -> None:
+    refused = run("compile", folder, "--out", tmp_path)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: out = ")
+    assert "holds files that embedlib did not write" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    missing = run("compile", tmp_path / "nowhere")
+    assert missing.exit_code == 1
+    assert missing.stderr.startswith("Error: no model folder")
+    (folder / "model.safetensors").unlink()
+    broken = run("compile", folder, "--out", tmp_path / "out")
+    assert broken.exit_code == 1
+    assert "there is no model.safetensors" in broken.stderr
+    assert run("compile", folder, "--precision", "int8").exit_code == 2
+
+
+def test_a_bar_on_a_terminal(folder: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "embedlib", "compile", str(folder)]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=60,
+    )
+    os.close(theirs)
+    shown = b""
+    while chunk := read(ours):
+        shown += chunk
+    os.close(ours)
+    assert done.returncode == 0
+    assert b"Compiling" in shown
+    assert b"MB/s" in shown or b"kB/s" in shown
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # the other end is closed
+        return b""
