@@ -68,6 +68,7 @@ class EdgeSink:
         self._given = given
         self._shard: Any = None
         self._num_unflushed = 0
+        self._has_changed = False
         self._mark: Mark | None = None
         self._lock: FileLock | None = None
         self._tell: Tell | None = None
@@ -133,6 +134,7 @@ class EdgeSink:
                 for row, vector in zip(rows, _as_lists(vectors), strict=True)
             ]
             shard.update(edge.UpdateOperation.upsert_points(points))
+        self._has_changed = True
         self._num_unflushed += len(rows)
         if self._num_unflushed >= _FLUSH_ROWS:
             self._flush()
@@ -174,7 +176,7 @@ class EdgeSink:
     def finish(self) -> None:
         """Build the index of what was written since the last time."""
         shard = self._begun
-        if self._tell is not None:
+        if self._tell is not None and self._has_changed:
             self._tell(f"{self.name}: building the index; Ctrl-C waits for its end")
         with self._one_line("cannot be optimized"):
             shard.optimize()
