@@ -6,11 +6,13 @@ import asyncio
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from os import PathLike
+from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,8 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
-from embedlib.batching.stats import Stats
-from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, describe_truncated
+from embedlib.batching.stats import Meter, Stats
+from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, Tokenizer, describe_truncated
 from embedlib.call import Call, Calls, check_only, import_torch, same_arguments_as
 from embedlib.config import Config, Similarity
 from embedlib.engines.base import Engine, Lane
@@ -111,8 +113,16 @@ class Embedder:
         self._calls = Calls(model.spec, config)
         self.prompts = self._calls.prompts
         self._fingerprint = model.fingerprint
-        self._tokenizer = model.tokenizer
-        self._pipeline = Pipeline(model.engine, model.spec, model.tokenizer, config)
+        self._rust_tokenizer = model.tokenizer
+        meter = Meter(perf_counter)
+        self._tokenizer = Tokenizer(
+            model.tokenizer,
+            model.spec.max_seq_tokens,
+            on_truncate=config.on_truncate,
+            excludes_prompt=not model.spec.pooling.include_prompt,
+            meter=meter,
+        )
+        self._pipeline = Pipeline(model.engine, meter, max_queued_texts=config.max_queued_texts)
         # Runs when the Embedder is collected and at the end of the program, whichever comes first.
         self._finalizer = weakref.finalize(self, self._pipeline.close)
 
@@ -183,7 +193,7 @@ class Embedder:
         )
         job = self._pipeline.open_job(len(call.texts), call.lane)
         with Progress(job, show_progress_bar) as progress:
-            self._pipeline.feed(job, call.texts, call.prompt, progress.update)
+            self._feed(job, call.texts, call.prompt, progress.update)
             vectors = call.finish(progress.wait())
         self._warn_truncated(job.truncated, len(job.truncated), stacklevel=3 if task is None else 4)
         if convert_to_tensor or not convert_to_numpy:
@@ -221,9 +231,9 @@ class Embedder:
         job = self._pipeline.open_job(len(call.texts), call.lane)
         try:
             if call.lane is Lane.QUERY:
-                self._pipeline.feed(job, call.texts, call.prompt)
+                self._feed(job, call.texts, call.prompt)
             else:  # may have to wait for room in the queue
-                await asyncio.to_thread(self._pipeline.feed, job, call.texts, call.prompt)
+                await asyncio.to_thread(self._feed, job, call.texts, call.prompt)
             vectors = call.finish(await asyncio.wrap_future(job.future))
         finally:
             job.future.cancel()
@@ -272,7 +282,7 @@ class Embedder:
                 chunk = list(islice(texts, STREAM_JOB_TEXTS))
                 if chunk:
                     jobs.append(self._pipeline.open_job(len(chunk), Lane.BULK, num_read))
-                    self._pipeline.feed(jobs[-1], chunk, call.prompt)
+                    self._feed(jobs[-1], chunk, call.prompt)
                     num_read += len(chunk)
                     if len(jobs) < STREAM_JOBS and not jobs[0].is_over:
                         continue  # read on while there is nothing to yield
@@ -334,10 +344,19 @@ class Embedder:
                 else:
                     future.set_exception(error)
 
-        self._pipeline.feed(job, call.texts, call.prompt)
+        self._feed(job, call.texts, call.prompt)
         job.future.add_done_callback(resolve)
         future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
         return future
+
+    def _feed(
+        self,
+        job: Job,
+        texts: list[str],
+        prompt: str,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pipeline.feed(job, texts, partial(self._tokenizer, prompt=prompt), on_progress)
 
     def _warn_truncated(
         self, truncated: Sequence[tuple[int, int]], num_truncated: int, stacklevel: int
@@ -356,27 +375,26 @@ class Embedder:
     @property
     def max_seq_length(self) -> int:
         """Texts are cut at this many tokens, special tokens included; may be set."""
-        return self._pipeline.tokenizer.max_seq_tokens
+        return self._tokenizer.max_seq_tokens
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_tokens: int) -> None:
         limit = num_positions(self.spec)
         if self.spec.encoder.rope is not None:
             limit = self.spec.max_seq_tokens  # the engine was built for these positions
-        check_length(max_seq_tokens, limit, self._pipeline.tokenizer.num_special_tokens)
-        self._pipeline.tokenizer.max_seq_tokens = max_seq_tokens
+        check_length(max_seq_tokens, limit, self._tokenizer.num_special_tokens)
+        self._tokenizer.max_seq_tokens = max_seq_tokens
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
         """The model's tokenizer. It is shared with the Embedder's threads: do not configure it."""
-        return self._tokenizer
+        return self._rust_tokenizer
 
     def count_room(self, task: Task | None = None) -> int:
         """Return how many tokens a text may have before it is cut: the limit less what is added."""
         prompt = self.prompts.resolve(None, None, task)
-        num_prompt_tokens = len(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
-        num_special_tokens = self._pipeline.tokenizer.num_special_tokens
-        return self.max_seq_length - num_special_tokens - num_prompt_tokens
+        num_prompt_tokens = len(self._rust_tokenizer.encode(prompt, add_special_tokens=False).ids)
+        return self.max_seq_length - self._tokenizer.num_special_tokens - num_prompt_tokens
 
     def get_embedding_dimension(self) -> int:
         """Return D, after `truncate_dim`."""

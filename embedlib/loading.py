@@ -31,8 +31,15 @@ class LoadedModel:
     """From the settings that decide the vectors; reads all weights once."""
 
 
-def load_model(name: str | PathLike[str], config: Config) -> LoadedModel:
+def load_model(
+    name: str | PathLike[str], config: Config, *, with_head: bool = False
+) -> LoadedModel:
     """Find a model, read its files and build its engine.
+
+    Args:
+        name: a folder, a hub name or `package:NAME`.
+        config: the options.
+        with_head: load the head that makes scores: a reranker or classifier.
 
     Raises:
         ConfigError: `max_seq_tokens` is beyond what the model allows.
@@ -46,7 +53,7 @@ def load_model(name: str | PathLike[str], config: Config) -> LoadedModel:
         cache_folder=config.cache_folder,
         local_files_only=config.local_files_only,
     )
-    files = read_model_files(folder.path)
+    files = read_model_files(folder.path, with_head=with_head)
     tokenizer = load_tokenizer(files)
     files = replace(files, spec=limit_length(files.spec, tokenizer, config))
     return LoadedModel(

@@ -277,6 +277,7 @@ def _run(engine: Engine, sequences: Iterable[NDArray[np.int64]], lane: Lane) -> 
         token_ids=np.concatenate(ids).astype(np.int32),
         cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(ids), np.int32),
+        num_first_tokens=np.array([len(part) for part in ids], np.int32),
     )
 
     def on_done() -> None:

@@ -1,6 +1,7 @@
-"""Texts in, a Job out: tokenizer, tokenizer thread and batch manager wired to one engine.
+"""Texts in, a Job out: tokenizer thread and batch manager wired to one engine.
 
-This is what an Embedder holds. It is safe to call from any number of threads and has to be closed.
+This is what an Embedder or a Reranker holds. It is safe to call from any number of threads and has
+to be closed.
 """
 
 from __future__ import annotations
@@ -8,52 +9,32 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from time import perf_counter
-
-import tokenizers
+from typing import Any
 
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer import MICRO_BATCH_TEXTS, Tokenizer, TokenizerThread
-from embedlib.config import Config
+from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize, TokenizerThread
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import EmbedderClosedError
-from embedlib.models.spec import ModelSpec
 
 
 class Pipeline:
-    """Turns texts into vectors with one engine, which it owns from now on."""
+    """Turns texts into the rows of an engine, which it owns from now on."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        spec: ModelSpec,
-        tokenizer: tokenizers.Tokenizer,
-        config: Config,
-        *,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
+    def __init__(self, engine: Engine, meter: Meter, *, max_queued_texts: int) -> None:
         self._engine = engine
-        self._meter = Meter(clock)
-        self.tokenizer = Tokenizer(
-            tokenizer,
-            spec.max_seq_tokens,
-            on_truncate=config.on_truncate,
-            excludes_prompt=not spec.pooling.include_prompt,
-            meter=self._meter,
-        )
+        self._meter = meter
         self._pid = os.getpid()
         self._is_closed = False
         self._manager = BatchManager(
             engine,
-            self._meter,
-            max_queued_texts=config.max_queued_texts,
+            meter,
+            max_queued_texts=max_queued_texts,
         )
         self._tokenizer_thread = TokenizerThread(
-            self.tokenizer,
             self._manager.add_bulk,
-            max_queued_texts=config.max_queued_texts,
+            max_queued_texts=max_queued_texts,
         )
 
     def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
@@ -78,8 +59,8 @@ class Pipeline:
     def feed(
         self,
         job: Job,
-        texts: Items[str],
-        prompt: str,
+        texts: Items[Any],
+        tokenize: Tokenize,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         """Send all texts of a job on their way.
@@ -95,13 +76,13 @@ class Pipeline:
         """
         try:
             if job.lane is Lane.QUERY:
-                self._manager.add_queries(self.tokenizer(job, 0, texts, prompt))
+                self._manager.add_queries(tokenize(job, 0, texts))
                 return
             for first_row in range(0, len(texts), MICRO_BATCH_TEXTS):
                 if job.is_over:  # failed or cancelled: the rest would be computed for nobody
                     return
                 chunk = texts[first_row : first_row + MICRO_BATCH_TEXTS]
-                self._tokenizer_thread.put(job, first_row, chunk, prompt)
+                self._tokenizer_thread.put(job, first_row, chunk, tokenize)
                 on_progress()
         except BaseException:
             job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute

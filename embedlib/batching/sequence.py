@@ -68,6 +68,8 @@ class Sequence:
     row: int
     token_ids: list[int]
     num_prompt_tokens: int = 0
+    num_first_tokens: int | None = None
+    """Tokens of a pair's first text, special tokens included; None: it is one text."""
     queued_at: float = 0.0
     """When it was tokenized, on the clock of the statistics."""
 
@@ -85,6 +87,10 @@ def pack(sequences: Items[Sequence], lane: Lane) -> Batch:
         token_ids=np.array([i for sequence in sequences for i in sequence.token_ids], np.int32),
         cu_seqlens=np.array([0, *ends], np.int32),
         num_prompt_tokens=np.array([s.num_prompt_tokens for s in sequences], np.int32),
+        num_first_tokens=np.array(
+            [s.num_tokens if s.num_first_tokens is None else s.num_first_tokens for s in sequences],
+            np.int32,
+        ),
     )
 
 

@@ -1,22 +1,15 @@
-"""Texts to sequences: the Tokenizer, which any thread may call, and the thread that feeds bulk."""
+"""Texts to sequences: the Tokenizer, which any thread may call."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
 
 import tokenizers
 
 from embedlib.batching.sequence import Job, Sequence
 from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
-from embedlib.errors import EmbedderClosedError, InputError, SequenceTooLongError
-
-MICRO_BATCH_TEXTS = 64
-"""Texts tokenized in one call: enough for every core, few enough that the engine starts soon."""
+from embedlib.errors import InputError, SequenceTooLongError
 
 TRUNCATED_ROWS_TOLD = 10
 """Rows named in a message; the rest is counted."""
@@ -143,86 +136,3 @@ def _explain(texts: Items[str], first_row: int, error: Exception) -> InputError:
     return InputError(
         f"texts {first_row} to {first_row + len(texts) - 1} failed to tokenize: {error}"
     )
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Consecutive texts of a job, waiting to be tokenized."""
-
-    job: Job
-    first_row: int
-    texts: Items[str]
-    prompt: str
-
-
-class TokenizerThread:
-    """Tokenizes bulk texts in the background, in the order they were given.
-
-    At most `max_queued_texts` wait; `put` then blocks, so that a producer cannot outrun the engine.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        deliver: Callable[[list[Sequence]], None],
-        *,
-        max_queued_texts: int,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._deliver = deliver
-        self._max_queued_texts = max_queued_texts
-        self._chunks: deque[_Chunk] = deque()
-        self._num_queued = 0
-        self._is_closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="embedlib-tokenizer", daemon=True)
-        self._thread.start()
-
-    def put(self, job: Job, first_row: int, texts: Items[str], prompt: str) -> None:
-        """Queue consecutive texts of a job; blocks while the queue is full.
-
-        Raises:
-            EmbedderClosedError: closed, before or while waiting.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_closed or self._num_queued < self._max_queued_texts
-            )
-            if self._is_closed:
-                raise EmbedderClosedError("this Embedder is closed; make a new one")
-            self._chunks.append(_Chunk(job, first_row, texts, prompt))
-            self._num_queued += len(texts)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Fail what waits, let blocked callers go, join the thread."""
-        with self._changed:
-            self._is_closed = True
-            waiting = list(self._chunks)
-            self._chunks.clear()
-            self._changed.notify_all()
-        for chunk in waiting:
-            chunk.job.fail(EmbedderClosedError("the Embedder was closed before this was computed"))
-        # A future's callback, or the garbage collector, may close an Embedder from this thread.
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._chunks)
-                if self._is_closed:
-                    return
-                chunk = self._chunks.popleft()
-                self._num_queued -= len(chunk.texts)
-                self._changed.notify_all()
-            self._handle(chunk)
-            del chunk  # or the last job, and its vectors, would live until the next one
-
-    def _handle(self, chunk: _Chunk) -> None:
-        if chunk.job.is_over:
-            return
-        try:
-            self._deliver(self._tokenizer(chunk.job, chunk.first_row, chunk.texts, chunk.prompt))
-        except BaseException as error:  # the thread lives on; the caller gets the cause
-            chunk.job.fail(error)

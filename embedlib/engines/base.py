@@ -32,6 +32,9 @@ class Batch:
     """int32[B + 1], starts at 0: sequence b is token_ids[cu_seqlens[b]:cu_seqlens[b + 1]]."""
     num_prompt_tokens: NDArray[np.int32]
     """int32[B]: leading tokens that pooling leaves out (0 unless the model excludes its prompt)."""
+    num_first_tokens: NDArray[np.int32]
+    """int32[B]: leading tokens of type 0, those of a pair's first text; the others are of type 1.
+    The whole length where a sequence is one text."""
 
     @property
     def num_seqs(self) -> int:
@@ -67,6 +70,8 @@ class Pending(Protocol):
 
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], one row per sequence in batch order; called once, after `on_done`.
+
+        For a spec without pooling it is float32[T, D], one row per token, in the batch's order.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit; a smaller one may.

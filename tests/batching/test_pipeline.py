@@ -3,18 +3,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.tokenizer import MICRO_BATCH_TEXTS
-from embedlib.config import Config
+from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize
 from embedlib.engines.base import Lane
 from embedlib.errors import EmbedderClosedError, InputError, QueueFullError
-from embedlib.models.spec import ModelSpec, Pooling
-from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec, fake_vector
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
 WAIT_SECONDS = 30
 
@@ -36,16 +37,27 @@ class Clock:
         return self.now
 
 
-def start(
-    engine: FakeEngine, spec: ModelSpec | None = None, clock: Clock | None = None, **options: Any
-) -> Pipeline:
-    return Pipeline(
-        engine,
-        spec or fake_spec(),
+def start(engine: FakeEngine, clock: Clock | None = None, **options: Any) -> Pipeline:
+    given = {"max_queued_texts": 8192, **options}
+    return Pipeline(engine, Meter(clock or Clock()), **given)
+
+
+def by_bytes(
+    prompt: str = "",
+    *,
+    excludes_prompt: bool = False,
+    max_seq_tokens: int = 32,
+    meter: Meter | None = None,
+) -> Tokenize:
+    """A Tokenizer with this prompt in front of every text."""
+    tokenizer = Tokenizer(
         byte_tokenizer(),
-        Config(**options),
-        clock=clock or Clock(),
+        max_seq_tokens,
+        on_truncate="ignore",
+        excludes_prompt=excludes_prompt,
+        meter=meter or Meter(Clock()),
     )
+    return partial(tokenizer, prompt=prompt)
 
 
 @pytest.mark.parametrize("lane", Lane)
@@ -53,17 +65,16 @@ def test_texts_become_rows_in_their_order(lane: Lane) -> None:
     pipeline = start(FakeEngine())
     texts = [f"text {'x' * (row % 20)}{row}" for row in range(200)]
     job = pipeline.open_job(len(texts), lane)
-    pipeline.feed(job, texts, "p: ")
+    pipeline.feed(job, texts, by_bytes("p: "))
     expected = [fake_vector(("p: " + text).encode()) for text in texts]
     np.testing.assert_array_equal(job.future.result(WAIT_SECONDS), expected)
     pipeline.close()
 
 
 def test_the_prompt_is_counted_where_pooling_leaves_it_out() -> None:
-    spec = fake_spec(modules=(Pooling(modes=("mean",), include_prompt=False),))
-    pipeline = start(FakeEngine(), spec)
+    pipeline = start(FakeEngine())
     job = pipeline.open_job(1, Lane.QUERY)
-    pipeline.feed(job, ["x"], "abc")
+    pipeline.feed(job, ["x"], by_bytes("abc", excludes_prompt=True))
     assert job.future.result(WAIT_SECONDS)[0].tolist() == fake_vector(b"abcx", 3).tolist()
     pipeline.close()
 
@@ -71,16 +82,14 @@ def test_the_prompt_is_counted_where_pooling_leaves_it_out() -> None:
 def test_a_query_is_tokenized_by_its_caller_and_bulk_by_the_thread() -> None:
     pipeline = start(FakeEngine())
     threads: list[str] = []
-    tokenize = pipeline.tokenizer._encode
 
     def spy(*args: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return tokenize(*args)
+        return by_bytes()(*args)
 
-    pipeline.tokenizer._encode = spy  # type: ignore[method-assign]
     for lane in (Lane.QUERY, Lane.BULK):
         job = pipeline.open_job(1, lane)
-        pipeline.feed(job, ["a"], "")
+        pipeline.feed(job, ["a"], spy)
         job.future.result(WAIT_SECONDS)
     assert threads == [threading.current_thread().name, "embedlib-tokenizer"]
     pipeline.close()
@@ -90,7 +99,7 @@ def test_progress_is_told_between_micro_batches() -> None:
     pipeline = start(FakeEngine())
     told: list[int] = []
     job = pipeline.open_job(3 * MICRO_BATCH_TEXTS - 1, Lane.BULK)
-    pipeline.feed(job, ["a"] * job.num_texts, "", lambda: told.append(job.num_done))
+    pipeline.feed(job, ["a"] * job.num_texts, by_bytes(), lambda: told.append(job.num_done))
     job.future.result(WAIT_SECONDS)
     assert len(told) == 3
     pipeline.close()
@@ -104,7 +113,7 @@ def test_a_job_that_is_over_is_not_fed_further() -> None:
     def cancel() -> None:
         told.append(job.future.cancel())
 
-    pipeline.feed(job, ["a"] * job.num_texts, "", cancel)
+    pipeline.feed(job, ["a"] * job.num_texts, by_bytes(), cancel)
     assert len(told) == 1
     pipeline.close()
 
@@ -119,7 +128,7 @@ def test_an_error_while_feeding_cancels_what_was_fed() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pipeline.feed(job, ["a"] * 500, "", interrupt)
+        pipeline.feed(job, ["a"] * 500, by_bytes(), interrupt)
     assert job.future.cancelled()
     engine.release()
     pipeline.close()
@@ -130,8 +139,8 @@ def test_a_bad_query_is_told_at_once_and_a_bad_bulk_text_through_the_job() -> No
     pipeline = start(FakeEngine())
     query, bulk = pipeline.open_job(2, Lane.QUERY), pipeline.open_job(2, Lane.BULK, first_row=40)
     with pytest.raises(InputError, match="text 1 is None"):
-        pipeline.feed(query, ["a", None], "")  # type: ignore[list-item]
-    pipeline.feed(bulk, ["a", None], "")  # type: ignore[list-item]
+        pipeline.feed(query, ["a", None], by_bytes())
+    pipeline.feed(bulk, ["a", None], by_bytes())
     with pytest.raises(InputError, match="text 41 is None"):
         bulk.future.result(WAIT_SECONDS)
     pipeline.close()
@@ -141,7 +150,7 @@ def test_too_many_queries_are_an_error_and_leave_nothing_behind() -> None:
     pipeline = start(FakeEngine(), max_queued_texts=2)
     job = pipeline.open_job(3, Lane.QUERY)
     with pytest.raises(QueueFullError, match="max_queued_texts is 2"):
-        pipeline.feed(job, ["a"] * 3, "")
+        pipeline.feed(job, ["a"] * 3, by_bytes())
     assert job.future.cancelled()
     assert pipeline._meter._num_jobs == 0
     pipeline.close()
@@ -154,7 +163,7 @@ def test_a_producer_cannot_outrun_the_engine() -> None:
     job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)
     fed: list[int] = []
     producer = threading.Thread(
-        target=pipeline.feed, args=(job, ["a"] * job.num_texts, "", lambda: fed.append(1))
+        target=pipeline.feed, args=(job, ["a"] * job.num_texts, by_bytes(), lambda: fed.append(1))
     )
     producer.start()
     engine.wait_submitted(2)
@@ -178,7 +187,7 @@ def test_closing_while_the_producer_is_blocked() -> None:
 
     def produce() -> None:
         try:
-            pipeline.feed(job, ["a"] * job.num_texts, "")
+            pipeline.feed(job, ["a"] * job.num_texts, by_bytes())
         except EmbedderClosedError as error:
             errors.append(error)
 
@@ -226,10 +235,10 @@ def test_times_and_shares() -> None:
     clock = Clock()
     engine = FakeEngine(is_padded=True)
     engine.hold()
-    pipeline = start(engine, fake_spec(max_seq_tokens=5), clock, on_truncate="ignore")
+    pipeline = start(engine, clock)
     job = pipeline.open_job(3, Lane.QUERY)
     clock.now += 1  # waiting, and nothing on the engine
-    pipeline.feed(job, ["abcdefgh", "abc", "a"], "")
+    pipeline.feed(job, ["abcdefgh", "abc", "a"], by_bytes(max_seq_tokens=5, meter=pipeline._meter))
     engine.wait_submitted(1)
     clock.now += 3
     engine.release()
@@ -249,10 +258,10 @@ def test_every_job_is_counted_as_over_however_it_ends() -> None:
     engine = FakeEngine()
     pipeline = start(engine)
     jobs = [pipeline.open_job(1, Lane.QUERY) for _ in range(3)]
-    pipeline.feed(jobs[0], ["a"], "")
+    pipeline.feed(jobs[0], ["a"], by_bytes())
     engine.fail_next(ValueError())
     jobs[0].future.exception(WAIT_SECONDS)
-    pipeline.feed(jobs[1], ["a"], "")
+    pipeline.feed(jobs[1], ["a"], by_bytes())
     jobs[1].future.exception(WAIT_SECONDS)
     jobs[2].future.cancel()
     pipeline.open_job(0, Lane.BULK)

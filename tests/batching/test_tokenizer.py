@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from tokenizers import models, processors
 
 from embedlib.batching.sequence import Job, Sequence
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer, TokenizerThread, describe_truncated
+from embedlib.batching.tokenizer import Tokenizer, describe_truncated
+from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import EmbedderClosedError, InputError, SequenceTooLongError
@@ -188,6 +190,9 @@ def test_many_threads_may_tokenize_at_once() -> None:
     assert wrong == []
 
 
+tokenize = partial(make_tokenizer(), prompt="")
+
+
 class Outlet:
     """Where a TokenizerThread delivers: a gate, and a list of what came through."""
 
@@ -206,16 +211,16 @@ class Outlet:
 
 def test_the_queue_is_bounded_and_goes_on_when_there_is_room() -> None:
     outlet = Outlet()
-    thread = TokenizerThread(make_tokenizer(), outlet, max_queued_texts=2)
+    thread = TokenizerThread(outlet, max_queued_texts=2)
     jobs = [make_job(1) for _ in range(4)]
-    thread.put(jobs[0], 0, ["a"], "")
+    thread.put(jobs[0], 0, ["a"], tokenize)
     assert outlet.arrived.wait(WAIT_SECONDS)  # out of the queue, held in the outlet
-    thread.put(jobs[1], 1, ["a"], "")
-    thread.put(jobs[2], 2, ["a"], "")
+    thread.put(jobs[1], 1, ["a"], tokenize)
+    thread.put(jobs[2], 2, ["a"], tokenize)
     was_put = threading.Event()
 
     def put() -> None:
-        thread.put(jobs[3], 3, ["a"], "")
+        thread.put(jobs[3], 3, ["a"], tokenize)
         was_put.set()
 
     producer = threading.Thread(target=put)
@@ -235,16 +240,16 @@ def test_the_queue_is_bounded_and_goes_on_when_there_is_room() -> None:
 
 def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
     outlet = Outlet()
-    thread = TokenizerThread(make_tokenizer(), outlet, max_queued_texts=1)
+    thread = TokenizerThread(outlet, max_queued_texts=1)
     jobs = [make_job(1) for _ in range(3)]
-    thread.put(jobs[0], 0, ["a"], "")
+    thread.put(jobs[0], 0, ["a"], tokenize)
     assert outlet.arrived.wait(WAIT_SECONDS)
-    thread.put(jobs[1], 1, ["a"], "")
+    thread.put(jobs[1], 1, ["a"], tokenize)
     errors: list[Exception] = []
 
     def put() -> None:
         try:
-            thread.put(jobs[2], 2, ["a"], "")
+            thread.put(jobs[2], 2, ["a"], tokenize)
         except EmbedderClosedError as error:
             errors.append(error)
 
@@ -260,18 +265,18 @@ def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
     closer.join(WAIT_SECONDS)
     assert not closer.is_alive()
     with pytest.raises(EmbedderClosedError):
-        thread.put(make_job(1), 0, ["a"], "")
+        thread.put(make_job(1), 0, ["a"], tokenize)
 
 
 def test_a_bad_text_fails_its_job_and_the_thread_lives_on() -> None:
     outlet = Outlet()
     outlet.gate.set()
-    thread = TokenizerThread(make_tokenizer(), outlet, max_queued_texts=9)
+    thread = TokenizerThread(outlet, max_queued_texts=9)
     bad, good, gone = make_job(1), make_job(1), make_job(1)
     gone.future.cancel()
-    thread.put(bad, 0, [""], "")
-    thread.put(gone, 5, ["a"], "")
-    thread.put(good, 1, ["a"], "")
+    thread.put(bad, 0, [""], tokenize)
+    thread.put(gone, 5, ["a"], tokenize)
+    thread.put(good, 1, ["a"], tokenize)
     with pytest.raises(InputError, match="text 0"):
         bad.future.result(WAIT_SECONDS)
     with pytest.raises(ValueError, match="through"):

@@ -191,6 +191,7 @@ def _run(spec: ModelSpec, files: ModelFiles, ids: list[int]) -> NDArray[np.float
             token_ids=np.array(ids, np.int32),
             cu_seqlens=np.array([0, len(ids)], np.int32),
             num_prompt_tokens=np.zeros(1, np.int32),
+            num_first_tokens=np.array([len(ids)], np.int32),
         ),
         done.set,
     )
