@@ -66,15 +66,20 @@ class FakeEngine:
         self,
         *,
         is_padded: bool = False,
+        is_per_token: bool = False,
         max_batch_tokens: int = 64,
         num_parallel_batches: int = 1,
         max_inflight_batches: int = 3,
         max_inflight_bulk: int = 2,
         memory_tokens: int | None = None,
     ) -> None:
-        """Make an engine; `memory_tokens` is the largest batch it has room for."""
+        """Make an engine; `memory_tokens` is the largest batch it has room for.
+
+        With `is_per_token` a token's row is the `fake_vector` of the sequence up to it.
+        """
         self.limits = EngineLimits(
             embedding_dim=FAKE_DIM,
+            is_per_token=is_per_token,
             is_padded=is_padded,
             max_batch_tokens=max_batch_tokens,
             num_parallel_batches=num_parallel_batches,
@@ -149,8 +154,10 @@ class FakeEngine:
     def _compute(self, batch: Batch) -> NDArray[np.float32]:
         rows = []
         for ids, num_prompt_tokens in zip(_split(batch), batch.num_prompt_tokens, strict=True):
-            row = fake_vector(ids, num_prompt_tokens)
-            rows.append(row * np.nan if self._poisoned.intersection(ids) else row)
+            lengths = range(1, len(ids) + 1) if self.limits.is_per_token else [len(ids)]
+            for num_tokens in lengths:
+                row = fake_vector(ids[:num_tokens], num_prompt_tokens)
+                rows.append(row * np.nan if self._poisoned.intersection(ids) else row)
         return np.array(rows, np.float32)
 
 

@@ -197,7 +197,7 @@ class BatchManager:
         sequences = batch.sequences
         try:
             vectors = batch.pending.result()
-            self._check_shape(vectors, len(sequences))
+            self._check_shape(vectors, sequences)
         except BaseException as error:  # nothing an engine raises may end this thread
             self._recover(sequences, error)
             return
@@ -205,10 +205,13 @@ class BatchManager:
         num_tokens = sum(lengths)
         num_computed = max(lengths) * len(lengths) if self._limits.is_padded else num_tokens
         self._meter.batch_answered(len(sequences), num_tokens, num_computed)
-        deliver(sequences, vectors)
+        deliver(sequences, vectors, is_per_token=self._limits.is_per_token)
 
-    def _check_shape(self, vectors: Vectors, num_seqs: int) -> None:
-        expected = (num_seqs, self._limits.embedding_dim)
+    def _check_shape(self, vectors: Vectors, sequences: list[Sequence]) -> None:
+        num_rows = len(sequences)
+        if self._limits.is_per_token:
+            num_rows = sum(sequence.num_tokens for sequence in sequences)
+        expected = (num_rows, self._limits.embedding_dim)
         if vectors.shape != expected:
             raise EngineRunError(f"the engine returned shape {vectors.shape}, not {expected}")
 

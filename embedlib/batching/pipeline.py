@@ -51,7 +51,9 @@ class Pipeline:
         self._check_process()
         if self._is_closed:
             raise EmbedderClosedError("this Embedder is closed; make a new one")
-        job = Job(num_texts, self._engine.limits.embedding_dim, lane, first_row)
+        limits = self._engine.limits
+        dim = None if limits.is_per_token else limits.embedding_dim
+        job = Job(num_texts, dim, lane, first_row)
         self._meter.job_opened()
         job.future.add_done_callback(lambda _: self._meter.job_over())
         return job

@@ -7,6 +7,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,13 @@ class Job:
     """The texts of one call on their way to one array.
 
     Rows arrive in any order, from the batch manager's thread; the future is resolved with the last
-    one, or failed with the first error.
+    one, or failed with the first error. A row is float32[D]; where the engine gives a vector for
+    every token it is an object, float32[tokens, D].
     """
 
-    def __init__(self, num_texts: int, embedding_dim: int, lane: Lane, first_row: int = 0) -> None:
+    def __init__(
+        self, num_texts: int, embedding_dim: int | None, lane: Lane, first_row: int = 0
+    ) -> None:
         self.lane = lane
         self.first_row = first_row
         """What row 0 is called in messages: a stream is many jobs."""
@@ -32,7 +36,13 @@ class Job:
         self.num_done = 0
         self.truncated: list[tuple[int, int]] = []
         """(row as messages call it, number of tokens before the cut)."""
-        self._vectors: Vectors = np.empty((num_texts, embedding_dim), np.float32)
+        self._vectors: NDArray[Any] = (
+            np.empty(num_texts, object)
+            if embedding_dim is None
+            else np.zeros((num_texts, embedding_dim), np.float32)
+        )
+        self._windows_left: dict[int, int] = {}
+        """Row to windows to come, of texts that were divided."""
         if num_texts == 0:
             self.future.set_result(self._vectors)
 
@@ -46,13 +56,32 @@ class Job:
         """Whether nobody waits any more: done, failed or cancelled."""
         return self.future.done()
 
-    def deliver(self, rows: Items[int], vectors: Vectors) -> None:
-        """Take float32[len(rows), D]; with the last row the future is resolved."""
-        self._vectors[rows] = vectors
-        self.num_done += len(rows)
+    def expect_windows(self, row: int, num_windows: int) -> None:
+        """Take so many windows for a row; called before any of them is on its way."""
+        self._windows_left[row] = num_windows
+
+    def deliver(self, rows: Items[int], vectors: NDArray[Any]) -> None:
+        """Take len(rows) rows; with the last one the future is resolved.
+
+        A window's vector comes times its share of the text, and is added.
+        """
+        if not self._windows_left:
+            self._vectors[rows] = vectors
+            self.num_done += len(rows)
+        else:
+            for row, vector in zip(rows, vectors, strict=True):
+                self._deliver_one(row, vector)
         if self.num_done == self.num_texts:
             with suppress(InvalidStateError):  # cancelled or failed meanwhile
                 self.future.set_result(self._vectors)
+
+    def _deliver_one(self, row: int, vector: NDArray[Any]) -> None:
+        if row in self._windows_left:
+            self._vectors[row] += vector
+            self._windows_left[row] -= 1
+        else:
+            self._vectors[row] = vector
+        self.num_done += self._windows_left.get(row, 0) == 0
 
     def fail(self, error: BaseException) -> None:
         """Give the waiting caller this error, unless it has an answer already."""
@@ -70,6 +99,8 @@ class Sequence:
     num_prompt_tokens: int = 0
     num_first_tokens: int | None = None
     """Tokens of a pair's first text, special tokens included; None: it is one text."""
+    share: float = 1.0
+    """Of its text, where that was divided into windows."""
     queued_at: float = 0.0
     """When it was tokenized, on the clock of the statistics."""
 
@@ -94,18 +125,33 @@ def pack(sequences: Items[Sequence], lane: Lane) -> Batch:
     )
 
 
-def deliver(sequences: Items[Sequence], vectors: Vectors) -> None:
-    """Give each job its rows of float32[B, D]; a row that is not finite fails its job instead."""
+def deliver(sequences: Items[Sequence], vectors: Vectors, *, is_per_token: bool = False) -> None:
+    """Give each job its rows; one that is not finite fails its job instead.
+
+    Args:
+        sequences: B of them.
+        vectors: float32[B, D], or float32[T, D] if `is_per_token`.
+        is_per_token: whether the engine gives a vector for every token.
+    """
     by_job: dict[Job, list[int]] = {}
     for index, sequence in enumerate(sequences):
         by_job.setdefault(sequence.job, []).append(index)
-    finite = np.isfinite(vectors).min(axis=1, initial=True).tolist()
+    finite = np.isfinite(vectors).min(axis=1, initial=True)
+    rows: NDArray[Any] = vectors
+    if is_per_token:
+        ends = list(accumulate(sequence.num_tokens for sequence in sequences))
+        rows = np.empty(len(sequences), object)
+        for index, tokens in enumerate(np.split(vectors, ends[:-1])):
+            rows[index] = tokens
+        finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
+    elif any(sequence.share != 1 for sequence in sequences):
+        rows = vectors * np.array([[sequence.share] for sequence in sequences], np.float32)
     for job, indices in by_job.items():
         bad = [index for index in indices if not finite[index]]
         if bad:
             job.fail(_not_finite(sequences[bad[0]]))
         else:
-            job.deliver([sequences[index].row for index in indices], vectors[indices])
+            job.deliver([sequences[index].row for index in indices], rows[indices])
 
 
 def _not_finite(sequence: Sequence) -> EngineRunError:

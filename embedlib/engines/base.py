@@ -53,6 +53,8 @@ class EngineLimits:
 
     embedding_dim: int
     """D."""
+    is_per_token: bool = False
+    """True: a result has one row for every token, float32[T, D]; the spec has no pooling."""
     is_padded: bool
     """True: a batch costs num_seqs * longest tokens. False: it costs the sum of its lengths."""
     max_batch_tokens: int
@@ -71,7 +73,7 @@ class Pending(Protocol):
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], one row per sequence in batch order; called once, after `on_done`.
 
-        For a spec without pooling it is float32[T, D], one row per token, in the batch's order.
+        With `is_per_token` it is float32[T, D], one row per token, in the batch's order.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit; a smaller one may.

@@ -429,10 +429,22 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.Mo
     manager.close()
 
 
+def test_an_engine_of_tokens_gives_a_row_for_each() -> None:
+    engine = FakeEngine(is_per_token=True)
+    manager = start(engine)
+    job = Job(2, None, Lane.BULK)
+    manager.add_bulk([Sequence(job, 0, [5, 6]), Sequence(job, 1, [7])])
+    assert [rows.tolist() for rows in result(job)] == [
+        [fake_vector([5]).tolist(), fake_vector([5, 6]).tolist()],
+        [fake_vector([7]).tolist()],
+    ]
+    manager.close()
+
+
 def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("embedlib.batching.manager.deliver", broken)

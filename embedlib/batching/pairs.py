@@ -1,0 +1,264 @@
+"""Pairs of texts to sequences: the PairTokenizer, which any thread may call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import Protocol
+
+import tokenizers
+
+from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import describe_truncated
+from embedlib.config import OnTruncate
+from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.models.spec import ModelSpec, PairTemplate
+
+Pair = tuple[str, str]
+"""A query and a document, or any two texts that are compared."""
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """The token ids of one pair."""
+
+    ids: list[int]
+    """As many as are allowed."""
+    num_tokens: int
+    """Before the cut."""
+    num_first_tokens: int | None = None
+    """Leading tokens of type 0; None: all are."""
+
+
+class PairForm(Protocol):
+    """How two texts become one row of token ids."""
+
+    num_special_tokens: int
+    """Tokens that are there whatever the texts are."""
+
+    def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+        """Return every pair's ids, at most `max_seq_tokens` of them."""
+
+
+class PairTokenizer:
+    """Pairs to token ids, cut at `max_seq_tokens`; the counterpart of `Tokenizer`."""
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        spec: ModelSpec,
+        *,
+        on_truncate: OnTruncate,
+        meter: Meter,
+    ) -> None:
+        """Read off how this model wants its pairs.
+
+        Raises:
+            ModelUnsupportedError: the tokenizer lays out a pair in an unknown way.
+        """
+        self.max_seq_tokens = spec.max_seq_tokens
+        self._form: PairForm
+        if spec.head is not None and spec.head.template is not None:
+            self._form = _TemplateForm(tokenizer, spec.head.template)
+        else:
+            self._form = _TokenizerForm(tokenizer, has_types=spec.encoder.num_token_types > 1)
+        self._on_truncate = on_truncate
+        self._meter = meter
+
+    @property
+    def num_special_tokens(self) -> int:
+        """Tokens around every pair: special ones, or those of the template."""
+        return self._form.num_special_tokens
+
+    def __call__(self, job: Job, first_row: int, pairs: Items[Pair], prompt: str) -> list[Sequence]:
+        """Tokenize consecutive pairs of a job.
+
+        Args:
+            job: whose pairs they are.
+            first_row: row of the first pair.
+            pairs: what to tokenize.
+            prompt: what stands before each first text; with a template, its instruction.
+
+        Raises:
+            InputError: a text is not a str or holds a lone surrogate, or a pair has no tokens.
+            SequenceTooLongError: a pair is longer than the limit and on_truncate is "error".
+        """
+        started = self._meter.clock()
+        told_row = job.first_row + first_row
+        encoded = self._encode(pairs, prompt, told_row)
+        truncated = [
+            (row, pair.num_tokens)
+            for row, pair in enumerate(encoded, told_row)
+            if pair.num_tokens > len(pair.ids)
+        ]
+        if truncated and self._on_truncate == "error":
+            raise SequenceTooLongError(
+                f"{describe_truncated(truncated, len(truncated))}, the limit is "
+                f'{self.max_seq_tokens}; shorten them, or pass on_truncate="warn" to cut them',
+                rows=tuple(row for row, _ in truncated),
+                max_seq_tokens=self.max_seq_tokens,
+            )
+        job.truncated += truncated
+        now = self._meter.clock()
+        self._meter.tokenized(now - started, len(truncated))
+        return [
+            Sequence(
+                job, row, pair.ids, num_first_tokens=pair.num_first_tokens, queued_at=now
+            )
+            for row, pair in enumerate(encoded, first_row)
+        ]
+
+    def _encode(self, pairs: Items[Pair], prompt: str, told_row: int) -> list[EncodedPair]:
+        for row, pair in enumerate(pairs, told_row):
+            for name, text in zip(("first", "second"), pair, strict=True):
+                _check_text(f"the {name} text of pair {row}", text)
+        encoded = self._form.encode(pairs, prompt, self.max_seq_tokens)
+        for row, encoded_pair in enumerate(encoded, told_row):
+            if not encoded_pair.ids:
+                raise InputError(f"pair {row} has no tokens; leave it out")
+        return encoded
+
+
+class _TokenizerForm:
+    """A pair as the tokenizer's own post-processor lays it out: [CLS] first [SEP] second [SEP].
+
+    The texts are tokenized by themselves and put together here, so that a query is tokenized once
+    for all its documents.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, *, has_types: bool) -> None:
+        self._tokenizer = tokenizer
+        probe = tokenizer.encode("a", "a")
+        # 0 and 1 are the texts, None the special tokens.
+        first, second = (probe.sequence_ids.count(text) for text in (0, 1))
+        start = probe.sequence_ids.index(0) if first else 0
+        middle = probe.sequence_ids.index(1) if second else 0
+        types = probe.type_ids if has_types else [0] * len(probe.ids)
+        num_zeros = types.count(0)
+        expected = [None] * len(probe.ids)
+        expected[start : start + first] = [0] * first
+        expected[middle : middle + second] = [1] * second
+        in_order = probe.sequence_ids == expected and 0 < start + first <= middle
+        typed = types == [0] * num_zeros + [1] * (len(types) - num_zeros)
+        if not (in_order and typed and num_zeros in (len(types), *range(start + first, middle + 1))):
+            raise ModelUnsupportedError(
+                f"tokenizer.json: lays out a pair of texts as {probe.tokens} of the types "
+                f"{probe.type_ids}; accepted: the first text, then the second, of the types 0 and "
+                "1 or 0 and 0"
+            )
+        self._before = probe.ids[:start]
+        self._between = probe.ids[start + first : middle]
+        self._after = probe.ids[middle + second :]
+        self._num_zeros_between = None if num_zeros == len(types) else num_zeros - start - first
+        self.num_special_tokens = len(self._before + self._between + self._after)
+
+    def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+        """Cut the longer text first."""
+        firsts = list(dict.fromkeys(prompt + first for first, _ in pairs))
+        rows = _encode_all(self._tokenizer, [*firsts, *(second for _, second in pairs)])
+        ids_of = dict(zip(firsts, rows, strict=False))
+        room = max_seq_tokens - self.num_special_tokens
+        encoded = []
+        for (first_text, _), second in zip(pairs, rows[len(firsts) :], strict=True):
+            first = ids_of[prompt + first_text]
+            num_first, num_second = longest_first(len(first), len(second), room)
+            num_zeros = None
+            if self._num_zeros_between is not None:
+                num_zeros = len(self._before) + num_first + self._num_zeros_between
+            encoded.append(
+                EncodedPair(
+                    [
+                        *self._before,
+                        *first[:num_first],
+                        *self._between,
+                        *second[:num_second],
+                        *self._after,
+                    ],
+                    self.num_special_tokens + len(first) + len(second),
+                    num_zeros,
+                )
+            )
+        return encoded
+
+
+class _TemplateForm:
+    """A pair filled into a `PairTemplate`; prefix and suffix are never cut."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, template: PairTemplate) -> None:
+        assert template.body.endswith("{document}"), "what follows belongs into the suffix"
+        self._tokenizer = tokenizer
+        self._template = template
+        self._prefix, self._suffix = (
+            tokenizer.encode(part, add_special_tokens=False).ids
+            for part in (template.prefix, template.suffix)
+        )
+        self.num_special_tokens = len(self._prefix) + len(self._suffix)
+
+    def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+        """Cut the document."""
+        bodies = [self._fill(query, document, prompt) for query, document in pairs]
+        room = max_seq_tokens - self.num_special_tokens
+        encoded = []
+        for body, ids in zip(pairs, _encode_all(self._tokenizer, bodies), strict=True):
+            if len(ids) > room:
+                self._check_room(body[0], prompt, room)
+            encoded.append(
+                EncodedPair(
+                    [*self._prefix, *ids[:room], *self._suffix],
+                    self.num_special_tokens + len(ids),
+                )
+            )
+        return encoded
+
+    def _fill(self, query: str, document: str, instruction: str) -> str:
+        return self._template.body.format(instruction=instruction, query=query, document=document)
+
+    def _check_room(self, query: str, instruction: str, room: int) -> None:
+        """Refuse a query that leaves no room for any of its document."""
+        [ids] = _encode_all(self._tokenizer, [self._fill(query, "", instruction)])
+        if len(ids) >= room:
+            limit = room + self.num_special_tokens
+            raise InputError(
+                f"the query {query!r:.60} takes {len(ids)} of the {room} tokens that the limit of "
+                f"{limit} leaves, nothing is left for a document; shorten it or the instruction"
+            )
+
+
+def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of each text are kept: the longer one is cut first.
+
+    Source: `truncate_encodings` of the tokenizers library, strategy LongestFirst.
+    """
+    if num_first + num_second <= room:
+        return num_first, num_second
+    shorter = min(num_first, num_second)
+    if 2 * shorter <= room:
+        longer = room - shorter
+        return (shorter, longer) if num_first <= num_second else (longer, shorter)
+    less, more = room // 2, room - room // 2
+    return (less, more) if num_first <= num_second else (more, less)
+
+
+def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
+    """Return every text's ids without special tokens."""
+    if len(texts) <= 2:  # so few would wake the thread pool for nothing
+        return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _check_text(name: str, text: object) -> None:
+    """Refuse what the tokenizer would refuse without saying which.
+
+    Raises:
+        InputError: it is not a str, or not Unicode.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"{name} is {text!r:.60}, a {type(text).__name__}; it must be a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} has the lone surrogate {text[error.start]!r} at character {error.start}; "
+            "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
+        ) from None

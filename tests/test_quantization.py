@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from embedlib.errors import ConfigError
+from embedlib.quantization import calibrate, load_ranges, quantize
+
+# Source: quantize_embeddings of sentence-transformers 6.2 on these two vectors, with these ranges.
+VECTORS = np.array(
+    [
+        [0.1, -0.2, 0.0, 0.7, -0.9, 0.3, 0.55, -0.01, 0.2],
+        [-1, 1, 0.5, -0.5, 0.25, -0.25, 0, 0.9, -0.9],
+    ],
+    np.float32,
+)
+RANGES = np.array([[-1.0] * 9, [1.0] * 9], np.float32)
+CODES = {
+    "int8": [[12, -27, -1, 88, -116, 37, 69, -2, 25], [-128, 126, 63, -65, 31, -33, -1, 114, -116]],
+    "uint8": [
+        [140, 101, 127, 216, 12, 165, 197, 126, 153],
+        [0, 254, 191, 63, 159, 95, 127, 242, 12],
+    ],
+    "binary": [[22, 0], [-23, -128]],
+    "ubinary": [[150, 128], [105, 0]],
+}
+
+
+@pytest.mark.parametrize("precision", CODES)
+def test_the_codes_are_those_of_the_reference(precision: str) -> None:
+    codes = quantize(VECTORS, precision, RANGES)  # type: ignore[arg-type]
+    assert codes.dtype == np.dtype("uint8" if precision.startswith("u") else "int8")
+    assert codes.tolist() == CODES[precision]
+
+
+def test_half_precision_and_none() -> None:
+    assert quantize(VECTORS, "float32", None) is VECTORS
+    halves = quantize(VECTORS, "float16", None)
+    assert halves.dtype == np.float16
+    np.testing.assert_array_equal(halves, VECTORS.astype(np.float16))
+    with pytest.raises(ConfigError, match=r"the value 1e\+05 does not fit"):
+        quantize(VECTORS * 1e5, "float16", None)
+
+
+@given(hnp.arrays(np.float32, (5, 3), elements=st.floats(-2, 2, width=32)))
+def test_codes_never_wrap_around(vectors: np.ndarray) -> None:
+    ranges = RANGES[:, :3]
+    for precision in ("int8", "uint8"):
+        codes = quantize(vectors, precision, ranges).astype(int)  # type: ignore[arg-type]
+        order = np.argsort(vectors, axis=0, kind="stable")
+        assert (np.diff(np.take_along_axis(codes, order, 0), axis=0) >= 0).all()
+
+
+def test_bytes_need_ranges_and_truncated_vectors_take_the_first() -> None:
+    with pytest.raises(ConfigError, match=r"int8.*needs the range.*embedder\.calibrate"):
+        quantize(VECTORS, "int8", None)
+    np.testing.assert_array_equal(
+        quantize(VECTORS[:, :4], "int8", RANGES), quantize(VECTORS, "int8", RANGES)[:, :4]
+    )
+    with pytest.raises(ConfigError, match="'int4'; it must be one of float32"):
+        quantize(VECTORS, "int4", None)  # type: ignore[arg-type]
+
+
+def test_calibration() -> None:
+    ranges = calibrate(VECTORS)
+    assert ranges.tolist() == [VECTORS.min(0).tolist(), VECTORS.max(0).tolist()]
+    with pytest.raises(ConfigError, match="needs texts"):
+        calibrate(VECTORS[:0])
+    with pytest.raises(ConfigError, match=r"dimension 0 goes from .* more texts"):
+        calibrate(VECTORS[:1])
+
+
+def test_ranges_from_a_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "r.npy", RANGES)
+    np.testing.assert_array_equal(load_ranges(tmp_path / "r.npy", 9), RANGES)
+    np.testing.assert_array_equal(load_ranges(RANGES.tolist(), 9), RANGES)
+    with pytest.raises(ConfigError, match=r"float32\[2, 9\]; it must be float32\[2, 8\]"):
+        load_ranges(RANGES, 8)
+    with pytest.raises(ConfigError, match=r"none.npy' cannot be read"):
+        load_ranges(tmp_path / "none.npy", 9)
+    np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_ranges(str(tmp_path / "pickle.npy"), 9)
+    with pytest.raises(ConfigError, match="dimension 1 goes from nan"):
+        load_ranges([[0.0, np.nan], [1.0, 1.0]], 2)
