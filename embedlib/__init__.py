@@ -15,18 +15,32 @@ from embedlib import errors
 from embedlib.config import Config
 
 if TYPE_CHECKING:
+    from embedlib.classifier import Classifier
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.rows import Document
     from embedlib.indexing.searching import search
+    from embedlib.reranker import Reranker
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Config", "Document", "Embedder", "__version__", "errors", "index", "search"]
+__all__ = [
+    "Classifier",
+    "Config",
+    "Document",
+    "Embedder",
+    "Reranker",
+    "__version__",
+    "errors",
+    "index",
+    "search",
+]
 
 _LAZY = {
+    "Classifier": "embedlib.classifier",
     "Document": "embedlib.indexing.rows",
     "Embedder": "embedlib.embedder",
+    "Reranker": "embedlib.reranker",
     "index": "embedlib.indexing.pipeline",
     "search": "embedlib.indexing.searching",
 }

@@ -13,7 +13,8 @@ from embedlib.batching.sequence import Vectors
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError
-from embedlib.models.prompts import Prompts, Task
+from embedlib.models.known_prompts import KnownPrompts
+from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
 from embedlib.similarity import normalize
 
@@ -29,9 +30,11 @@ class Call:
     """One call's texts and how its vectors are to look."""
 
     texts: list[str]
-    prompt: str
+    prompt: Prompt
     lane: Lane
     is_single: bool
+    lacks_prompt: bool
+    """Nothing says which prompt, and the model has one for queries and another for documents."""
     truncate_dim: int | None
     normalizes: bool
 
@@ -47,25 +50,28 @@ class Call:
 class Calls:
     """Makes calls for one model."""
 
-    def __init__(self, spec: ModelSpec, config: Config) -> None:
+    def __init__(self, spec: ModelSpec, config: Config, known: KnownPrompts) -> None:
         """Take what holds for every call.
 
         Raises:
-            ConfigError: a prompt name or `truncate_dim` that the model does not have.
+            ConfigError: a prompt name, examples or `truncate_dim` that the model does not have.
         """
         self._spec = spec
-        self.prompts = Prompts(spec, config)
+        self.prompts = Prompts(spec, config, known)
         self.truncate_dim = config.truncate_dim or spec.truncate_dim
         self.check_dim(self.truncate_dim)
 
     def make(
         self,
         inputs: str | Iterable[str] | None,
+        *,
         prompt_name: str | None,
         prompt: str | None,
-        task: Task | None,
-        normalize_embeddings: bool,
-        truncate_dim: int | None,
+        role: Role | None,
+        task: str | None,
+        examples: Examples | None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
     ) -> Call:
         """Check the arguments that all ways of encoding share.
 
@@ -75,17 +81,23 @@ class Calls:
         """
         if not isinstance(inputs, Iterable):
             raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
+        if role is not None and role not in ROLES:
+            raise ConfigError(f"role = {role!r}; it must be {' or '.join(map(repr, ROLES))}")
+        if role is None and task in ROLES:  # as sentence-transformers calls it
+            role, task = task, None
         is_single = isinstance(inputs, str)
         texts = [cast(str, inputs)] if is_single else list(inputs)
         self.check_dim(truncate_dim)
         dim = truncate_dim or self.truncate_dim
-        is_query = task != "document" and is_single
-        is_query |= task == "query" and len(texts) <= MAX_QUERY_TEXTS
+        is_query = role != "document" and is_single
+        is_query |= role == "query" and len(texts) <= MAX_QUERY_TEXTS
+        names_nothing = prompt_name is None and prompt is None and role is None and task is None
         return Call(
             texts=texts,
-            prompt=self.prompts.resolve(prompt_name, prompt, task),
+            prompt=self.prompts.resolve(prompt_name, prompt, role, task, examples),
             lane=Lane.QUERY if is_query else Lane.BULK,
             is_single=is_single,
+            lacks_prompt=names_nothing and self.prompts.differ,
             truncate_dim=dim,
             normalizes=normalize_embeddings or (dim is not None and self._spec.is_normalized),
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,8 +13,12 @@ from typing import Any, Literal, get_args
 from embedlib.errors import ConfigError
 
 EngineName = Literal["auto", "tensorrt_llm", "cuda", "openvino"]
+PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
 OnTruncate = Literal["warn", "error", "ignore"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+
+EXAMPLE_KEYS = ("instruct", "query", "response")
+"""What a few-shot example has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,11 @@ class Config:
     """Prompts by name; they replace the model's own of the same names."""
     default_prompt_name: str | None = None
     """The prompt `encode` uses when none is named; None: the model's own default."""
+    examples: Sequence[Mapping[str, str]] | None = None
+    """Few-shot examples in front of every query, each with `instruct`, `query` and `response`."""
+    template: str | None = None
+    """For a reranker whose folder does not say how it is asked: the name of a known template
+    (qwen3-reranker, mxbai-rerank-v2). Models that are known by their hub name need none."""
     max_seq_tokens: int | None = None
     """Texts are cut at this many tokens; lower is faster, at most the model's own limit."""
     on_truncate: OnTruncate = "warn"
@@ -48,8 +58,13 @@ class Config:
 
     engine: EngineName = "auto"
     """auto takes the fastest one that runs here; `embedlib doctor` says which and why."""
-    device: str | None = None
-    """cpu, cuda or cuda:N; None follows the engine."""
+    device: str | Sequence[str] | None = None
+    """cpu, cuda or cuda:N; several of them, as a tuple or with commas; or all. None: the engine's
+    first one. Each device gets an engine of its own, and all work on one queue."""
+    precision: PrecisionName = "auto"
+    """auto takes the fastest one that was measured to be faithful; docs/engines.md says how."""
+    gpu_memory_fraction: float = 0.9
+    """Share of a GPU's memory that a model may take."""
     threads: int | None = None
     """CPU cores to use; None: all that this process may run on."""
     engine_cache_dir: Path | None = None
@@ -76,17 +91,39 @@ class Config:
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
         self._check_choice("engine", get_args(EngineName))
+        self._check_choice("precision", get_args(PrecisionName))
+        self._check_devices()
+        fraction = self.gpu_memory_fraction
+        if type(fraction) not in (int, float) or not 0 < fraction <= 1:
+            raise ConfigError(
+                f"gpu_memory_fraction = {fraction!r}; it must be a number above 0 and at most 1"
+            )
         self._check_choice("on_truncate", get_args(OnTruncate))
         if self.similarity_fn_name is not None:
             self._check_choice("similarity_fn_name", get_args(Similarity))
         for name, prompt in (self.prompts or {}).items():
             if not isinstance(prompt, str):
                 raise ConfigError(f"prompts[{name!r}] = {prompt!r}; a prompt must be a str")
+        if self.examples is not None:
+            object.__setattr__(self, "examples", check_examples(self.examples))
 
     def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
         value = getattr(self, name)
         if value not in allowed:
             raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
+
+    def _check_devices(self) -> None:
+        names = self.devices
+        if names == ("all",) or self.device is None:
+            return
+        for name in names:
+            if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+                raise ConfigError(
+                    f"device = {self.device!r}; it must be cpu, cuda, cuda:N, several of these, "
+                    "or all"
+                )
+        if not names:
+            raise ConfigError("device is empty; name one, or leave it out")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
@@ -97,6 +134,15 @@ class Config:
         """
         check_names(cls, options)
         return cls(**options)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """`device` as a tuple; empty where the engine decides."""
+        if self.device is None:
+            return ()
+        if isinstance(self.device, str):
+            return tuple(name.strip() for name in self.device.split(","))
+        return tuple(self.device)
 
     @property
     def num_threads(self) -> int:
@@ -116,6 +162,24 @@ class Config:
         if self.engine_cache_dir is not None:
             return Path(self.engine_cache_dir)
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embedlib"
+
+
+def check_examples(examples: object) -> tuple[Mapping[str, str], ...]:
+    """Return few-shot examples as copies.
+
+    Raises:
+        ConfigError: one of them is not a mapping of `instruct`, `query` and `response` to str.
+    """
+    if not isinstance(examples, Sequence) or isinstance(examples, str):
+        raise ConfigError(f"examples = {examples!r:.60}; it must be a list of examples")
+    for index, example in enumerate(examples):
+        is_example = isinstance(example, Mapping) and set(example) == set(EXAMPLE_KEYS)
+        if not is_example or not all(isinstance(value, str) for value in example.values()):
+            raise ConfigError(
+                f"examples[{index}] = {example!r:.80}; it must have the keys "
+                f"{', '.join(EXAMPLE_KEYS)}, each with a str"
+            )
+    return tuple({key: example[key] for key in EXAMPLE_KEYS} for example in examples)
 
 
 def check_names(cls: type[Any], options: Mapping[str, Any]) -> None:

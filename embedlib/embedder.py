@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from os import PathLike
-from time import perf_counter
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-import tokenizers
 from numpy.typing import ArrayLike, NDArray
 
-from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.sequence import Job
-from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, Tokenizer, describe_truncated
+from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.call import Call, Calls, check_only, import_torch, same_arguments_as
 from embedlib.config import Config, Similarity
-from embedlib.engines.base import Engine, Lane
-from embedlib.errors import ConfigError, InputError, TruncationWarning
-from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
-from embedlib.models.prompts import Task
-from embedlib.models.spec import ModelSpec
-from embedlib.progress import Progress
+from embedlib.engines.base import Lane
+from embedlib.errors import ConfigError, InputError, PromptWarning
+from embedlib.loading import LoadedModel
+from embedlib.models.prompts import Examples, Role
+from embedlib.session import Session
 from embedlib.similarity import similarity
+from embedlib.streaming import stream, submit
 
 Vectors = NDArray[np.float32]
 
-STREAM_JOB_TEXTS = 256
-STREAM_JOBS = 16
-"""`encode_stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
 
-
-class Embedder:
+class Embedder(Session):
     """Texts to vectors, in this process.
 
     Any number of threads may call any method. Queries (`encode` of one str, `encode_query`) are
@@ -48,83 +37,23 @@ class Embedder:
     the end of the program does so too.
     """
 
-    def __init__(
-        self,
-        model_name_or_path: str | PathLike[str],
-        *,
-        config: Config | None = None,
-        trust_remote_code: bool = False,
-        **options: Any,
-    ) -> None:
-        """Load a model.
-
-        Args:
-            model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
-                installed Python package brings.
-            config: the options as one object; not together with `options`.
-            trust_remote_code: accepted for sentence-transformers' sake; embedlib never runs it.
-            **options: fields of `Config`, such as `revision`, `token`, `cache_folder`, `prompts`,
-                `truncate_dim`, `max_seq_tokens`, `threads`.
-
-        Raises:
-            ConfigError: an option is unknown or out of range.
-            ModelNotFoundError: there is no such model.
-            ModelUnsupportedError: a model file says something embedlib does not implement.
-            ModelWeightsError: the weights do not fit the model's configuration.
-            EngineUnavailableError: the engine's library or device is missing.
-        """
-        config = _one_config(config, options)
-        if trust_remote_code:
-            warnings.warn(
-                "trust_remote_code is ignored: embedlib never runs code from a model folder",
-                stacklevel=2,
-            )
-        self._start(str(model_name_or_path), load_model(model_name_or_path, config), config)
-
-    @classmethod
-    def from_engine(
-        cls,
-        engine: Engine,
-        spec: ModelSpec,
-        tokenizer: tokenizers.Tokenizer,
-        config: Config | None = None,
-        *,
-        fingerprint: str = "",
-    ) -> Embedder:
-        """Put an Embedder around an engine of your own, or `embedlib.testing.FakeEngine`.
-
-        The Embedder owns the engine from then on and closes it.
-        """
-        config = config or Config()
-        model = LoadedModel(
-            spec=limit_length(spec, tokenizer, config),
-            tokenizer=tokenizer,
-            engine=engine,
-            fingerprint=lambda _: fingerprint,
-        )
-        embedder = cls.__new__(cls)
-        embedder._start(spec.encoder.family, model, config)
-        return embedder
+    _tokenizer: Tokenizer
 
     def _start(self, name: str, model: LoadedModel, config: Config) -> None:
-        self.model_name = name
-        self.spec = model.spec
-        self.config = config
-        self._calls = Calls(model.spec, config)
-        self.prompts = self._calls.prompts
-        self._fingerprint = model.fingerprint
-        self._rust_tokenizer = model.tokenizer
-        meter = Meter(perf_counter)
+        self._calls = Calls(model.spec, config, model.known)
+        self._precision = model.precision
+        self._has_warned = False
+        super()._start(name, model, config)
+
+    def _prepare(self, meter: Meter) -> None:
         self._tokenizer = Tokenizer(
-            model.tokenizer,
-            model.spec.max_seq_tokens,
-            on_truncate=config.on_truncate,
-            excludes_prompt=not model.spec.pooling.include_prompt,
+            self._rust_tokenizer,
+            self.spec.max_seq_tokens,
+            on_truncate=self.config.on_truncate,
+            excludes_prompt=not self.spec.pooling.include_prompt,
             meter=meter,
+            num_positions=self._length_limit,
         )
-        self._pipeline = Pipeline(model.engine, meter, max_queued_texts=config.max_queued_texts)
-        # Runs when the Embedder is collected and at the end of the program, whichever comes first.
-        self._finalizer = weakref.finalize(self, self._pipeline.close)
 
     # Encoding: the names and the order of arguments are sentence-transformers'.
 
@@ -143,7 +72,9 @@ class Embedder:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         *,
-        task: Task | None = None,
+        role: Role | None = None,
+        task: str | None = None,
+        examples: Examples | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, in their order.
@@ -161,7 +92,11 @@ class Embedder:
             device: None or "cpu".
             normalize_embeddings: scale to unit length, also if the model does not.
             truncate_dim: keep the first dimensions; vectors that had unit length get it again.
-            task: "query" or "document"; `encode_query` and `encode_document` set it.
+            role: "query" or "document"; `encode_query` and `encode_document` set it.
+            task: what the vectors are for: one of the model's tasks by name, or, for models that
+                take an instruction, the task in words; `embedlib inspect` says which there are.
+                "query" and "document" mean the role.
+            examples: few-shot examples for queries, instead of those of the Embedder.
             sentences: the former name of `inputs`.
 
         Returns:
@@ -185,17 +120,19 @@ class Embedder:
             import_torch()  # before the work, should it be missing
         call = self._calls.make(
             inputs if sentences is None else sentences,
-            prompt_name,
-            prompt,
-            task,
-            normalize_embeddings,
-            truncate_dim,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            role=role,
+            task=task,
+            examples=examples,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
         )
-        job = self._pipeline.open_job(len(call.texts), call.lane)
-        with Progress(job, show_progress_bar) as progress:
-            self._feed(job, call.texts, call.prompt, progress.update)
-            vectors = call.finish(progress.wait())
-        self._warn_truncated(job.truncated, len(job.truncated), stacklevel=3 if task is None else 4)
+        self._warn_of_missing_prompt(call)
+        tokenize = self._tokenize(call)
+        stacklevel = 2 if role is None else 3
+        rows = self._run(call.texts, call.lane, tokenize, show_progress_bar, stacklevel)
+        vectors = call.finish(rows)
         if convert_to_tensor or not convert_to_numpy:
             tensor = import_torch().from_numpy(vectors)
             return tensor if convert_to_tensor or call.is_single else list(tensor)
@@ -203,13 +140,13 @@ class Embedder:
 
     @same_arguments_as(encode)
     def encode_query(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the vectors of queries: `encode` with the prompt "query", ahead of bulk work."""
-        return self.encode(*args, task="query", **kwargs)
+        """Return the vectors of queries: `encode` with their prompt, ahead of bulk work."""
+        return self.encode(*args, **{**kwargs, "role": "query"})
 
     @same_arguments_as(encode)
     def encode_document(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of documents: `encode` with their prompt, on the bulk lane."""
-        return self.encode(*args, task="document", **kwargs)
+        return self.encode(*args, **{**kwargs, "role": "document"})
 
     async def aencode(
         self,
@@ -219,36 +156,39 @@ class Embedder:
         *,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-        task: Task | None = None,
+        role: Role | None = None,
+        task: str | None = None,
+        examples: Examples | None = None,
     ) -> Vectors:
         """Return what `encode` returns without blocking the event loop.
 
         Cancelling drops the texts that are not being computed yet.
         """
         call = self._calls.make(
-            inputs, prompt_name, prompt, task, normalize_embeddings, truncate_dim
+            inputs,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            role=role,
+            task=task,
+            examples=examples,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
         )
-        job = self._pipeline.open_job(len(call.texts), call.lane)
-        try:
-            if call.lane is Lane.QUERY:
-                self._feed(job, call.texts, call.prompt)
-            else:  # may have to wait for room in the queue
-                await asyncio.to_thread(self._feed, job, call.texts, call.prompt)
-            vectors = call.finish(await asyncio.wrap_future(job.future))
-        finally:
-            job.future.cancel()
-        self._warn_truncated(job.truncated, len(job.truncated), stacklevel=3 if task is None else 4)
-        return vectors
+        self._warn_of_missing_prompt(call)
+        stacklevel = 2 if role is None else 3
+        return call.finish(
+            await self._arun(call.texts, call.lane, self._tokenize(call), stacklevel)
+        )
 
     @same_arguments_as(aencode)
     async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
         """Return what `encode_query` returns without blocking the event loop."""
-        return await self.aencode(*args, task="query", **kwargs)
+        return await self.aencode(*args, **{**kwargs, "role": "query"})
 
     @same_arguments_as(aencode)
     async def aencode_document(self, *args: Any, **kwargs: Any) -> Vectors:
         """Return what `encode_document` returns without blocking the event loop."""
-        return await self.aencode(*args, task="document", **kwargs)
+        return await self.aencode(*args, **{**kwargs, "role": "document"})
 
     def encode_stream(
         self,
@@ -258,7 +198,9 @@ class Embedder:
         *,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-        task: Task | None = None,
+        role: Role | None = None,
+        task: str | None = None,
+        examples: Examples | None = None,
     ) -> Iterator[Vectors]:
         """Yield the vector of every text, float32[D], in their order and in bounded memory.
 
@@ -270,35 +212,30 @@ class Embedder:
         """
         if isinstance(inputs, str):
             raise InputError("inputs is one str; encode_stream takes an iterable of texts")
-        call = self._calls.make((), prompt_name, prompt, task, normalize_embeddings, truncate_dim)
-        return self._stream(iter(inputs), call)
-
-    def _stream(self, texts: Iterator[str], call: Call) -> Iterator[Vectors]:
-        jobs: deque[Job] = deque()
-        truncated: list[tuple[int, int]] = []
-        num_read = num_truncated = 0
-        try:
-            while True:
-                chunk = list(islice(texts, STREAM_JOB_TEXTS))
-                if chunk:
-                    jobs.append(self._pipeline.open_job(len(chunk), Lane.BULK, num_read))
-                    self._feed(jobs[-1], chunk, call.prompt)
-                    num_read += len(chunk)
-                    if len(jobs) < STREAM_JOBS and not jobs[0].is_over:
-                        continue  # read on while there is nothing to yield
-                if not jobs:
-                    break
-                yield from call.finish(jobs[0].future.result())
-                done = jobs.popleft()
-                num_truncated += len(done.truncated)
-                truncated = (truncated + done.truncated)[:TRUNCATED_ROWS_TOLD]
-        finally:
-            for job in jobs:
-                job.future.cancel()
-        self._warn_truncated(truncated, num_truncated, stacklevel=3)
+        call = self._calls.make(
+            (),
+            prompt_name=prompt_name,
+            prompt=prompt,
+            role=role,
+            task=task,
+            examples=examples,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+        )
+        self._warn_of_missing_prompt(call)
+        return stream(
+            self._pipeline, self._tokenize(call), call, iter(inputs), self._warn_truncated
+        )
 
     def submit(
-        self, text: str, prompt_name: str | None = None, prompt: str | None = None
+        self,
+        text: str,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        role: Role | None = "query",
+        task: str | None = None,
+        examples: Examples | None = None,
     ) -> Future[Vectors]:
         """Start a query and return the future of its vector, float32[D]; never blocks.
 
@@ -308,8 +245,11 @@ class Embedder:
         """
         if not isinstance(text, str):
             raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")
-        call = self._calls.make(text, prompt_name, prompt, None, False, None)
-        return self._submit(call)
+        call = self._calls.make(
+            text, prompt_name=prompt_name, prompt=prompt, role=role, task=task, examples=examples
+        )
+        call = replace(call, lane=Lane.QUERY)
+        return submit(self._pipeline, self._tokenize(call), call)
 
     def submit_batch(
         self,
@@ -317,7 +257,9 @@ class Embedder:
         prompt_name: str | None = None,
         prompt: str | None = None,
         *,
-        task: Task | None = "document",
+        role: Role | None = "document",
+        task: str | None = None,
+        examples: Examples | None = None,
     ) -> Future[Vectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
 
@@ -329,72 +271,36 @@ class Embedder:
         """
         if isinstance(texts, str):
             raise InputError("texts is one str; submit_batch takes many, submit takes one")
-        call = self._calls.make(texts, prompt_name, prompt, task, False, None)
-        return self._submit(replace(call, lane=Lane.BULK))
+        call = self._calls.make(
+            texts, prompt_name=prompt_name, prompt=prompt, role=role, task=task, examples=examples
+        )
+        call = replace(call, lane=Lane.BULK)
+        return submit(self._pipeline, self._tokenize(call), call)
 
-    def _submit(self, call: Call) -> Future[Vectors]:
-        job = self._pipeline.open_job(len(call.texts), call.lane)
-        future: Future[Vectors] = Future()
+    def _tokenize(self, call: Call) -> Tokenize:
+        return partial(self._tokenizer, prompt=call.prompt)
 
-        def resolve(done: Future[Vectors]) -> None:
-            if future.set_running_or_notify_cancel():
-                error = done.exception()
-                if error is None:
-                    future.set_result(call.finish(done.result()))
-                else:
-                    future.set_exception(error)
-
-        self._feed(job, call.texts, call.prompt)
-        job.future.add_done_callback(resolve)
-        future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
-        return future
-
-    def _feed(
-        self,
-        job: Job,
-        texts: list[str],
-        prompt: str,
-        on_progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._pipeline.feed(job, texts, partial(self._tokenizer, prompt=prompt), on_progress)
-
-    def _warn_truncated(
-        self, truncated: Sequence[tuple[int, int]], num_truncated: int, stacklevel: int
-    ) -> None:
-        if truncated and self.config.on_truncate == "warn":
+    def _warn_of_missing_prompt(self, call: Call) -> None:
+        if call.lacks_prompt and not self._has_warned:
+            self._has_warned = True
             warnings.warn(
-                f"{describe_truncated(truncated, num_truncated)}, cut at "
-                f'{self.max_seq_length} tokens; split long texts, or pass on_truncate="ignore" '
-                'or "error" to the Embedder',
-                TruncationWarning,
-                stacklevel=stacklevel,
+                "this model has different prompts for queries and documents, and encode adds "
+                'neither; use encode_query and encode_document, or pass prompt="" for texts as '
+                "they are",
+                PromptWarning,
+                stacklevel=3,
             )
 
     # What it is.
 
     @property
-    def max_seq_length(self) -> int:
-        """Texts are cut at this many tokens, special tokens included; may be set."""
-        return self._tokenizer.max_seq_tokens
+    def prompts(self) -> Mapping[str, str]:
+        """The model's prompts by name: the folder's, the caller's and those known of it."""
+        return MappingProxyType(self._calls.prompts.by_name)
 
-    @max_seq_length.setter
-    def max_seq_length(self, max_seq_tokens: int) -> None:
-        limit = num_positions(self.spec)
-        if self.spec.encoder.rope is not None:
-            limit = self.spec.max_seq_tokens  # the engine was built for these positions
-        check_length(max_seq_tokens, limit, self._tokenizer.num_special_tokens)
-        self._tokenizer.max_seq_tokens = max_seq_tokens
-
-    @property
-    def tokenizer(self) -> tokenizers.Tokenizer:
-        """The model's tokenizer. It is shared with the Embedder's threads: do not configure it."""
-        return self._rust_tokenizer
-
-    def count_room(self, task: Task | None = None) -> int:
+    def count_room(self, role: Role | None = None, task: str | None = None) -> int:
         """Return how many tokens a text may have before it is cut: the limit less what is added."""
-        prompt = self.prompts.resolve(None, None, task)
-        num_prompt_tokens = len(self._rust_tokenizer.encode(prompt, add_special_tokens=False).ids)
-        return self.max_seq_length - self._tokenizer.num_special_tokens - num_prompt_tokens
+        return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
     def get_embedding_dimension(self) -> int:
         """Return D, after `truncate_dim`."""
@@ -423,47 +329,13 @@ class Embedder:
         """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
         return self._fingerprint(
             {
-                "precision": "float32",
-                "prompts": self.prompts.by_name,
-                "default_prompt_name": self.prompts.default_name,
+                "precision": self._precision,
+                **self._calls.prompts.settings(),
                 "max_seq_length": self.max_seq_length,
                 "truncate_dim": self._calls.truncate_dim,
             }
         )
 
-    def task_prompt_name(self, task: Task) -> str | None:
+    def task_prompt_name(self, role: Role) -> str | None:
         """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
-        return self.prompts.task_name(task)
-
-    def stats(self) -> Stats:
-        """Return what was done so far: counts, times, idle and padding shares."""
-        return self._pipeline.stats()
-
-    # Life cycle.
-
-    def close(self) -> None:
-        """Fail what waits with EmbedderClosedError, finish what is computing, free the engine."""
-        self._finalizer()
-
-    def __enter__(self) -> Embedder:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Close."""
-        self.close()
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: threads and engines stay where they are."""
-        raise TypeError(
-            "an Embedder cannot be pickled; send the model's name and a Config to the other "
-            "process and make the Embedder there"
-        )
-
-
-def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
-    if config is None:
-        return Config.from_options(options)
-    if options:
-        raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
-    return config
+        return self._calls.prompts.role_name(role)

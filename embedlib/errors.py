@@ -20,6 +20,7 @@
     └── SinkError                            vectors could not be written
 
     TruncationWarning (UserWarning)          texts were cut, with on_truncate="warn"
+    PromptWarning (UserWarning)              `encode` cannot know which of two prompts is meant
 
 A message is one line: what happened, the value, what is allowed, what to do.
 """
@@ -109,3 +110,7 @@ class SinkError(EmbedlibError):
 
 class TruncationWarning(UserWarning):
     """Texts were longer than the limit and were cut; the message names their rows."""
+
+
+class PromptWarning(UserWarning):
+    """Queries and documents need different prompts, and `encode` was not told which to use."""

@@ -244,6 +244,8 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
 
     Rows come in batch order; a sequence gets the same vector alone, in any batch and in either
     lane; one token and the longest sequence work; `on_done` is called once; closing twice is fine.
+    For a model with a head the sequences are pairs; where there is no pooling every token has a
+    row.
 
     Args:
         engine: the engine; it is closed at the end.
@@ -256,11 +258,20 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
     random = np.random.default_rng(0)
     longest = min(spec.max_seq_tokens, 300)
     lengths = [min(length, longest) for length in (1, 2, 3, 7, 16, longest // 2 or 1, longest)]
-    sequences = [random.integers(0, spec.encoder.vocab_size, length) for length in lengths]
+    is_pair = spec.head is not None
+    is_per_token = engine.limits.is_per_token
+    sequences = [
+        (
+            random.integers(0, spec.encoder.vocab_size, length),
+            (length + 1) // 2 if is_pair else length,
+        )
+        for length in lengths
+    ]
     alone = [_run(engine, [ids], Lane.QUERY)[0] for ids in sequences]
-    for vector in alone:
+    for vector, length in zip(alone, lengths, strict=True):
+        shape = (length, spec.embedding_dim) if is_per_token else (spec.embedding_dim,)
         assert vector.dtype == np.float32, f"vectors are {vector.dtype}, not float32"
-        assert vector.shape == (spec.embedding_dim,), f"a vector has shape {vector.shape}"
+        assert vector.shape == shape, f"a vector has shape {vector.shape}"
         assert np.isfinite(vector).all(), "a vector is not finite"
     for lane in Lane:
         for order in (range(len(sequences)), random.permutation(len(sequences)), [2, 2, 2]):
@@ -275,16 +286,24 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
     engine.close()
 
 
-def _run(engine: Engine, sequences: Iterable[NDArray[np.int64]], lane: Lane) -> NDArray[np.float32]:
-    """Run one batch to its end."""
-    ids = list(sequences)
+def _run(
+    engine: Engine, sequences: Iterable[tuple[NDArray[np.int64], int]], lane: Lane
+) -> list[NDArray[np.float32]]:
+    """Run one batch to its end and return what came for each sequence.
+
+    Args:
+        engine: what runs it.
+        sequences: ids, and how many of them are of type 0.
+        lane: who waits.
+    """
+    ids, num_first_tokens = zip(*sequences, strict=True)
     done = threading.Semaphore(0)
     batch = Batch(
         lane=lane,
         token_ids=np.concatenate(ids).astype(np.int32),
         cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(ids), np.int32),
-        num_first_tokens=np.array([len(part) for part in ids], np.int32),
+        num_first_tokens=np.array(num_first_tokens, np.int32),
     )
 
     def on_done() -> None:
@@ -293,9 +312,13 @@ def _run(engine: Engine, sequences: Iterable[NDArray[np.int64]], lane: Lane) -> 
     pending = engine.submit(batch, on_done)
     assert done.acquire(timeout=WAIT_SECONDS), f"on_done was not called in {WAIT_SECONDS} s"
     vectors = pending.result()
-    assert len(vectors) == len(ids), f"{len(vectors)} rows came for {len(ids)} sequences"
     assert not done.acquire(blocking=False), "on_done was called twice"
-    return vectors
+    if engine.limits.is_per_token:
+        num_tokens = len(batch.token_ids)
+        assert len(vectors) == num_tokens, f"{len(vectors)} rows came for {num_tokens} tokens"
+        return np.split(vectors, batch.cu_seqlens[1:-1])
+    assert len(vectors) == len(ids), f"{len(vectors)} rows came for {len(ids)} sequences"
+    return list(vectors)
 
 
 def _split(batch: Batch) -> list[list[int]]:

@@ -33,6 +33,7 @@ def test_counts_are_whole_numbers_of_at_least_one(name: str, value: Any) -> None
     [
         ("engine", "onnx", "auto, tensorrt_llm, cuda, openvino"),
         ("on_truncate", "raise", "warn, error, ignore"),
+        ("precision", "fp16", "auto, float32, bf16, fp8, int8"),
         ("similarity_fn_name", "cos", "cosine, dot, euclidean, manhattan"),
     ],
 )
@@ -44,6 +45,39 @@ def test_choices_are_listed(name: str, value: str, allowed: str) -> None:
 def test_a_prompt_must_be_a_str() -> None:
     with pytest.raises(ConfigError, match=r"^prompts\['query'\] = 3; a prompt must be a str$"):
         Config(prompts={"query": 3})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("device", "devices"),
+    [
+        (None, ()),
+        ("cpu", ("cpu",)),
+        ("all", ("all",)),
+        ("cuda:0, cuda:12", ("cuda:0", "cuda:12")),
+        (["cpu", "cpu"], ("cpu", "cpu")),
+        (("cuda",), ("cuda",)),
+    ],
+)
+def test_devices(device: Any, devices: tuple[str, ...]) -> None:
+    assert Config(device=device).devices == devices
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "CPU", "", "cpu,", "all,cpu", ["all", "cpu"]])
+def test_a_device_that_is_none(device: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^device = .*; it must be cpu, cuda, cuda:N, several"):
+        Config(device=device)
+
+
+def test_no_device_at_all() -> None:
+    with pytest.raises(ConfigError, match=r"^device is empty; name one, or leave it out$"):
+        Config(device=[])
+
+
+@pytest.mark.parametrize("fraction", [0, 0.0, 1.1, -1, "0.5", True, float("nan")])
+def test_a_share_of_memory(fraction: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^gpu_memory_fraction = .*; it must be a number above"):
+        Config(gpu_memory_fraction=fraction)
+    assert Config(gpu_memory_fraction=1).gpu_memory_fraction == 1
 
 
 def test_an_unknown_option_names_the_nearest_one() -> None:

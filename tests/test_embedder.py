@@ -25,18 +25,19 @@ from embedlib.batching import pipeline as pipeline_module
 from embedlib.batching.sequence import Job
 from embedlib.call import MAX_QUERY_TEXTS
 from embedlib.config import Config
-from embedlib.embedder import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.engines.base import Lane
 from embedlib.errors import (
     ConfigError,
     EmbedderClosedError,
     EngineRunError,
     InputError,
+    PromptWarning,
     QueueFullError,
     SequenceTooLongError,
     TruncationWarning,
 )
 from embedlib.models.spec import Dense, Normalize, Pooling
+from embedlib.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
@@ -44,6 +45,7 @@ from embedlib.testing import (
     fake_embedder,
     fake_spec,
     fake_vector,
+    write_tiny_model,
 )
 
 WAIT_SECONDS = 30
@@ -218,7 +220,11 @@ def test_the_device_may_be_named(embedder: Embedder) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "front"),
     [
-        ("encode", {}, ""),
+        ("encode", {"role": "query"}, "Q: "),
+        ("encode", {"task": "query"}, "Q: "),  # as sentence-transformers calls it
+        ("encode", {"task": "document"}, "P: "),
+        ("encode", {"task": "sts"}, "S: "),
+        ("encode_document", {"task": "sts"}, "S: "),
         ("encode", {"prompt_name": "sts"}, "S: "),
         ("encode", {"prompt_name": "sts", "prompt": "mine: "}, "mine: "),
         ("encode", {"prompt": ""}, ""),
@@ -243,10 +249,144 @@ def test_the_default_prompt_is_put_in_front_everywhere() -> None:
     with fake_embedder(spec=spec) as embedder:
         expected = vector("S: a")
         np.testing.assert_array_equal(embedder.encode("a"), expected)
-        np.testing.assert_array_equal(embedder.submit("a").result(WAIT_SECONDS), expected)
         np.testing.assert_array_equal(next(embedder.encode_stream(["a"])), expected)
+        futures = [embedder.submit("a", role=None), embedder.submit_batch(["a"], role=None)]
+        for future in futures:
+            np.testing.assert_array_equal(np.ravel(future.result(WAIT_SECONDS)), expected)
+
+
+def test_streams_and_futures_know_roles_and_tasks() -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS)) as embedder:
+        stream, submit, batch = embedder.encode_stream, embedder.submit, embedder.submit_batch
+        found = {
+            "Q: a": [next(stream(["a"], role="query")), submit("a").result(WAIT_SECONDS)],
+            "P: a": [next(stream(["a"], role="document")), batch(["a"]).result(WAIT_SECONDS)[0]],
+            "S: a": [
+                next(stream(["a"], task="sts")),
+                submit("a", task="sts").result(WAIT_SECONDS),
+                batch(["a"], task="sts").result(WAIT_SECONDS)[0],
+            ],
+        }
+        for text, results in found.items():
+            for result in results:
+                np.testing.assert_array_equal(result, vector(text))
+
+
+TEMPLATE = "<{task}>{text}|"
+EXAMPLES = [{"instruct": "i", "query": "q", "response": "r"}]
+
+
+def test_tasks_in_words_and_examples() -> None:
+    with fake_embedder(prompts={"query": TEMPLATE}, examples=EXAMPLES) as embedder:
+        for options, expected in (
+            ({}, "<i>q|r\n\n<t>a|"),
+            ({"examples": [*EXAMPLES, *EXAMPLES]}, "<i>q|r\n\n<i>q|r\n\n<t>a|"),
+            ({"examples": []}, "<t>a|"),
+        ):
+            calls: list[Any] = [
+                embedder.encode_query("a", task="t", **options),
+                embedder.encode_query(["a"], task="t", **options)[0],
+                asyncio.run(embedder.aencode_query("a", task="t", **options)),
+                next(embedder.encode_stream(["a"], role="query", task="t", **options)),
+                embedder.submit("a", task="t", **options).result(WAIT_SECONDS),
+            ]
+            for result in calls:
+                np.testing.assert_array_equal(result, vector(expected))
+        np.testing.assert_array_equal(embedder.encode_document("a", task="t"), vector("a"))
+
+
+def test_a_query_is_cut_and_its_frame_is_not() -> None:
+    with fake_embedder(prompts={"query": TEMPLATE}, on_truncate="error") as embedder:
+        room = embedder.count_room("query", task="t")
+        assert room == 32 - len("<t>|")
         np.testing.assert_array_equal(
-            next(embedder.encode_stream(["a"], task="query")), vector("Q: a")
+            embedder.encode_query("x" * room, task="t"), vector(f"<t>{'x' * room}|")
+        )
+        with pytest.raises(SequenceTooLongError, match="row 0: 33 tokens"):
+            embedder.encode_query("x" * (room + 1), task="t")
+    with fake_embedder(
+        prompts={"query": TEMPLATE}, examples=EXAMPLES, on_truncate="ignore"
+    ) as embedder:
+        # Learned positions go on behind the limit of this model, so examples take no room.
+        assert embedder.count_room("query", task="t") == room
+        np.testing.assert_array_equal(
+            embedder.encode_query("x" * 40, task="t"), vector(f"<i>q|r\n\n<t>{'x' * room}|")
+        )
+
+
+@pytest.mark.parametrize("role", ["search", "", 3])
+def test_a_role_is_one_of_two(embedder: Embedder, role: Any) -> None:
+    with pytest.raises(ConfigError, match=f"role = {role!r}; it must be 'query' or 'document'"):
+        embedder.encode("a", role=role)
+
+
+def test_the_prompts_are_a_mapping() -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS), prompts={"x": "X: "}) as embedder:
+        assert embedder.prompts == {**PROMPTS, "x": "X: "}
+
+
+def test_plain_encode_warns_once_where_queries_and_documents_differ() -> None:
+    spec = fake_spec(prompts=PROMPTS)
+
+    async def wait(embedder: Embedder) -> Any:
+        return await embedder.aencode("a")
+
+    calls: list[Callable[[Embedder], Any]] = [
+        lambda embedder: embedder.encode("a"),
+        lambda embedder: embedder.encode(["a"])[0],
+        lambda embedder: asyncio.run(wait(embedder)),
+        lambda embedder: next(embedder.encode_stream(["a"])),
+    ]
+    for call in calls:
+        with fake_embedder(spec=spec) as embedder:
+            with pytest.warns(
+                PromptWarning, match="use encode_query and encode_document"
+            ) as caught:
+                result = call(embedder)
+            assert [warning.filename for warning in caught] == [__file__]
+            np.testing.assert_array_equal(result, vector("a"))  # what sentence-transformers gives
+            for again in calls:  # warnings are errors: a second one would fail
+                again(embedder)
+
+
+def test_no_warning_where_it_is_said_what_is_meant() -> None:
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS)) as embedder:
+        for options in ({"prompt": ""}, {"prompt_name": "sts"}, {"task": "sts"}, {"role": "query"}):
+            embedder.encode("a", **options)
+        embedder.encode_query("a")
+        embedder.encode_document("a")
+        embedder.submit("a").result(WAIT_SECONDS)
+    for spec in (fake_spec(), fake_spec(prompts={"query": "", "document": ""})):
+        with fake_embedder(spec=spec) as embedder:
+            embedder.encode("a")
+    with fake_embedder(spec=fake_spec(prompts=PROMPTS), default_prompt_name="sts") as embedder:
+        embedder.encode("a")
+
+
+def test_prompts_are_known_of_a_hub_model_and_not_of_its_folder(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    root = tmp_path / "models--BAAI--bge-small-en-v1.5"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text(commit)
+    folder = write_tiny_model(root / "snapshots" / commit, "bert")
+    sentence = "Represent this sentence for searching relevant passages: "
+    with (
+        Embedder("BAAI/bge-small-en-v1.5", cache_folder=tmp_path, local_files_only=True) as by_name,
+        Embedder(folder) as by_folder,
+    ):
+        assert by_name.prompts == {"query": sentence}
+        assert by_folder.prompts == {}
+        np.testing.assert_allclose(
+            by_name.encode_query("fox"), by_folder.encode(f"{sentence}fox"), atol=1e-6
+        )
+        np.testing.assert_allclose(
+            by_name.encode_document("fox"), by_folder.encode("fox"), atol=1e-6
+        )
+        with pytest.warns(PromptWarning):
+            np.testing.assert_allclose(by_name.encode("fox"), by_folder.encode("fox"), atol=1e-6)
+        assert by_name.fingerprint != by_folder.fingerprint
+        assert (
+            by_name.count_room("query") < by_name.count_room("document") == by_folder.count_room()
         )
 
 
@@ -491,6 +631,8 @@ def test_the_fingerprint_follows_what_decides_the_vectors(
         {"max_seq_tokens": 9},
         {"prompts": {"query": "x"}},
         {"default_prompt_name": "query"},
+        {"prompts": {"query": "{task} {text} x"}},
+        {"prompts": {"query": "{task} {text} x"}, "examples": EXAMPLES},
     ]
     found = []
     for given in options:

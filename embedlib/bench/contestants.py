@@ -20,6 +20,10 @@ Vectors = NDArray[np.float32]
 
 EMBEDLIB = "embedlib"
 
+# Who takes part in `--task rerank`.
+RERANKER = "embedlib-reranker"
+CROSS_ENCODER = "sentence-transformers-cross-encoder"
+
 BATCH_SIZES = (4, 8, 16, 32, 64)
 """Tried for a peer that makes batches by a number of texts; it then runs at its best."""
 
@@ -185,8 +189,12 @@ class SentenceTransformersOpenVINOContestant(SentenceTransformersContestant):
 
 def make_contestant(name: str) -> Contestant:
     """Return a contestant by its name; loads nothing yet."""
+    from embedlib.bench.rerank_contestants import CrossEncoderContestant, RerankerContestant
+
     makers: dict[str, Callable[[], Contestant]] = {
         EMBEDLIB: EmbedlibContestant,
+        RERANKER: RerankerContestant,
+        CROSS_ENCODER: CrossEncoderContestant,
         "sentence-transformers": SentenceTransformersContestant,
         "sentence-transformers-openvino": SentenceTransformersOpenVINOContestant,
     }

@@ -40,13 +40,31 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         """Check every field that has a range."""
-        for name in ("num_texts", "rounds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}; it must be at least 1")
+        check_counts(self, "num_texts", "rounds")
         if self.query_seconds <= 0:
             raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
-        for name in self.vs:
-            if name not in PEERS:
-                raise ConfigError(f"vs = {name!r}; it must be one of {', '.join(PEERS)}")
-        if len(set(self.vs)) < len(self.vs):
-            raise ConfigError(f"vs = {','.join(self.vs)!r}; name each peer once")
+        check_peers(self.vs, tuple(PEERS))
+
+
+def check_counts(options: object, *names: str) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        ConfigError: one is; the message names the option.
+    """
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{name} = {getattr(options, name)}; it must be at least 1")
+
+
+def check_peers(vs: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuse peers that are unknown, or named twice.
+
+    Raises:
+        ConfigError: one is.
+    """
+    for name in vs:
+        if name not in known:
+            raise ConfigError(f"vs = {name!r}; it must be one of {', '.join(known)}")
+    if len(set(vs)) < len(vs):
+        raise ConfigError(f"vs = {','.join(vs)!r}; name each peer once")

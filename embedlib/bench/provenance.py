@@ -1,9 +1,15 @@
-"""Which embedlib was measured."""
+"""Which embedlib was measured, and when."""
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 from pathlib import Path
+
+
+def now() -> str:
+    """Return the time in UTC."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
 def checkout_commit() -> str | None:

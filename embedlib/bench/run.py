@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import numpy as np
 from embedlib.bench.contestants import BATCH_SIZES, EMBEDLIB, missing_modules
 from embedlib.bench.options import BenchOptions
 from embedlib.bench.process import ChildProcess, ContestantFailedError, Process
-from embedlib.bench.provenance import checkout_commit
+from embedlib.bench.provenance import checkout_commit, now
 from embedlib.bench.result import (
     BenchResult,
     ContestantResult,
@@ -113,7 +112,7 @@ def run_bench(
         except ContestantFailedError as error:
             raise EmbedlibError(str(error)) from error
         return BenchResult(
-            date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            date=now(),
             command=command,
             embedlib_version=embedlib_version,
             commit=checkout_commit(),

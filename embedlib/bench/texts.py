@@ -9,8 +9,12 @@ import sysconfig
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from embedlib.errors import SourceError
+
+if TYPE_CHECKING:
+    import tokenizers
 
 QUERIES = (
     "how do I open a file for writing",
@@ -32,7 +36,10 @@ QUERIES = (
 )
 """Short questions of about nine tokens, different ones so that no cache of answers helps."""
 
+RERANK_QUERY = "how do I copy a folder and everything that is in it"
+
 _MIN_CHARACTERS = 20  # shorter ones are mostly "Return x.", the same again and again
+_BLOCK_TEXTS = 200
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 
 
@@ -43,6 +50,27 @@ def docstrings(num_texts: int) -> list[str]:
     about one module, but the same on every machine with the same Python.
     """
     return list(islice(_docstrings(Path(sysconfig.get_path("stdlib"))), num_texts))
+
+
+def docstring_pieces(
+    num_pieces: int, num_tokens: int, tokenizer: tokenizers.Tokenizer
+) -> list[str]:
+    """Return pieces of the same text as `docstrings`, each of about so many tokens."""
+    pieces: list[str] = []
+    for text in _blocks():
+        spans = tokenizer.encode(text, add_special_tokens=False).offsets
+        for start in range(0, len(spans) - num_tokens + 1, num_tokens):
+            if len(pieces) == num_pieces:
+                return pieces
+            pieces.append(text[spans[start][0] : spans[start + num_tokens - 1][1]])
+    return pieces
+
+
+def _blocks() -> Iterator[str]:
+    """Yield documentation strings, many joined to one text."""
+    texts = _docstrings(Path(sysconfig.get_path("stdlib")))
+    while block := list(islice(texts, _BLOCK_TEXTS)):
+        yield "\n\n".join(block)
 
 
 def _docstrings(root: Path) -> Iterator[str]:

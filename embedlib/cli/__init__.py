@@ -14,8 +14,8 @@ import embedlib
 from embedlib.errors import EmbedlibError
 
 _COMMANDS = (
-    *("bench", "bench-write", "compile", "doctor", "encode"),
-    *("index", "inspect", "search", "status"),
+    *("bench", "bench-write", "classify", "compile", "doctor", "encode"),
+    *("index", "inspect", "rerank", "search", "status", "verify"),
 )
 """Each is the function of that name in the module of that name, with _ for -."""
 

@@ -20,26 +20,35 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", required=False)
+@click.option(
+    "--task",
+    type=click.Choice(("encode", "rerank")),
+    default="encode",
+    show_default=True,
+    help="encode: MODEL makes embeddings. rerank: it sorts the candidates of one query; without "
+    "MODEL, one of MiniLM's size with random weights does.",
+)
 @click.option(
     "--vs",
     metavar="PEER[,PEER]",
     default="",
     help=f"Peers to run beside embedlib: {', '.join(PEERS)}. "
-    'They come with pip install "embedlib[bench]".  [default: none]',
+    'For rerank: the first. They come with pip install "embedlib[bench]".  [default: none]',
 )
 @click.option(
     "--texts",
     "texts_path",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File with one text per line.  [default: the documentation strings of Python's library]",
+    help="File with one text per line.  [default: the documentation strings of Python's library; "
+    "for rerank, pieces of 200 tokens of them]",
 )
 @click.option(
     "--num-texts",
     type=int,
     default=_DEFAULTS["num_texts"],
     show_default=True,
-    help="Texts of one bulk pass, at most.",
+    help="Texts of one bulk pass, or candidates, at most.",
 )
 @click.option(
     "--rounds",
@@ -64,7 +73,8 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 )
 @config_options("threads", "max_batch_tokens", *MODEL_OPTIONS)
 def bench(
-    model: str,
+    model: str | None,
+    task: str,
     vs: str,
     texts_path: Path | None,
     num_texts: int,
@@ -83,35 +93,50 @@ def bench(
     Examples:
       embedlib bench BAAI/bge-small-en-v1.5 --num-texts 200 --rounds 1
       embedlib bench ./model --vs sentence-transformers,sentence-transformers-openvino --json r.json
+      embedlib bench --task rerank --vs sentence-transformers
     """  # noqa: D301 - click takes \b as "keep these lines"
     if json_path is not None and not Path(json_path).parent.is_dir():
         # Known before the minutes of measuring, not after.
         raise click.UsageError(f"--json {json_path!r}: there is no such folder")
+    if model is None and task == "encode":
+        raise click.UsageError("Missing argument 'MODEL'.")
     config = make_config(options)
 
-    from embedlib.bench.run import run_bench
-    from embedlib.bench.table import render
     from embedlib.cli.machine import describe_machine
 
-    result = run_bench(
-        BenchOptions(
-            model=model,
-            vs=tuple(name.strip() for name in vs.split(",") if name.strip()),
-            texts_path=texts_path,
-            num_texts=num_texts,
-            rounds=rounds,
-            query_seconds=query_seconds,
-            config=config,
-        ),
-        machine=describe_machine(),
-        embedlib_version=embedlib.__version__,
-        command=shlex.join(["embedlib", *sys.argv[1:]]),
-        report=lambda line: click.echo(line, err=True),
-    )
+    shared: dict[str, Any] = {
+        "model": model,
+        "vs": tuple(name.strip() for name in vs.split(",") if name.strip()),
+        "texts_path": texts_path,
+        "num_texts": num_texts,
+        "rounds": rounds,
+        "config": config,
+    }
+    circumstances: dict[str, Any] = {
+        "machine": describe_machine(),
+        "embedlib_version": embedlib.__version__,
+        "command": shlex.join(["embedlib", *sys.argv[1:]]),
+        "report": lambda line: click.echo(line, err=True),
+    }
+    if task == "rerank":
+        from embedlib.bench.rerank import RerankOptions, render_rerank, run_rerank
+
+        ranked = run_rerank(RerankOptions(**shared), **circumstances)
+        _show(ranked.as_json(), render_rerank(ranked), json_path)
+        return
+    from embedlib.bench.run import run_bench
+    from embedlib.bench.table import render
+
+    result = run_bench(BenchOptions(**shared, query_seconds=query_seconds), **circumstances)
+    _show(result.as_json(), render(result), json_path)
+
+
+def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:
+    """Write the values where they are wanted, and the table where they are not."""
     if json_path is not None:
-        content = json.dumps(result.as_json(), indent=2, ensure_ascii=False) + "\n"
+        content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         if json_path == _STDOUT:
             click.echo(content, nl=False)
         else:
             Path(json_path).write_text(content, encoding="utf-8")
-    click.echo(render(result), err=json_path == _STDOUT)
+    click.echo(table, err=json_path == _STDOUT)

@@ -20,7 +20,7 @@ from embedlib.cli.options import (
 
 if TYPE_CHECKING:
     from embedlib.cli.records import Record
-    from embedlib.models.prompts import Task
+    from embedlib.models.prompts import Role
 
 _T = TypeVar("_T")
 _FORMATS = ("npy", "jsonl")
@@ -53,9 +53,14 @@ _FORMATS = ("npy", "jsonl")
 @click.option(
     "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
 )
-@click.option("--query", "task", flag_value="query", help="Use the model's prompt for queries.")
+@click.option("--query", "role", flag_value="query", help="Use the model's prompt for queries.")
 @click.option(
-    "--document", "task", flag_value="document", help="Use the model's prompt for documents."
+    "--document", "role", flag_value="document", help="Use the model's prompt for documents."
+)
+@click.option(
+    "--task",
+    help="What the vectors are for: a task of the model, or words for a model that takes an "
+    "instruction; `embedlib inspect` says which.",
 )
 @click.option("--prompt-name", help="Use the model's prompt of this name.")
 @click.option("--prompt", help="Put this in front of every text.")
@@ -68,7 +73,8 @@ def encode(
     output_format: str | None,
     input_format: str,
     field: str,
-    task: Task | None,
+    role: Role | None,
+    task: str | None,
     prompt_name: str | None,
     prompt: str | None,
     normalize: bool,
@@ -81,11 +87,13 @@ def encode(
 
     \b
     Examples:
-      embedlib encode BAAI/bge-small-en-v1.5 notes.txt -o notes.npy
+      embedlib encode BAAI/bge-small-en-v1.5 --document notes.txt -o notes.npy
       cat tickets.jsonl | embedlib encode ./model --input-format jsonl > vectors.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
-    if sum(value is not None for value in (task, prompt_name, prompt)) > 1:
-        raise click.UsageError("give one of --query, --document, --prompt-name and --prompt")
+    if sum(value is not None for value in (role or task, prompt_name, prompt)) > 1:
+        raise click.UsageError(
+            "give one of --query or --document (and --task), --prompt-name and --prompt"
+        )
     output_format = _output_format(output, output_format)
     config = make_config(options)
 
@@ -96,8 +104,6 @@ def encode(
     paths = inputs or (STDIN,)
     check_inputs(paths)
     with Embedder(model, config=config) as embedder:
-        if task is not None:
-            prompt_name = embedder.task_prompt_name(task)
         dim = embedder.get_embedding_dimension()
         records = read_records(paths, input_format=input_format, field=field)
         # The embedder reads some texts ahead; their records wait here for their vectors.
@@ -110,7 +116,12 @@ def encode(
 
         with open_writer(output, output_format, dim) as writer:
             vectors = embedder.encode_stream(
-                texts(), prompt_name=prompt_name, prompt=prompt, normalize_embeddings=normalize
+                texts(),
+                prompt_name=prompt_name,
+                prompt=prompt,
+                normalize_embeddings=normalize,
+                role=role,
+                task=task,
             )
             for vector in _with_progress(vectors, lambda: count_records(paths)):
                 writer.write(waiting.popleft().fields, vector)

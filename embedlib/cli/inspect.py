@@ -13,9 +13,15 @@ from embedlib.cli.table import print_table
 
 if TYPE_CHECKING:
     from embedlib.config import Config
+    from embedlib.models.prompts import Prompts, Role
     from embedlib.models.spec import Encoder, ModelSpec, Module
 
-_MAX_SHOWN_PROMPT = 60
+_MAX_SHOWN_PROMPT = 100
+_ORIGINS = {
+    "caller": "from the options",
+    "folder": "from its folder",
+    "known": "known of this model (sentence-transformers adds nothing)",
+}
 
 
 @click.command()
@@ -37,6 +43,8 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
 
     from embedlib.models.files import load_spec
     from embedlib.models.hub import resolve
+    from embedlib.models.known_prompts import known_prompts
+    from embedlib.models.prompts import Prompts
 
     folder = resolve(
         model,
@@ -46,6 +54,8 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
         local_files_only=config.local_files_only,
     )
     spec = load_spec(folder.path)
+    known = known_prompts(folder.name) if folder.revision is not None else None
+    prompts = Prompts(spec, config, known)
     digest = _fingerprint(model, config) if fingerprint else None
     if as_json:
         content = {
@@ -54,6 +64,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             "revision": folder.revision,
             **({"fingerprint": digest} if digest else {}),
             **_as_json(spec),
+            **_prompts_as_json(prompts),
         }
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
         return
@@ -67,7 +78,10 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             ("after it", "\n".join(_describe(module) for module in spec.modules)),
             ("embedding", _embedding(spec)),
             ("similarity", spec.similarity),
-            ("prompts", _prompts(spec)),
+            ("a query gets", _describe_role(prompts, "query")),
+            ("a document", _describe_role(prompts, "document")),
+            ("tasks", _describe_tasks(prompts)),
+            ("prompts", _list_prompts(prompts)),
             *([("fingerprint", digest)] if digest else []),
         ]
     )
@@ -126,14 +140,50 @@ def _embedding(spec: ModelSpec) -> str:
     return f"{spec.embedding_dim} numbers{cut}, {length}"
 
 
-def _prompts(spec: ModelSpec) -> str:
-    lines = []
-    for name, prompt in spec.prompts.items():
-        shown = json.dumps(prompt, ensure_ascii=False)
-        if len(shown) > _MAX_SHOWN_PROMPT:
-            shown = shown[:_MAX_SHOWN_PROMPT] + "…"
-        lines.append(f"{name}: {shown}" + (" (default)" * (name == spec.default_prompt_name)))
+def _describe_role(prompts: Prompts, role: Role) -> str:
+    """What a text gets around it, and who says so."""
+    name = prompts.role_name(role) or prompts.default_name
+    if name is None:
+        return "nothing"
+    text = prompts.by_name[name]
+    lines = [f"{_quote(text)}, {_ORIGINS[prompts.origin(name)]}" if text else "nothing"]
+    if "{task}" in text and prompts.default_task is not None:
+        lines.append(f"{{task}} is {_quote(prompts.default_task)} unless you say otherwise")
+    return "\n".join(lines)
+
+
+def _describe_tasks(prompts: Prompts) -> str:
+    lines = list(prompts.tasks)
+    if prompts.takes_task_in_words:
+        lines.append("for queries, any in words")
+    if prompts.takes_examples:
+        lines.append("few-shot examples are possible")
     return "\n".join(lines) or "none"
+
+
+def _list_prompts(prompts: Prompts) -> str:
+    lines = [
+        f"{name}: {_quote(text)}" + (" (default)" * (name == prompts.default_name))
+        for name, text in prompts.by_name.items()
+    ]
+    return "\n".join(lines) or "none"
+
+
+def _quote(text: str) -> str:
+    shown = json.dumps(text, ensure_ascii=False)
+    return shown if len(shown) <= _MAX_SHOWN_PROMPT else shown[:_MAX_SHOWN_PROMPT] + "…"
+
+
+def _prompts_as_json(prompts: Prompts) -> dict[str, Any]:
+    return {
+        **prompts.settings(),
+        "prompt_origins": {name: prompts.origin(name) for name in prompts.by_name},
+        "query_prompt_name": prompts.role_name("query"),
+        "document_prompt_name": prompts.role_name("document"),
+        "tasks": list(prompts.tasks),
+        "takes_task_in_words": prompts.takes_task_in_words,
+        "takes_examples": prompts.takes_examples,
+    }
 
 
 def _as_json(spec: ModelSpec) -> dict[str, Any]:
@@ -144,5 +194,4 @@ def _as_json(spec: ModelSpec) -> dict[str, Any]:
         "modules": [
             {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
         ],
-        "prompts": dict(spec.prompts),
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import subprocess
 from pathlib import Path
+
+from embedlib.engines.gpus import list_gpus
+from embedlib.errors import EngineUnavailableError
 
 _PACKAGES = (
     "embedlib",
@@ -28,7 +29,6 @@ _PACKAGES = (
 )
 # Instruction sets that matrix products gain from, in ascending order, as Linux names them.
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
-_GPU_TIMEOUT_S = 20
 _GIB = 1 << 30
 
 
@@ -95,26 +95,22 @@ def _memory() -> str:
 
 
 def _gpus() -> str:
-    """One line per GPU, asked from the driver's own tool: no library needs to be installed."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return "none (no nvidia-smi here)"
-    query = "--query-gpu=name,memory.total,driver_version,compute_cap"
+    """One line per GPU that this process may use."""
     try:
-        answer = subprocess.run(
-            [tool, query, "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=_GPU_TIMEOUT_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"unknown: nvidia-smi failed ({type(error).__name__})"
+        gpus = list_gpus()
+    except EngineUnavailableError as error:
+        return f"none: {error}"
     lines = []
-    for row in answer.stdout.strip().splitlines():
-        name, memory, driver, capability = (cell.strip() for cell in row.split(","))
-        lines.append(f"{name}, {memory}, driver {driver}, compute capability {capability}")
-    return "\n".join(lines) or "none"
+    for index, gpu in enumerate(gpus):
+        memory = "memory unknown"
+        if gpu.total_bytes is not None and gpu.free_bytes is not None:
+            memory = f"{gpu.total_bytes / _GIB:.1f} GiB, {gpu.free_bytes / _GIB:.1f} GiB free"
+        major, minor = gpu.compute_capability
+        lines.append(
+            f"cuda:{index}: {gpu.name}, {memory}, driver {gpu.driver}, compute capability "
+            f"{major}.{minor}"
+        )
+    return "\n".join(lines) or "none: CUDA_VISIBLE_DEVICES leaves none"
 
 
 def _read(path: str) -> str:

@@ -18,9 +18,13 @@ MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
 """Options that decide which files are read."""
 TEXT_OPTIONS = ("truncate_dim", "max_seq_tokens", "on_truncate")
 """Options that decide what a text's vector is."""
+PAIR_OPTIONS = ("template", "max_seq_tokens", "on_truncate")
+"""Options that decide what a pair's score is."""
 ENGINE_OPTIONS = (
     "engine",
     "device",
+    "precision",
+    "gpu_memory_fraction",
     "threads",
     "max_batch_tokens",
     "max_inflight_batches",
@@ -36,8 +40,11 @@ _HELP = {
     "truncate_dim": "Keep only the first so many numbers of each vector.  [default: the model's]",
     "max_seq_tokens": "Longest text in tokens.  [default: the model's own limit]",
     "on_truncate": "What to do with a longer text.",
+    "template": "How a reranker is asked whose folder does not say; docs/rerank.md has the names.",
     "engine": "What computes; `embedlib doctor` tells what auto would pick.",
-    "device": "Which device of the engine, such as cuda:1.  [default: its first]",
+    "device": "cpu, cuda:1, several with commas, or all.  [default: the engine's first]",
+    "precision": "Numbers the model computes in; auto: the fastest one measured to be faithful.",
+    "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
     "threads": "CPU threads.  [default: every usable core]",
     "max_batch_tokens": "Token budget of a batch.  [default: measured for the engine]",
     "max_inflight_batches": "Batches given to the engine at once.  [default: the engine's choice]",
@@ -88,7 +95,12 @@ def _kind(hint: Any) -> Any:
     for member in members:
         if get_origin(member) is Literal:
             return click.Choice([str(value) for value in get_args(member)])
-    for kind, parameter in ((Path, click.Path(path_type=Path)), (str, str), (int, int)):
+    for kind, parameter in (
+        (Path, click.Path(path_type=Path)),
+        (str, str),
+        (int, int),
+        (float, float),
+    ):
         if kind in members:
             return parameter
     return bool

@@ -10,7 +10,7 @@ Source: the JSON files are those that `export_hf_checkpoint` of nvidia-modelopt 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -23,7 +23,7 @@ from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights import INDEX_NAME, WEIGHTS_NAME, encoder_shapes, tensor_name
 
 if TYPE_CHECKING:
-    from embedlib.engines.fp8_file import Report, WrittenTensor
+    from embedlib.engines.tensor_blocks import Report, WrittenTensor
 
 CONFIG_NAME: Final = "config.json"
 QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
@@ -38,15 +38,15 @@ Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/mode
 """
 
 
-def quantized_weights(
+def quantized_layers(
     files: ModelFiles, precision: Precision, excluded: Collection[str]
-) -> set[str]:
-    """Return the names of the tensors to write in FP8.
+) -> dict[str, str]:
+    """Return the linear layers to write in 8 bits: role (`layers.3.q`) to name of the weight.
 
     Args:
         files: the model; `load_weights` has accepted its weights.
         precision: of the linear layers.
-        excluded: roles of linear layers that stay in bfloat16.
+        excluded: roles of linear layers that are kept in more bits.
 
     Raises:
         ConfigError: `precision` or a name in `excluded` is wrong.
@@ -56,10 +56,11 @@ def quantized_weights(
             f"precision = {precision!r}; it must be one of {', '.join(get_args(Precision))}"
         )
     layers = linear_layers(files)
-    _check_excluded(excluded, layers)
+    # The CPU engine, whose precision int8 is, computes every layer by itself.
+    _check_excluded(excluded, layers, () if precision == "int8" else FUSED_LAYERS)
     if precision == "bf16":
-        return set()
-    return {name for role, name in layers.items() if role not in excluded}
+        return {}
+    return {role: name for role, name in layers.items() if role not in excluded}
 
 
 def write_checkpoint(
@@ -135,7 +136,9 @@ def _weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in sorted(set(index["weight_map"].values()))]
 
 
-def _check_excluded(excluded: Collection[str], layers: Mapping[str, str]) -> None:
+def _check_excluded(
+    excluded: Collection[str], layers: Mapping[str, str], fused_layers: Sequence[Sequence[str]]
+) -> None:
     """Refuse what is no linear layer, and a part of what engines compute as one."""
     for role in excluded:
         if role not in layers:
@@ -144,7 +147,7 @@ def _check_excluded(excluded: Collection[str], layers: Mapping[str, str]) -> Non
                 f"{', '.join(list(layers)[:7])}, …"
             )
         stem, _, leaf = role.rpartition(".")
-        for group in FUSED_LAYERS:
+        for group in fused_layers:
             fused = {f"{stem}.{other}" for other in group} & layers.keys()
             missing = sorted(fused - set(excluded))
             if leaf in group and missing:

@@ -6,7 +6,7 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from embedlib.config import Config
 from embedlib.engines.checkpoint import (
     CONFIG_NAME,
     QUANT_CONFIG_NAME,
-    quantized_weights,
+    quantized_layers,
     weight_files,
     write_checkpoint,
     write_json,
@@ -36,18 +36,24 @@ from embedlib.engines.engine_folder import (
     sha256,
     spec_facts,
 )
+from embedlib.engines.fidelity_report import REPORT_NAME
+from embedlib.engines.int8_file import INT8_NAME, write_int8
 from embedlib.engines.new_folder import new_folder, place_lock
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.models.files import ModelFiles
-from embedlib.models.weights import INDEX_NAME, load_weights
+from embedlib.models.weights import INDEX_NAME, Weights, load_weights
 
 Report = Callable[[int, int], object]
 
 COPIED_PATTERNS: Final = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
 """What a model has beside its weights: settings, tokenizer, terms."""
-WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME})
+WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME, REPORT_NAME})
 """JSON files that an engine directory has its own of, or none."""
-PACKAGES: Final = ("numpy", "ml_dtypes")
+PACKAGES: Final[Mapping[Precision, tuple[str, ...]]] = {
+    "fp8": ("numpy", "ml_dtypes"),
+    "bf16": ("numpy", "ml_dtypes"),
+    "int8": ("numpy",),
+}
 """Those that decide the numbers."""
 
 
@@ -66,9 +72,10 @@ def compile_model(
 
     Args:
         files: the model.
-        precision: "fp8" or "bf16", of the linear layers; all else is bfloat16.
-        excluded: roles of linear layers that stay in bfloat16, such as `layers.3.down`; q, k, v and
-            gate, up of a layer only together.
+        precision: "fp8", "bf16" or "int8", of the linear layers. All else is bfloat16, and with
+            "int8" as the model has it.
+        excluded: roles of linear layers that are kept like all else, such as `layers.3.down`; with
+            "fp8" q, k, v and gate, up of a layer only together.
         config: says where the cache is.
         out: where to write; None: into the cache, where `compiled_folder` finds it.
         report: hears how many bytes of weights are done, and how many there are.
@@ -79,13 +86,13 @@ def compile_model(
         ModelWeightsError: the weights do not fit the model, or hold NaN or infinity.
         EngineBuildError: the folder cannot be written.
     """
-    if importlib.util.find_spec("ml_dtypes") is None:
+    if precision != "int8" and importlib.util.find_spec("ml_dtypes") is None:
         raise EngineUnavailableError(
-            "compiling needs the package ml_dtypes, which is missing; "
+            f"compiling to {precision} needs the package ml_dtypes, which is missing; "
             "pip install 'embedlib[compile]'"
         )
-    load_weights(files)  # complains of what is missing, left over or of the wrong shape
-    quantized = quantized_weights(files, precision, excluded)
+    weights = load_weights(files)  # complains of what is missing, left over or of the wrong shape
+    layers = quantized_layers(files, precision, excluded)
     if out is not None:
         out = out.resolve()
         if out == files.folder.resolve():
@@ -98,7 +105,7 @@ def compile_model(
             if _is_done(target, digest, precision, excluded):
                 return target
             with new_folder(target) as part:
-                inputs = _write_files(files, part, quantized, report)
+                inputs = _write_files(files, weights, part, precision, layers, report)
                 manifest = Manifest(
                     format_version=FORMAT_VERSION,
                     precision=precision,
@@ -107,7 +114,7 @@ def compile_model(
                     spec=spec_facts(files.spec),
                     versions={
                         "embedlib": embedlib.__version__,
-                        **{name: importlib.metadata.version(name) for name in PACKAGES},
+                        **{name: importlib.metadata.version(name) for name in PACKAGES[precision]},
                     },
                     inputs=inputs,
                     outputs=_digests(part, (path for path in part.rglob("*") if path.is_file())),
@@ -122,11 +129,16 @@ def compile_model(
 
 
 def _write_files(
-    files: ModelFiles, part: Path, quantized: Collection[str], report: Report
+    files: ModelFiles,
+    weights: Weights,
+    part: Path,
+    precision: Precision,
+    layers: Mapping[str, str],
+    report: Report,
 ) -> dict[str, FileDigest]:
     """Fill an engine directory, except for its manifest, and return what was read."""
-    weights = weight_files(files)
-    read = [path for paths in weights.values() for path in paths]
+    folders = weight_files(files)
+    read = [path for paths in folders.values() for path in paths]
     num_bytes = sum(path.stat().st_size for path in read)
     num_done = 0
 
@@ -135,28 +147,33 @@ def _write_files(
         num_done += num_read
         report(num_done, num_bytes)
 
-    read += [path for folder in weights if (path := folder / INDEX_NAME).is_file()]
-    read += [files.transformer_dir / CONFIG_NAME]
+    read += [path for folder in folders if (path := folder / INDEX_NAME).is_file()]
+    written = files.transformer_dir / CONFIG_NAME
     for path in _copied_files(files):
+        read.append(path)
+        if path == written and precision != "int8":
+            continue
         copy = part / path.relative_to(files.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-        read.append(path)
     pool = ThreadPoolExecutor(1, thread_name_prefix="embedlib-sha256")
     try:
         digests = [pool.submit(_digests, files.folder, [path]) for path in read]
-        write_checkpoint(files, part, quantized, count)
+        if precision == "int8":
+            roles = {f"{layer}.weight" for layer in layers}
+            write_int8(weights, part / INT8_NAME, roles, count)
+        else:
+            write_checkpoint(files, part, set(layers.values()), count)
         return {name: entry for done in digests for name, entry in done.result().items()}
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _copied_files(files: ModelFiles) -> list[Path]:
-    """Return the files that are copied as they are, in every directory of the model."""
+    """Return the files beside the weights, in every directory of the model."""
     folders = sorted({files.folder, files.transformer_dir, *files.module_dirs})
     paths = {path for folder in folders for like in COPIED_PATTERNS for path in folder.glob(like)}
-    paths = {path for path in paths if path.is_file() and path.name not in WRITTEN_NAMES}
-    return sorted(paths - {files.transformer_dir / CONFIG_NAME})
+    return sorted(path for path in paths if path.is_file() and path.name not in WRITTEN_NAMES)
 
 
 def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, FileDigest]:
@@ -186,7 +203,11 @@ def _check_replaceable(out: Path) -> None:
         raise ConfigError(f"out = {str(out)!r} is a file; give a new folder")
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
     with suppress(EngineBuildError):
-        names -= {MANIFEST_NAME, *load_manifest(out).outputs}  # also of one that was damaged
+        names -= {
+            MANIFEST_NAME,
+            REPORT_NAME,
+            *load_manifest(out).outputs,
+        }  # also of one that was damaged
     if names:
         raise ConfigError(
             f"out = {str(out)!r} holds files that embedlib did not write ({min(names)}); give a "

@@ -20,7 +20,7 @@ from embedlib.models.files import ModelFiles
 from embedlib.models.fingerprint import fingerprint
 from embedlib.models.spec import ModelSpec
 
-Precision = Literal["fp8", "bf16"]
+Precision = Literal["fp8", "bf16", "int8"]
 
 MANIFEST_NAME: Final = "embedlib.json"
 FORMAT_VERSION: Final = 1
@@ -42,9 +42,9 @@ class Manifest:
 
     format_version: int
     precision: Precision
-    """Of the linear layers; all else is bfloat16."""
+    """Of the linear layers; all else is bfloat16, with int8 as the model has it."""
     excluded: tuple[str, ...]
-    """Roles of linear layers that stay in bfloat16, sorted."""
+    """Roles of linear layers that are kept like all else, sorted."""
     fingerprint: str
     """Of the model it was made from, see `model_fingerprint`."""
     spec: dict[str, Any]
@@ -68,7 +68,7 @@ def compiled_folder(
     Args:
         files: the model; all its weights are read once, unless the hub's cache knows their hash.
         precision: of the linear layers.
-        excluded: roles of linear layers that stay in bfloat16, such as `layers.3.down`.
+        excluded: roles of linear layers that are kept, such as `layers.3.down`.
         config: says where the cache is.
     """
     digest = model_fingerprint(files)
@@ -170,7 +170,12 @@ def cache_folder(
     """Return where the cache has a compiled model, or would have it."""
     key = json.dumps([FORMAT_VERSION, fingerprint, precision, sorted(excluded)])
     name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return config.engine_cache_path / "compiled" / f"{precision}-{name}"
+    return compiled_place(config) / f"{precision}-{name}"
+
+
+def compiled_place(config: Config) -> Path:
+    """Return the folder with all compiled models of the cache."""
+    return config.engine_cache_path / "compiled"
 
 
 def is_made_from(

@@ -47,7 +47,7 @@ class DryRun:
             return None
         before, started = self._embedder.stats().num_tokens, time.perf_counter()
         try:
-            self._embedder.submit_batch(self._sample, task="document").result()
+            self._embedder.submit_batch(self._sample, role="document").result()
         except (InputError, EngineRunError):  # a load leaves out what cannot be embedded
             return None
         seconds = time.perf_counter() - started

@@ -104,7 +104,7 @@ class Load:
         self._num_unwritten += len(rows)
 
     def _embed(self, rows: list[Row]) -> Future[Vectors]:
-        return self._embedder.submit_batch([row.text for row in rows], task="document")
+        return self._embedder.submit_batch([row.text for row in rows], role="document")
 
     def _write_oldest(self) -> None:
         """Wait for the oldest job and write it, with those after it that are done as well."""

@@ -96,11 +96,11 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         intermediate_size=config.integer("intermediate_size"),
-        activation=_activation(config, family.activation),
+        activation=read_activation(config, family.activation),
         is_gated=family.is_gated,
         norm=family.norm,
-        norm_eps=_number(config, family.norm_eps),
-        has_norm_bias=_boolean(config, family.has_norm_bias),
+        norm_eps=read_number(config, family.norm_eps),
+        has_norm_bias=read_boolean(config, family.has_norm_bias),
         norm_placement=family.norm_placement,
         norms_embeddings=family.norms_embeddings,
         embedding_scale=math.sqrt(hidden_size) if family.scales_embeddings else 1.0,
@@ -115,12 +115,12 @@ def read_encoder(config: JsonObject) -> Encoder:
         windows=_read_windows(config, family, num_layers, is_causal),
         attention_scale=None
         if family.query_scalar is None
-        else _number(config, family.query_scalar) ** -0.5,
+        else read_number(config, family.query_scalar) ** -0.5,
         attention_cap=_optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
-        has_qkv_bias=_boolean(config, family.has_qkv_bias),
-        has_output_bias=_boolean(config, family.has_output_bias),
-        has_mlp_bias=_boolean(config, family.has_mlp_bias),
+        has_qkv_bias=read_boolean(config, family.has_qkv_bias),
+        has_output_bias=read_boolean(config, family.has_output_bias),
+        has_mlp_bias=read_boolean(config, family.has_mlp_bias),
     )
 
 
@@ -161,8 +161,8 @@ def _check_keys(config: JsonObject, family: Family) -> None:
 def _is_causal(config: JsonObject, family: Family) -> bool:
     """Return whether a token sees only what stands before it."""
     if family.is_bidirectional is not None:
-        return not _boolean(config, family.is_bidirectional)
-    return family.is_causal is not None and _boolean(config, family.is_causal)
+        return not read_boolean(config, family.is_bidirectional)
+    return family.is_causal is not None and read_boolean(config, family.is_causal)
 
 
 def _read_windows(
@@ -223,7 +223,7 @@ def _read_ropes(
     if "rope_scaling" in config and "rope_parameters" in config:
         raise config.refuse("rope_scaling", "either rope_scaling or rope_parameters")
     kinds: Mapping[str, RopeKind] = {kind: kind for kind in family.rope_kinds}
-    theta = _number(config, family.rope_theta)
+    theta = read_number(config, family.rope_theta)
     if family.window_rope_theta is None:
         scaling = config.child("rope_scaling" if "rope_scaling" in config else "rope_parameters")
         # A top-level key wins over the nested one, as in transformers.
@@ -235,7 +235,7 @@ def _read_ropes(
             raise config.refuse(key, f"{rope.theta:g}, as {scaling.name.split()[-1]} has it")
         return rope, None
     config.check_fixed("original_max_position_embeddings", (None,))
-    window_theta = _number(config, family.window_rope_theta)
+    window_theta = read_number(config, family.window_rope_theta)
     parameters = config.child("rope_parameters")
     parameters.check_keys(LAYER_TYPES)
     full, window = (parameters.child(kind) for kind in LAYER_TYPES)
@@ -309,14 +309,14 @@ def _optional_integer(config: JsonObject, trait: Key | None) -> int | None:
     return config.optional_integer(trait.name, trait.default, minimum=1)
 
 
-def _activation(config: JsonObject, trait: Activation | Key) -> Activation:
+def read_activation(config: JsonObject, trait: Activation | Key) -> Activation:
     """Return a trait that is an activation."""
     if isinstance(trait, str):
         return trait
     return config.choice(trait.name, ACTIVATIONS_BY_NAME, trait.default)
 
 
-def _number(config: JsonObject, trait: float | Key) -> float:
+def read_number(config: JsonObject, trait: float | Key) -> float:
     """Return a trait that is a positive number; null is refused."""
     if isinstance(trait, float):
         return trait
@@ -332,7 +332,7 @@ def _optional_number(config: JsonObject, trait: Key | None) -> float | None:
     return config.optional_number(trait.name) if trait.name in config.values else trait.default
 
 
-def _boolean(config: JsonObject, trait: bool | Key) -> bool:
+def read_boolean(config: JsonObject, trait: bool | Key) -> bool:
     """Return a trait that is a boolean."""
     if isinstance(trait, bool):
         return trait

@@ -33,7 +33,7 @@ HARMLESS_KEYS: Final = frozenset(
         # heads
         "add_pooling_layer", "id2label", "label2id", "num_labels", "problem_type",
         "finetuning_task", "task_specific_params", "classifier_dropout", "classifier_bias",
-        "classifier_pooling", "summary_activation",
+        "classifier_pooling", "summary_activation", "sbert_ce_default_activation_function",
         # generation
         "temperature", "top_k", "top_p", "typical_p", "do_sample", "early_stopping", "num_beams",
         "num_beam_groups", "diversity_penalty", "max_length", "min_length", "length_penalty",

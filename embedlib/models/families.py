@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.family import Alternation, Family, Key
+from embedlib.models.family import Alternation, Family, HeadLayer, Key, SequenceHead
 from embedlib.models.spec import PositionBias
 from embedlib.models.tensor_names import (
     DECODER_TENSORS,
@@ -45,6 +45,13 @@ BERT: Final = Family(
         "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "cls.*",
         "classifier.*", "qa_outputs.*",
     ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="bert.pooler.dense", activation="tanh"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
 )  # fmt: skip
 
 ROBERTA: Final = replace(
@@ -56,6 +63,13 @@ ROBERTA: Final = replace(
     ignored_tensors=(
         "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "lm_head.*",
         "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="classifier.dense", activation="tanh"),
+            HeadLayer(tensors="classifier.out_proj"),
+        ),
     ),
 )  # fmt: skip
 
@@ -86,6 +100,13 @@ DISTILBERT: Final = replace(
         "*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*",
         "pre_classifier.*", "classifier.*", "qa_outputs.*",
     ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="pre_classifier", activation="relu"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
 )  # fmt: skip
 
 MPNET: Final = replace(
@@ -106,6 +127,7 @@ MPNET: Final = replace(
     ignored_tensors=(
         "*embeddings.position_ids", "*pooler.*", "lm_head.*", "classifier.*", "qa_outputs.*",
     ),
+    sequence_head=ROBERTA.sequence_head,
 )  # fmt: skip
 
 MODERNBERT: Final = Family(
@@ -147,6 +169,18 @@ MODERNBERT: Final = Family(
     prefixes=("", "model.", "0.auto_model.", "auto_model."),
     tensors=MODERNBERT_TENSORS,
     ignored_tensors=("head.*", "decoder.*", "classifier.*"),
+    sequence_head=SequenceHead(
+        pooling=Key("classifier_pooling", "cls"),
+        layers=(
+            HeadLayer(
+                tensors="head.dense",
+                activation=Key("classifier_activation", "gelu"),
+                has_bias=Key("classifier_bias", False),
+            ),
+            HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
 )  # fmt: skip
 
 NOMIC_BERT: Final = Family(
@@ -217,6 +251,11 @@ NOMIC_BERT: Final = Family(
 
 DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
 DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
+DECODER_HEAD: Final = SequenceHead(
+    pooling="last_token",
+    skipped_token=Key("pad_token_id"),
+    layers=(HeadLayer(tensors="score", has_bias=False),),
+)
 
 ROPE_THETA: Final = Key("rope_theta", 10_000.0)
 
@@ -239,6 +278,8 @@ LLAMA: Final = Family(
     prefixes=DECODER_PREFIXES,
     tensors=DECODER_TENSORS,
     ignored_tensors=DECODER_IGNORED,
+    sequence_head=DECODER_HEAD,
+    lm_head="lm_head.weight",
 )
 
 MISTRAL: Final = replace(
@@ -315,6 +356,7 @@ GEMMA3_TEXT: Final = Family(
     tensors=GEMMA_TENSORS,
     stores_norms_less_one=True,
     ignored_tensors=DECODER_IGNORED,
+    sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 0)),
 )
 
 GEMMA2: Final = replace(

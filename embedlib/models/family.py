@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from embedlib.models.spec import ROPE_KINDS, Activation, PositionBias, RopeKind
+from embedlib.models.spec import (
+    ROPE_KINDS,
+    Activation,
+    PoolingMode,
+    PositionBias,
+    RopeKind,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,28 @@ class Alternation:
     """Which one of them it is."""
     halves: bool
     """Where attention is not causal, the key's number counts both sides of a token together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadLayer:
+    """A layer behind the pooling of a `...ForSequenceClassification`."""
+
+    tensors: str
+    """What stands before `.weight` and `.bias` in the files, prefix included."""
+    is_norm: bool = False
+    activation: Activation | Key = "identity"
+    has_bias: bool | Key = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceHead:
+    """What the class `...ForSequenceClassification` of a family puts on the transformer."""
+
+    pooling: PoolingMode | Key
+    skipped_token: Key | None = None
+    """The key with the id that the class does not take for the last token."""
+    layers: tuple[HeadLayer, ...]
+    """The last one has a row for every label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,3 +136,9 @@ class Family:
     """The weights of norms are stored as their difference from 1."""
     ignored_tensors: tuple[str, ...]
     """Patterns of stored tensors that an embedding does not use."""
+    # Heads
+    sequence_head: SequenceHead | None = None
+    """None: there is no such class, or it is not implemented."""
+    lm_head: str | None = None
+    """What `...ForCausalLM` calls the matrix that makes a token's logit of the last vector; None:
+    there is none, or it does more than multiply."""

@@ -10,15 +10,17 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.config_file import positions_key, read_encoder
+from embedlib.models.heads import AnswerRows, is_scoring, read_head
 from embedlib.models.json_files import JsonObject, load_json, quote
 from embedlib.models.module_files import read_module
+from embedlib.models.settings_file import read_settings
 from embedlib.models.spec import (
     SIMILARITIES,
     Dense,
@@ -30,44 +32,6 @@ from embedlib.models.spec import (
     Pooling,
     Similarity,
 )
-
-TRANSFORMER_CONFIG_NAMES: Final = (
-    "sentence_bert_config.json",
-    "sentence_roberta_config.json",
-    "sentence_distilbert_config.json",
-    "sentence_camembert_config.json",
-    "sentence_albert_config.json",
-    "sentence_xlm-roberta_config.json",
-    "sentence_xlnet_config.json",
-)
-"""Names the settings of the transformer module have had; the first that is there counts."""
-
-TRANSFORMER_CONFIG_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
-    {
-        "max_seq_length": None,
-        "do_lower_case": None,
-        # since sentence-transformers 6
-        "transformer_task": ("feature-extraction",),
-        "modality_config": (
-            {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-        ),
-        "module_output_name": ("token_embeddings",),
-        "unpad_inputs": None,
-        "processing_kwargs": ({}, None),
-        "query_length": (None,),
-        "document_length": (None,),
-        "query_expansion": (None,),
-        # arguments for transformers, which could change anything
-        "model_args": ({}, None),
-        "tokenizer_args": ({}, None),
-        "config_args": ({}, None),
-        "model_kwargs": ({}, None),
-        "processor_kwargs": ({}, None),
-        "config_kwargs": ({}, None),
-        "tokenizer_name_or_path": (None,),
-    }
-)
-"""Keys of the transformer module's settings; a tuple holds the only values implemented."""
 
 SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
     {name: name for name in SIMILARITIES}
@@ -84,6 +48,8 @@ class ModelFiles:
     """Holds config.json, the tokenizer and the weights of the transformer."""
     module_dirs: tuple[Path, ...]
     """For every module of the spec, the directory with its weights."""
+    module_tensors: Mapping[int, str | AnswerRows] = field(default_factory=dict)
+    """By position of a module whose weights lie among the transformer's: what they are there."""
 
 
 def load_spec(folder: Path) -> ModelSpec:
@@ -96,33 +62,80 @@ def load_spec(folder: Path) -> ModelSpec:
     return read_model_files(folder).spec
 
 
-def read_model_files(folder: Path, *, with_head: bool = False) -> ModelFiles:
+def read_model_files(
+    folder: Path,
+    *,
+    with_head: bool = False,
+    template: str | None = None,
+    is_compiled: bool = False,
+) -> ModelFiles:
     """Return what the model in a folder is and where its parts lie.
 
     Args:
         folder: holds `modules.json`, or else `config.json`.
         with_head: read it as a reranker or classifier: `spec.head` is set.
+        template: with a head, the name of a template in `known_rerankers.json` where the folder
+            does not say how the model is asked.
+        is_compiled: it is an engine directory: config.json may say how its weights are quantized.
 
     Raises:
         ModelNotFoundError: the folder holds no model.
-        ModelUnsupportedError: a file holds what is not implemented.
+        ConfigError: the template is not known.
+        ModelUnsupportedError: a file holds what is not implemented, or the model is of the other
+            kind.
     """
-    if with_head:
-        raise NotImplementedError
+    if template is not None and not with_head:
+        raise ConfigError(f"template = {template!r} is for rerankers; leave it out")
     has_modules = (folder / "modules.json").is_file()
-    entries = _read_module_list(folder) if has_modules else []
+    # Without modules.json sentence-transformers reads neither of its two own files.
+    general = JsonObject("", {})
+    if has_modules:
+        general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
+        _check_kind(general, with_head)
+    entries = _read_module_list(folder, with_head) if has_modules else []
     transformer_dir = entries[0][1] if entries else folder
     if not (transformer_dir / "config.json").is_file():
         raise ModelNotFoundError(f"{transformer_dir}: there is no config.json")
     config = JsonObject.load(transformer_dir / "config.json", folder)
+    if is_compiled:  # what the weights are is in embedlib.json
+        values = {key: config.values[key] for key in config.values if key != "quantization_config"}
+        config = replace(config, values=values)
     tokenizer_config = JsonObject.load(transformer_dir / "tokenizer_config.json", folder)
     encoder = read_encoder(config)
-    # Without modules.json sentence-transformers reads neither of its two own files.
     settings = JsonObject("", {})
-    general = JsonObject("", {})
     if has_modules:
-        settings = _read_transformer_config(transformer_dir, folder)
-        general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
+        settings = read_settings(transformer_dir, folder, with_head=with_head)
+    max_seq_tokens, source = _max_seq_tokens(settings, tokenizer_config, config, encoder)
+    if with_head:
+        scoring = [JsonObject.load(path / "config.json", folder) for _, path in entries[1:]]
+        head = read_head(
+            config,
+            encoder,
+            transformer_dir,
+            tokenizer_config=tokenizer_config,
+            settings=settings,
+            general=general,
+            logit_score=scoring[0] if scoring else None,
+            template=template,
+        )
+        spec = ModelSpec(
+            encoder=encoder,
+            modules=head.modules,
+            embedding_dim=len(head.head.labels),
+            max_seq_tokens=max_seq_tokens,
+            max_seq_tokens_source=source,
+            lowercase=settings.boolean("do_lower_case", False),
+            head=head.head,
+        )
+        return ModelFiles(
+            folder=folder,
+            spec=spec,
+            transformer_dir=transformer_dir,
+            module_dirs=(transformer_dir,) * len(head.modules),
+            module_tensors=head.tensors,
+        )
+    if not has_modules and is_scoring(config):
+        raise _is_scoring(config, "architectures")
     dim = encoder.hidden_size
     modules: list[Module] = []
     for kind, path in entries[1:]:
@@ -132,7 +145,6 @@ def read_model_files(folder: Path, *, with_head: bool = False) -> ModelFiles:
     module_dirs = tuple(path for _, path in entries[1:])
     if not has_modules:
         modules, module_dirs = [_default_pooling(config)], (folder,)
-    max_seq_tokens, source = _max_seq_tokens(settings, tokenizer_config, config, encoder)
     spec = ModelSpec(
         encoder=encoder,
         modules=tuple(modules),
@@ -147,8 +159,32 @@ def read_model_files(folder: Path, *, with_head: bool = False) -> ModelFiles:
     )
 
 
-def _read_module_list(folder: Path) -> list[tuple[str, Path]]:
-    """Return kind and directory of every module, in order: Transformer, Pooling, others."""
+def _check_kind(general: JsonObject, with_head: bool) -> None:
+    """Refuse a model of sentence-transformers that is of the other kind."""
+    is_reranker = general.text("model_type") == "CrossEncoder"
+    if is_reranker and not with_head:
+        raise _is_scoring(general, "model_type")
+    if with_head and not is_reranker:
+        raise ModelUnsupportedError(
+            f"{general.name}: model_type = {quote(general.values.get('model_type'))} makes "
+            "embeddings; use Embedder"
+        )
+
+
+def _is_scoring(file: JsonObject, key: str) -> ModelUnsupportedError:
+    """Return the error of an Embedder whose model is not one."""
+    return ModelUnsupportedError(
+        f"{file.name}: {key} = {quote(file.values[key])} is a reranker or classifier; "
+        "use Reranker or Classifier"
+    )
+
+
+def _read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
+    """Return kind and directory of every module, in order.
+
+    They are Transformer, Pooling, others; of a reranker Transformer and, if it answers with a
+    token, LogitScore.
+    """
     name = "modules.json"
     content = load_json(folder / name, folder)
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
@@ -161,19 +197,19 @@ def _read_module_list(folder: Path) -> list[tuple[str, Path]]:
         entry.check_keys({"idx", "name", "path", "type", "kwargs"})
         # They name arguments of `encode` that the module wants to see, as adapters do.
         entry.check_fixed("kwargs", ([], {}, None))
-        kind = _module_kind(entry, position)
+        kind = _module_kind(entry, position, with_head)
         path = PurePosixPath(entry.text("path") or "")
         if path.is_absolute() or ".." in path.parts:
             raise entry.refuse("path", "a path inside the model folder")
         entries.append((kind, folder / path))
-    if len(entries) < 2:
+    if len(entries) < 2 - with_head:
         raise ModelUnsupportedError(
             f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
         )
     return entries
 
 
-def _module_kind(entry: JsonObject, position: int) -> str:
+def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
     """Return the class name of a module.
 
     Releases have spelled its package differently: `sentence_transformers.models.Pooling`,
@@ -181,9 +217,13 @@ def _module_kind(entry: JsonObject, position: int) -> str:
     """
     first, _, rest = (entry.text("type") or "").partition(".")
     kind = rest.rpartition(".")[2]
-    accepted = {0: ("Transformer",), 1: ("Pooling",)}.get(
-        position, ("Dense", "LayerNorm", "Normalize")
-    )
+    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize")
+    if with_head:
+        accepted = ()
+    if position < 2:
+        accepted = ("Transformer", "LogitScore" if with_head else "Pooling")[
+            position : position + 1
+        ]
     if first != "sentence_transformers" or kind not in accepted:
         names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
         raise entry.refuse("type", names)
@@ -208,19 +248,6 @@ def _default_pooling(config: JsonObject) -> Pooling:
     names = config.values.get("architectures") or [""]
     is_causal_lm = str(names[0]).endswith("ForCausalLM") and config.boolean("is_causal", True)
     return Pooling(modes=("last_token",) if is_causal_lm else ("mean",))
-
-
-def _read_transformer_config(transformer_dir: Path, folder: Path) -> JsonObject:
-    """Return the settings of the transformer module, checked; empty where there are none."""
-    for name in TRANSFORMER_CONFIG_NAMES:
-        settings = JsonObject.load(transformer_dir / name, folder)
-        if settings.values:
-            settings.check_keys(TRANSFORMER_CONFIG_KEYS)
-            for key, accepted in TRANSFORMER_CONFIG_KEYS.items():
-                if accepted is not None:
-                    settings.check_fixed(key, accepted)
-            return settings
-    return JsonObject(TRANSFORMER_CONFIG_NAMES[0], {})
 
 
 def _max_seq_tokens(

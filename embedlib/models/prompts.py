@@ -1,28 +1,75 @@
-"""Which prompt goes in front of a text."""
+"""What is put around a text: the prompt of a name, of a role or of a task, and few-shot examples.
+
+Three say which prompts a model has: the caller (`Config.prompts`), the folder, and for some models
+known_prompts.json. The first that knows a name, or a role, counts.
+
+A prompt is a plain string in front of the text. Those of the caller and of known_prompts.json may
+hold `{task}`, which a task in words fills, and `{text}`, behind which comes what is to stand behind
+the text. What a folder says is taken to the letter, as sentence-transformers does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-from embedlib.config import Config
+from embedlib.config import Config, check_examples
 from embedlib.errors import ConfigError
+from embedlib.models.known_prompts import KnownPrompts
 from embedlib.models.spec import ModelSpec
 
-Task = Literal["query", "document"]
+Role = Literal["query", "document"]
+Origin = Literal["caller", "folder", "known"]
+Examples = Sequence[Mapping[str, str]]
 
-TASK_PROMPTS: Mapping[Task, tuple[str, ...]] = {
+ROLES: tuple[Role, ...] = get_args(Role)
+ROLE_PROMPTS: Mapping[Role, tuple[str, ...]] = {
     "query": ("query",),
     "document": ("document", "passage", "corpus"),
 }
 """Names tried in turn. Source: sentence-transformers, `encode_query` and `encode_document`."""
 
 
-class Prompts:
-    """A model's prompts by name, with those of the caller on top."""
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What is put around a text."""
 
-    def __init__(self, spec: ModelSpec, config: Config) -> None:
-        self.by_name = {**spec.prompts, **(config.prompts or {})}
+    prefix: str = ""
+    suffix: str = ""
+    """A text is cut so that this stays."""
+    examples: str = ""
+    """In front of it all, and beside the length limit."""
+
+
+class Prompts:
+    """A model's prompts: by name, by role (query or document) and by task."""
+
+    def __init__(self, spec: ModelSpec, config: Config, known: KnownPrompts | None = None) -> None:
+        """Put the caller's prompts over the folder's over the known ones.
+
+        Raises:
+            ConfigError: an unknown default, or examples for a model that takes none.
+        """
+        known = known or KnownPrompts()
+        caller = config.prompts or {}
+        known_names = dict(known.prompts)
+        if known.query_template is not None:
+            known_names["query"] = known.query_template
+        for names in ROLE_PROMPTS.values():
+            if any(name in spec.prompts or name in caller for name in names):  # of either name
+                known_names = {name: known_names[name] for name in known_names if name not in names}
+        self.by_name = {**known_names, **spec.prompts, **caller}
+        """As they were given, placeholders included."""
+        self._origins: dict[str, Origin] = {
+            **dict.fromkeys(known_names, "known"),
+            **dict.fromkeys(spec.prompts, "folder"),
+            **dict.fromkeys(caller, "caller"),
+        }
+        self._query_tasks = known.query_tasks
+        self._template, self.default_task = known.query_template, known.default_task
+        if "{task}" in caller.get("query", ""):
+            self._template, self.default_task = caller["query"], None
         self.default_name = (
             spec.default_prompt_name
             if config.default_prompt_name is None
@@ -30,29 +77,155 @@ class Prompts:
         )
         if self.default_name is not None:
             self._named(self.default_name)
+        self._examples = config.examples or ()
+        has_place = self.takes_examples and self.by_name["query"] == self._template
+        if self._examples and not has_place:
+            raise _refuse_examples()
 
-    def resolve(self, prompt_name: str | None, prompt: str | None, task: Task | None = None) -> str:
-        """Return the text to put in front: `prompt`, else the named one, the task's or the default.
+    def resolve(
+        self,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        role: Role | None = None,
+        task: str | None = None,
+        examples: Examples | None = None,
+    ) -> Prompt:
+        """Return what to put around a text: `prompt`, else that of the name, task, role, default.
+
+        Args:
+            prompt_name: a name of `by_name`.
+            prompt: the text itself.
+            role: what the text is.
+            task: a name, or words for the model's template.
+            examples: instead of those of the Config.
 
         Raises:
-            ConfigError: the name is unknown; the message lists the names there are.
+            ConfigError: what is asked for is unknown or contradicts itself; the message lists what
+                there is.
         """
+        few = self._examples if examples is None else check_examples(examples)
+        if task is not None and not (prompt is None and prompt_name is None):
+            raise ConfigError("task and prompt say twice what to put in front; pass one")
         if prompt is not None:
             if not isinstance(prompt, str):
                 raise ConfigError(f"prompt = {prompt!r}; it must be a str")
-            return prompt
-        if prompt_name is None and task is not None:
-            prompt_name = self.task_name(task)
-        if prompt_name is None:
-            prompt_name = self.default_name
-        return "" if prompt_name is None else self._named(prompt_name)
+            resolved = Prompt(prefix=prompt)
+        elif task is not None:
+            resolved = self._of_task(task, role, few)
+        else:
+            if prompt_name is None and role is not None:
+                prompt_name = self.role_name(role)
+            if prompt_name is None:
+                prompt_name = self.default_name
+            resolved = Prompt() if prompt_name is None else self._of_name(prompt_name, few)
+        if examples and not resolved.examples:
+            raise _refuse_examples()
+        return resolved
 
-    def task_name(self, task: Task) -> str | None:
+    def role_name(self, role: Role) -> str | None:
         """Return the name of the prompt for queries or documents, if the model has one."""
-        return next((name for name in TASK_PROMPTS[task] if name in self.by_name), None)
+        return next((name for name in ROLE_PROMPTS[role] if name in self.by_name), None)
+
+    def origin(self, name: str) -> Origin:
+        """Return who says the prompt of a name."""
+        return self._origins[name]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names that `task` may be; `takes_task_in_words` says whether there are others."""
+        roles = {name for names in ROLE_PROMPTS.values() for name in names}
+        return tuple(name for name in self.by_name if name not in roles) + tuple(self._query_tasks)
+
+    @property
+    def takes_task_in_words(self) -> bool:
+        """Whether a query can be told its task in words."""
+        return self._template is not None
+
+    @property
+    def takes_examples(self) -> bool:
+        """Whether a query can have few-shot examples: they need a place for what answers it."""
+        template = self._template or ""
+        return "{task}" in template and template.partition("{text}")[2] != ""
+
+    @property
+    def differ(self) -> bool:
+        """Whether queries and documents get different prompts, and neither is the default."""
+        if self.default_name is not None:
+            return False
+        query, document = (self.role_name(role) for role in ROLES)
+        return self.by_name.get(query or "", "") != self.by_name.get(document or "", "")
+
+    def settings(self) -> dict[str, object]:
+        """Return all that decides a prompt, as JSON values."""
+        found: dict[str, object] = {
+            "prompts": self.by_name,
+            "default_prompt_name": self.default_name,
+        }
+        more = {
+            "query_tasks": dict(self._query_tasks),
+            "query_template": self._template,
+            "default_task": self.default_task,
+            "examples": [dict(example) for example in self._examples],
+        }
+        # Most models have none of these, and their fingerprints are older than these.
+        return found | {name: value for name, value in more.items() if value}
+
+    def _of_task(self, task: str, role: Role | None, examples: Examples) -> Prompt:
+        if not isinstance(task, str) or not task:
+            raise ConfigError(f"task = {task!r}; it must be a str that is not empty")
+        if task in self.by_name:
+            return self._of_name(task, examples)
+        if task in self._query_tasks or self._template is not None:
+            if role == "document":  # documents are the same for every task
+                return self.resolve(role=role)
+            if task in self._query_tasks:
+                return Prompt(prefix=self._query_tasks[task])
+            assert self._template is not None
+            return self._fill(self._template, task, examples)
+        known = ", ".join(map(repr, self.tasks)) or "none"
+        raise ConfigError(
+            f"task = {task!r:.80}; this model's tasks are: {known}; pass prompt= for any other"
+        )
+
+    def _of_name(self, name: str, examples: Examples) -> Prompt:
+        text = self._named(name)
+        if self._origins[name] == "folder":
+            return Prompt(prefix=text)
+        return self._fill(text, self.default_task, examples)
+
+    def _fill(self, template: str, task: str | None, examples: Examples) -> Prompt:
+        """Return a template with the task in it, and the examples in the same form."""
+        prefix, _, suffix = template.partition("{text}")
+        if "{task}" in template and task is None:
+            raise ConfigError(f"the prompt {template!r} needs a task; pass task=")
+        block = ""
+        if template == self._template and self.takes_examples:
+            # Source: `set_examples` in FlagEmbedding, inference/embedder/decoder_only/icl.py.
+            block = "".join(
+                prefix.replace("{task}", example["instruct"])
+                + example["query"]
+                + suffix.replace("{task}", example["instruct"])
+                + example["response"]
+                + "\n\n"
+                for example in examples
+            )
+        task = task or ""
+        return Prompt(
+            prefix=prefix.replace("{task}", task),
+            suffix=suffix.replace("{task}", task),
+            examples=block,
+        )
 
     def _named(self, name: str) -> str:
         if name not in self.by_name:
             known = ", ".join(map(repr, self.by_name)) or "none"
             raise ConfigError(f"prompt_name = {name!r}; this model's prompts are: {known}")
         return self.by_name[name]
+
+
+def _refuse_examples() -> ConfigError:
+    return ConfigError(
+        "examples go in front of queries, of a model whose query prompt is known to have a place "
+        "for them: encode_query with BAAI/bge-en-icl by its hub name, or with "
+        'prompts={"query": "...{task}...{text}..."}'
+    )

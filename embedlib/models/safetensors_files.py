@@ -68,6 +68,30 @@ class StoredTensor:
         return int(np.prod(self.shape, dtype=np.int64)) * itemsize
 
 
+@dataclass(frozen=True)
+class RowDifference:
+    """One row of a stored matrix, less another one; computed when it is read."""
+
+    row: StoredTensor
+    """[1, columns]."""
+    subtracted: StoredTensor | None
+    """Of the same file; None: nothing is subtracted."""
+
+    @property
+    def path(self) -> Path:
+        """The file both lie in."""
+        return self.row.path
+
+    def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return float32[1, columns].
+
+        Args:
+            data: uint8[file size], the mapped file.
+        """
+        row = self.row.read(data)
+        return row if self.subtracted is None else row - self.subtracted.read(data)
+
+
 def map_file(path: Path) -> NDArray[np.uint8]:
     """Return a file's bytes, mapped copy-on-write: uint8[file size].
 

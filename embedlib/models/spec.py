@@ -17,6 +17,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid", "id
 PoolingMode = Literal["cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last_token"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 RopeKind = Literal["default", "linear", "dynamic", "yarn", "llama3"]
+ScoreActivation = Literal["sigmoid", "softmax", "identity"]
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
@@ -121,6 +122,8 @@ class Pooling:
     modes: tuple[PoolingMode, ...]
     include_prompt: bool = True
     """False: the prompt's tokens are left out of the pooling (Instructor models)."""
+    skipped_token_id: int | None = None
+    """Only for last_token: a token with this id is never the last one, unless all are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +142,7 @@ class LayerNorm:
 
     dim: int
     eps: float = 1e-5
+    has_bias: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +167,8 @@ class PairTemplate:
     suffix: str
     instruction: str = ""
     """What the model was trained with."""
+    lines_apart: bool = False
+    """True: the lines of the body, and the line ends between them, are tokenized one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +177,14 @@ class Head:
 
     labels: tuple[str, ...]
     """In the order of the numbers; a reranker or reward model has one."""
-    activation: Literal["sigmoid", "softmax", "identity"]
-    """What makes scores of the numbers."""
+    activation: ScoreActivation
+    """What a classifier makes of the numbers."""
+    reranker_activation: ScoreActivation = "sigmoid"
+    """What a reranker makes of them; the files say the two in different places."""
     template: PairTemplate | None = None
     """None: a pair is encoded as the tokenizer's own template says."""
+    has_token_types: bool = True
+    """False: the model is given no types of tokens, though it may know them; all are of type 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +193,8 @@ class ModelSpec:
 
     encoder: Encoder
     modules: tuple[Module, ...]
-    """What follows the transformer, in the order of `modules.json`; the first is a Pooling."""
+    """What follows the transformer, in the order of `modules.json`; the first is a Pooling. Where
+    there is none, the others are applied to every token, and the result is one row per token."""
     embedding_dim: int
     """D, before `truncate_dim`."""
     max_seq_tokens: int

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
-from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.heads import AnswerRows
+from embedlib.models.spec import Dense, LayerNorm, ModelSpec
 from embedlib.models.tiny_tokenizers import build_tokenizer
 from embedlib.models.tiny_variant import TinyVariant
-from embedlib.models.tiny_variants import VARIANTS
+from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
 from embedlib.models.weights import MODULE_TENSORS, encoder_shapes, module_shapes, tensor_rows
 
 Array = NDArray[np.float32]
@@ -32,9 +33,19 @@ def write_tiny_model(folder: Path, variant: str) -> Path:
 
     Args:
         folder: where to write; made if need be.
-        variant: a key of `tiny_variants.VARIANTS`.
+        variant: a key of `tiny_variants.VARIANTS` or `SCORING_VARIANTS`.
     """
-    row = VARIANTS[variant]
+    return write_variant(folder, variant, {**VARIANTS, **SCORING_VARIANTS}[variant])
+
+
+def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
+    """Write a model folder and return it.
+
+    Args:
+        folder: where to write; made if need be.
+        name: decides the values of the weights.
+        row: all the rest.
+    """
     transformer = folder / row.transformer_path
     transformer.mkdir(parents=True, exist_ok=True)
     tokenizer, special = build_tokenizer(row.tokenizer)
@@ -48,9 +59,9 @@ def write_tiny_model(folder: Path, variant: str) -> Path:
         _write_json(transformer / row.settings_name, row.settings)
     if row.general is not None:
         _write_json(folder / "config_sentence_transformers.json", row.general)
-    if row.modules:
+    if row.modules or row.has_module_list:
         _write_modules(folder, row)
-    _write_weights(folder, variant, row)
+    _write_weights(folder, name, row)
     return folder
 
 
@@ -71,7 +82,7 @@ def _write_modules(folder: Path, row: TinyVariant) -> None:
 
 def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
     """Write the weights of the transformer and of the modules."""
-    files = read_model_files(folder)
+    files = read_model_files(folder, with_head=row.with_head, template=row.template)
     family = FAMILIES[files.spec.encoder.family]
     blocks: dict[str, dict[int, Array]] = {}
     for role, shape in encoder_shapes(files.spec.encoder).items():
@@ -84,6 +95,8 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
         name: np.concatenate([parts[index] for index in sorted(parts)])
         for name, parts in blocks.items()
     }
+    for position, place in files.module_tensors.items():
+        arrays |= _head_values(variant, files.spec, position, place)
     names = list(arrays)
     if row.num_shards == 1:
         _write_safetensors(files.transformer_dir / "model.safetensors", arrays, row.dtype)
@@ -97,13 +110,28 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
         index = {"metadata": {}, "weight_map": table}
         _write_json(files.transformer_dir / "model.safetensors.index.json", index)
     for position, module in enumerate(files.spec.modules):
-        if isinstance(module, (Dense, LayerNorm)):
+        if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
             stem = MODULE_TENSORS[type(module)]
             part = {
                 f"{stem}.{leaf}": _values(variant, f"modules.{position}.{leaf}", shape)
                 for leaf, shape in module_shapes(module).items()
             }
             _write_safetensors(files.module_dirs[position] / "model.safetensors", part, "F32")
+
+
+def _head_values(
+    variant: str, spec: ModelSpec, position: int, place: str | AnswerRows
+) -> dict[str, Array]:
+    """Return the tensors of a module whose weights lie among the transformer's."""
+    if isinstance(place, AnswerRows):
+        shape = (spec.encoder.vocab_size, spec.encoder.hidden_size)
+        return {place.tensor: _values(variant, "lm_head.weight", shape)} if place.tensor else {}
+    module = spec.modules[position]
+    assert isinstance(module, (Dense, LayerNorm))
+    return {
+        f"{place}.{leaf}": _values(variant, f"modules.{position}.{leaf}", shape)
+        for leaf, shape in module_shapes(module).items()
+    }
 
 
 def _values(variant: str, role: str, shape: tuple[int, ...]) -> Array:

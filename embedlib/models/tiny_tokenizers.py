@@ -61,7 +61,8 @@ def _word_piece(special: dict[str, str], lowercase: bool) -> tuple[Tokenizer, di
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = _ends(vocab, special["cls_token"], special["sep_token"])
+    between = () if special["cls_token"] == "[CLS]" else (special["sep_token"],)
+    tokenizer.post_processor = _ends(vocab, special["cls_token"], special["sep_token"], between)
     tokenizer.add_special_tokens(list(special.values()))
     # Saved models carry such settings; a reader has to clear them.
     tokenizer.enable_truncation(8)
@@ -92,7 +93,7 @@ def _begin() -> tuple[Tokenizer, dict[str, Any]]:
     """A first token over bytes, as Llama 3 has it."""
     special = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>"}
     tokenizer, vocab = _byte_pairs(["<|begin|>", "<|end|>"])
-    tokenizer.post_processor = _ends(vocab, "<|begin|>", None)
+    tokenizer.post_processor = _ends(vocab, "<|begin|>", None, ("<|begin|>",))
     return tokenizer, special
 
 
@@ -101,6 +102,16 @@ def _end() -> tuple[Tokenizer, dict[str, Any]]:
     special = {"eos_token": "<|end|>", "pad_token": "<|end|>"}
     tokenizer, vocab = _byte_pairs(["<|end|>"])
     tokenizer.post_processor = _ends(vocab, None, "<|end|>")
+    return tokenizer, special
+
+
+def _chat() -> tuple[Tokenizer, dict[str, Any]]:
+    """The tokens of a chat over bytes and none around a text, as Qwen3 has it."""
+    special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    tokenizer, _ = _byte_pairs(
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"],
+        (*WORDS, "yes", "no", "system", "user", "assistant", "document", "relevance"),
+    )
     return tokenizer, special
 
 
@@ -119,7 +130,7 @@ def _xlm_roberta() -> tuple[Tokenizer, dict[str, Any]]:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
     )
-    tokenizer.post_processor = _ends(vocab, "<s>", "</s>")
+    tokenizer.post_processor = _ends(vocab, "<s>", "</s>", ("</s>",), second_type=0)
     return tokenizer, special
 
 
@@ -128,7 +139,7 @@ def _mistral() -> tuple[Tokenizer, dict[str, Any]]:
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
     tokenizer, vocab = _unigram(["<unk>", "<s>", "</s>"], [])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    tokenizer.post_processor = _ends(vocab, "<s>", "</s>")
+    tokenizer.post_processor = _ends(vocab, "<s>", "</s>", ("<s>",))
     return tokenizer, special | {"add_bos_token": True, "add_eos_token": True}
 
 
@@ -152,7 +163,7 @@ def _gemma() -> tuple[Tokenizer, dict[str, Any]]:
     )
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    tokenizer.post_processor = _ends(vocab, "<bos>", "<eos>")
+    tokenizer.post_processor = _ends(vocab, "<bos>", "<eos>", ("<bos>",))
     tokenizer.add_special_tokens(list(special.values()))
     return tokenizer, special | {"add_bos_token": True, "add_eos_token": True}
 
@@ -168,17 +179,20 @@ TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] 
         "gemma": _gemma,
         "begin": _begin,
         "end": _end,
+        "chat": _chat,
     }
 )
 """Every kind there is."""
 
 
-def _byte_pairs(special: list[str]) -> tuple[Tokenizer, dict[str, int]]:
+def _byte_pairs(
+    special: list[str], words: tuple[str, ...] = WORDS
+) -> tuple[Tokenizer, dict[str, int]]:
     """Return byte-level BPE whose merges spell the words, with and without a space before them."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges: dict[tuple[str, str], None] = {}
     # Earlier merges win, so the space joins its word before the letters join each other.
-    for spelling in (*(f"Ġ{word}" for word in WORDS), *WORDS):
+    for spelling in (*(f"Ġ{word}" for word in words), *words):
         for end in range(1, len(spelling)):
             merges[spelling[:end], spelling[end]] = None
     merged = list(dict.fromkeys(left + right for left, right in merges))
@@ -201,13 +215,27 @@ def _unigram(first: list[str], last: list[str]) -> tuple[Tokenizer, dict[str, in
 
 
 def _ends(
-    vocab: Mapping[str, int], first: str | None, last: str | None
+    vocab: Mapping[str, int],
+    first: str | None,
+    last: str | None,
+    between: tuple[str, ...] = (),
+    second_type: int = 1,
 ) -> processors.TemplateProcessing:
-    """Return the post-processor that puts tokens around a text."""
+    """Return the post-processor that puts tokens around a text or a pair of them.
+
+    Args:
+        vocab: tokens to ids.
+        first: before the first text.
+        last: behind each text.
+        between: before the second text.
+        second_type: what the second text's tokens are told by.
+    """
     before = [] if first is None else [first]
     after = [] if last is None else [last]
+    second = [f"{piece}:{second_type}" for piece in (*between, "$B", *after)]
     return processors.TemplateProcessing(
         single=[*before, "$A", *after],
+        pair=[*before, "$A", *after, *second],
         special_tokens=[(token, vocab[token]) for token in before + after],
     )
 

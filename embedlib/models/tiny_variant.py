@@ -25,7 +25,9 @@ class TinyVariant:
     """A kind of `tiny_tokenizers`."""
     config: Json
     modules: tuple[TinyModule, ...] = ()
-    """Empty: the folder has no modules.json."""
+    """Behind the transformer."""
+    has_module_list: bool = False
+    """Whether there is a modules.json although nothing follows the transformer."""
     transformer_type: str = "sentence_transformers.models.Transformer"
     transformer_path: str = ""
     tokenizer_config: Json = field(default_factory=dict)
@@ -39,6 +41,9 @@ class TinyVariant:
     reference_config: Json | None = None
     """The same model in keys that transformers reads, where it reads `config` only together with
     code of the model's own."""
+    with_head: bool = False
+    """Whether it is a reranker or classifier, and then the name of the template to ask it with."""
+    template: str | None = None
 
 
 ST5: Final = "sentence_transformers.models."

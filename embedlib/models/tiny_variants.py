@@ -11,7 +11,11 @@ from typing import Final
 
 from embedlib.models.tiny_decoders import DECODERS
 from embedlib.models.tiny_encoders import ENCODERS
+from embedlib.models.tiny_heads import HEADS
 from embedlib.models.tiny_variant import TinyVariant
 
 VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DECODERS})
-"""Every variant there is."""
+"""Every variant that makes embeddings."""
+
+SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
+"""Every variant that makes scores."""

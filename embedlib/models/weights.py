@@ -11,7 +11,8 @@ K = key/value heads x head_dim:
   `.mlp_norm` [H], with sandwich `.attention_out_norm` and `.mlp_out_norm` [H]; `.q_norm.weight` and
   `.k_norm.weight` [head_dim]
 - `final_norm.weight` [H]
-- per module j of the spec: `modules.{j}.weight` and `.bias`
+- per module j of the spec: `modules.{j}.weight` and `.bias`; those of a head are read from the
+  transformer's files
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from embedlib.errors import ModelWeightsError
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Family, Rows
 from embedlib.models.files import ModelFiles
+from embedlib.models.heads import AnswerRows
 from embedlib.models.json_files import JsonObject
 from embedlib.models.safetensors_files import (
     STORED_DTYPES,
+    RowDifference,
     StoredTensor,
     digest,
     list_tensors,
@@ -51,7 +54,7 @@ MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
 class Weights(Mapping[str, NDArray[np.float32]]):
     """Role to array. Arrays of float32 files are views onto the mapped file."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, tensors: Mapping[str, StoredTensor | RowDifference]) -> None:
         """Make the mapping; no tensor is read.
 
         Args:
@@ -65,6 +68,13 @@ class Weights(Mapping[str, NDArray[np.float32]]):
         """Return one tensor; files of another type are converted on every call."""
         tensor = self._tensors[role]
         return tensor.read(self._data[tensor.path])
+
+    def stored(self, role: str) -> StoredTensor:
+        """Return where a tensor lies."""
+        tensor = self._tensors[role]
+        if isinstance(tensor, RowDifference):
+            raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, and lies nowhere")
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the roles."""
@@ -83,11 +93,17 @@ def load_weights(files: ModelFiles) -> Weights:
             or of the wrong shape or type.
     """
     family = FAMILIES[files.spec.encoder.family]
-    tensors = _load_encoder(files, family)
+    encoder = _load_encoder(files, family)
+    tensors: dict[str, StoredTensor | RowDifference] = {**encoder}
     for position, (module, path) in enumerate(
         zip(files.spec.modules, files.module_dirs, strict=True)
     ):
-        if isinstance(module, (Dense, LayerNorm)):
+        if not isinstance(module, (Dense, LayerNorm)):
+            continue
+        place = files.module_tensors.get(position)
+        if isinstance(place, AnswerRows):
+            tensors[f"modules.{position}.weight"] = _load_answer_rows(files, place, encoder)
+        else:
             tensors |= _load_module(files, position, module, path)
     return Weights(tensors)
 
@@ -95,8 +111,10 @@ def load_weights(files: ModelFiles) -> Weights:
 def weights_digest(files: ModelFiles) -> str:
     """Return a digest of everything the weight files hold: 32 hexadecimal digits."""
     paths = _weight_files(files.transformer_dir, files.folder)
-    for module, path in zip(files.spec.modules, files.module_dirs, strict=True):
-        if isinstance(module, (Dense, LayerNorm)):
+    for position, (module, path) in enumerate(
+        zip(files.spec.modules, files.module_dirs, strict=True)
+    ):
+        if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
             paths += _weight_files(path, files.folder)
     return digest(paths)
 
@@ -128,11 +146,16 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
 
 def module_shapes(module: Dense | LayerNorm) -> Shapes:
     """Return the leaves of a module and their shapes."""
+    shapes: Shapes
     if isinstance(module, LayerNorm):
-        return {"weight": (module.dim,), "bias": (module.dim,)}
-    shapes: Shapes = {"weight": (module.out_features, module.in_features)}
-    if module.has_bias:
-        shapes["bias"] = (module.out_features,)
+        shapes = {"weight": (module.dim,), "bias": (module.dim,)}
+    else:
+        shapes = {
+            "weight": (module.out_features, module.in_features),
+            "bias": (module.out_features,),
+        }
+    if not module.has_bias:
+        del shapes["bias"]
     return shapes
 
 
@@ -218,11 +241,37 @@ def _load_module(
     """Return the tensors of one module behind the transformer, by role."""
     leaves = module_shapes(module)
     shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
-    stem = MODULE_TENSORS[type(module)]
-    rows = {f"modules.{position}.{leaf}": Rows(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
     paths = _weight_files(path, files.folder)
-    where = paths[0].relative_to(files.folder).as_posix()
-    return _pick(_list_all(paths, files.folder), rows, shapes, (), where)
+    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+    stored = _list_all(paths, files.folder)
+    place = files.module_tensors.get(position)
+    stem = MODULE_TENSORS[type(module)]
+    if isinstance(place, str):
+        # The files hold the transformer too.
+        stem = place
+        stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
+    rows = {f"modules.{position}.{leaf}": Rows(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
+    return _pick(stored, rows, shapes, (), where)
+
+
+def _load_answer_rows(
+    files: ModelFiles, place: AnswerRows, encoder: Mapping[str, StoredTensor]
+) -> RowDifference:
+    """Return the row that makes a score of the last vector."""
+    num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
+    matrix = encoder["tokens"]
+    if place.tensor is not None:
+        paths = _weight_files(files.transformer_dir, files.folder)
+        where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+        stored = _list_all(paths, files.folder)
+        found = {name: stored[name] for name in stored if name == place.tensor}
+        rows = {"lm_head": Rows(place.tensor, 0, 1)}
+        matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
+    subtracted = place.false_token_id
+    return RowDifference(
+        matrix.block(place.true_token_id, num_tokens),
+        None if subtracted is None else matrix.block(subtracted, num_tokens),
+    )
 
 
 def _pick(
@@ -294,6 +343,7 @@ def _weight_files(directory: Path, folder: Path) -> list[Path]:
         name = pickles[0].relative_to(folder).as_posix()
         raise ModelWeightsError(
             f"{name}: is a pickle, which can run code when it is read; convert it where "
-            "you trust it: SentenceTransformer(folder).save_pretrained(new_folder)"
+            "you trust it: SentenceTransformer(folder).save_pretrained(new_folder), or "
+            "CrossEncoder(folder).save_pretrained(new_folder) for a reranker or classifier"
         )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")

@@ -1,8 +1,9 @@
-"""LangChain's Embeddings interface over embedlib, with the fields of HuggingFaceEmbeddings.
+"""LangChain's interfaces over embedlib: embeddings, and a reranker as a document compressor.
 
-from langchain_embedlib import EmbedlibEmbeddings
+from langchain_embedlib import EmbedlibEmbeddings, EmbedlibRerank
 
 embeddings = EmbedlibEmbeddings(model="sentence-transformers/all-MiniLM-L6-v2")
+compressor = EmbedlibRerank(model="BAAI/bge-reranker-v2-m3", top_n=5)
 """
 
 from __future__ import annotations
@@ -15,5 +16,6 @@ except ImportError as error:
     ) from error
 
 from langchain_embedlib.embeddings import EmbedlibEmbeddings
+from langchain_embedlib.rerank import EmbedlibRerank
 
-__all__ = ["EmbedlibEmbeddings"]
+__all__ = ["EmbedlibEmbeddings", "EmbedlibRerank"]

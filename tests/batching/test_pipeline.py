@@ -15,6 +15,7 @@ from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize
 from embedlib.engines.base import Lane
 from embedlib.errors import EmbedderClosedError, InputError, QueueFullError
+from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
 WAIT_SECONDS = 30
@@ -57,7 +58,7 @@ def by_bytes(
         excludes_prompt=excludes_prompt,
         meter=meter or Meter(Clock()),
     )
-    return partial(tokenizer, prompt=prompt)
+    return partial(tokenizer, prompt=Prompt(prefix=prompt))
 
 
 @pytest.mark.parametrize("lane", Lane)

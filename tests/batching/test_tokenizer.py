@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,14 +17,17 @@ from embedlib.batching.sequence import Job, Sequence
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer, describe_truncated
 from embedlib.batching.tokenizer_thread import TokenizerThread
-from embedlib.config import OnTruncate
+from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
-from embedlib.errors import EmbedderClosedError, InputError, SequenceTooLongError
+from embedlib.errors import ConfigError, EmbedderClosedError, InputError, SequenceTooLongError
 from embedlib.models.files import read_model_files
+from embedlib.models.known_prompts import known_prompts
+from embedlib.models.prompts import Prompt, Prompts
 from embedlib.models.tokenizer_files import load_tokenizer
-from embedlib.testing import TINY_VARIANTS, byte_tokenizer
+from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
 
 WAIT_SECONDS = 30
+BARE = Prompt()
 
 
 def make_tokenizer(
@@ -31,6 +35,7 @@ def make_tokenizer(
     max_seq_tokens: int = 8,
     on_truncate: OnTruncate = "ignore",
     excludes_prompt: bool = True,
+    num_positions: int | None = None,
 ) -> Tokenizer:
     return Tokenizer(
         tokenizer or byte_tokenizer(),
@@ -38,6 +43,7 @@ def make_tokenizer(
         on_truncate=on_truncate,
         excludes_prompt=excludes_prompt,
         meter=Meter(lambda: 0.0),
+        num_positions=num_positions,
     )
 
 
@@ -66,7 +72,7 @@ def test_ids_cut_and_prompts_are_those_of_transformers(
     stored = golden(variant)
     for case in stored.cases:
         name = case.prompt_name or files.spec.default_prompt_name
-        prompt = files.spec.prompts[name] if name else ""
+        prompt = Prompt(prefix=files.spec.prompts[name] if name else "")
         expected = list(case.ids)
         # All in one call, and each by itself: the two ways into the Rust tokenizer.
         together = tokenizer(make_job(len(stored.texts)), 0, stored.texts, prompt)
@@ -82,7 +88,7 @@ def test_ids_cut_and_prompts_are_those_of_transformers(
 def test_a_prompt_is_counted_only_where_pooling_leaves_it_out() -> None:
     for excludes_prompt, num_prompt_tokens in ((True, 4), (False, 0)):
         tokenizer = make_tokenizer(bracketed(1, 2), excludes_prompt=excludes_prompt)
-        [sequence] = tokenizer(make_job(1), 0, ["x"], "abc")
+        [sequence] = tokenizer(make_job(1), 0, ["x"], Prompt(prefix="abc"))
         assert sequence.num_prompt_tokens == num_prompt_tokens
         assert sequence.token_ids == [0, *b"abcx", 10, 11]
 
@@ -101,15 +107,105 @@ def test_the_cut_is_made_before_the_special_tokens_at_the_end(
         bracketed(num_leading, num_trailing), num_leading + room + num_trailing
     )
     assert tokenizer.num_special_tokens == num_leading + num_trailing
-    [sequence] = tokenizer(make_job(1), 0, [text], "")
+    [sequence] = tokenizer(make_job(1), 0, [text], BARE)
     expected = [*range(num_leading), *text.encode()[:room], *range(10, 10 + num_trailing)]
     assert sequence.token_ids == expected
+
+
+# Few-shot.
+
+FEW_SHOT = json.loads((Path(__file__).parents[1] / "goldens/few_shot.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("case", FEW_SHOT["cases"])
+def test_few_shot_ids_are_those_of_flagembedding(case: dict[str, Any]) -> None:
+    rust = tokenizers.Tokenizer.from_str(FEW_SHOT["tokenizers"][str(case["tokenizer"])])
+    tokenizer = make_tokenizer(rust, case["max_length"], num_positions=4096)
+    config = Config(examples=case["examples"])
+    prompts = Prompts(fake_spec(), config, known_prompts("BAAI/bge-en-icl"))
+    texts = FEW_SHOT["queries"]
+    for role, key in (("query", "query_ids"), ("document", "passage_ids")):
+        task = FEW_SHOT["task"] if role == "query" else None
+        prompt = prompts.resolve(role=role, task=task)  # type: ignore[arg-type]
+        together = tokenizer(make_job(len(texts)), 0, texts, prompt)
+        alone = [tokenizer(make_job(1), 0, [text], prompt)[0] for text in texts]
+        assert [sequence.token_ids for sequence in together] == case[key]
+        assert [sequence.token_ids for sequence in alone] == case[key]
+
+
+def framed_tokenizer(max_seq_tokens: int, num_positions: int | None = None) -> Tokenizer:
+    rust = tokenizers.Tokenizer.from_str(FEW_SHOT["tokenizers"]["3"])
+    return make_tokenizer(rust, max_seq_tokens, num_positions=num_positions)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    text=st.text(max_size=60)
+    | st.lists(st.sampled_from(["<query>", "fox ", "é", "\n"])).map("".join),
+    max_seq_tokens=st.integers(24, 60),
+    is_short=st.booleans(),
+)
+def test_the_suffix_and_the_examples_survive_any_text(
+    text: str, max_seq_tokens: int, is_short: bool
+) -> None:
+    prompt = Prompt(prefix="<instruct>a\n<query>", suffix="\n<response>", examples="fox dog\n\n")
+    # Where the engine has no more positions than the limit, the examples take the text's room.
+    tokenizer = framed_tokenizer(max_seq_tokens, None if is_short else 4096)
+    [sequence] = tokenizer(make_job(1), 0, [text], prompt)
+    rust = tokenizer._tokenizer
+    examples = rust.encode(prompt.examples, add_special_tokens=False).ids
+    suffix = rust.encode(prompt.suffix, add_special_tokens=False).ids
+    assert sequence.token_ids[: 1 + len(examples)] == [1, *examples]
+    assert sequence.token_ids[-2:] == [suffix[-1], 2]
+    longest = max_seq_tokens if is_short else max_seq_tokens + len(examples) + len(suffix) + 16
+    assert len(sequence.token_ids) <= longest
+
+
+@pytest.mark.parametrize("examples", ["", "fox dog\n\n"])
+@pytest.mark.parametrize("num_positions", [None, 4096])
+def test_a_text_that_fills_the_room_is_not_cut(examples: str, num_positions: int | None) -> None:
+    prompt = Prompt(prefix="<instruct>a\n<query>", suffix="\n<response>", examples=examples)
+    tokenizer = framed_tokenizer(40, num_positions)
+    room = tokenizer.count_room(prompt)
+    assert room < 40
+    for num_tokens, num_cut in ((room, 0), (room + 1, 1)):
+        job = make_job(1)
+        text = "<query>" * num_tokens
+        tokenizer(job, 0, [text], prompt)
+        assert len(job.truncated) == num_cut, num_tokens
+    # Reported as if nothing but the text had been there, so that it compares with the limit.
+    has_all = num_positions is not None
+    assert job.truncated == [
+        (0, 41 if has_all or not examples else 41 - count(tokenizer, examples))
+    ]
+
+
+def count(tokenizer: Tokenizer, text: str) -> int:
+    return len(tokenizer._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def test_examples_that_leave_no_room() -> None:
+    prompt = Prompt(prefix="a", suffix="\n<response>", examples="fox " * 30)
+    with pytest.raises(ConfigError, match=r"^the examples have \d+ tokens, which leaves no room"):
+        framed_tokenizer(20)(make_job(1), 0, ["a"], prompt)
+
+
+def test_a_bad_query_is_named_between_examples() -> None:
+    prompt = Prompt(prefix="a", suffix="b", examples="c")
+    with pytest.raises(InputError, match=r"^text 1 is None"):
+        framed_tokenizer(40)(make_job(2), 0, ["a", None], prompt)  # type: ignore[list-item]
+
+
+def test_room_beside_a_prefix() -> None:
+    tokenizer = make_tokenizer(bracketed(1, 2), 20)
+    assert tokenizer.count_room(Prompt()) == 17
+    assert tokenizer.count_room(Prompt(prefix="abc")) == 14
 
 
 def test_rows_and_lengths_of_what_was_cut() -> None:
     job = make_job(100, first_row=1000)
     tokenizer = make_tokenizer(max_seq_tokens=3)
-    sequences = tokenizer(job, 50, ["abc", "abcd", "a", "abcde"], "")
+    sequences = tokenizer(job, 50, ["abc", "abcd", "a", "abcde"], BARE)
     assert [sequence.row for sequence in sequences] == [50, 51, 52, 53]
     assert job.truncated == [(1051, 4), (1053, 5)]
     assert tokenizer._meter.read().num_truncated == 2
@@ -118,7 +214,7 @@ def test_rows_and_lengths_of_what_was_cut() -> None:
 def test_on_truncate_error_names_rows_and_limit() -> None:
     tokenizer = make_tokenizer(max_seq_tokens=3, on_truncate="error")
     with pytest.raises(SequenceTooLongError, match="2 texts are too long") as caught:
-        tokenizer(make_job(9, first_row=10), 5, ["abc", "abcd", "a", "abcde"], "")
+        tokenizer(make_job(9, first_row=10), 5, ["abc", "abcd", "a", "abcde"], BARE)
     assert caught.value.rows == (16, 18)
     assert caught.value.max_seq_tokens == 3
     assert "row 16: 4 tokens, row 18: 5 tokens" in str(caught.value)
@@ -150,17 +246,17 @@ def test_the_first_ten_rows_are_named_and_the_rest_is_counted() -> None:
 def test_a_bad_text_is_named(bad: Any, message: str, prompt: str, num_before: int) -> None:
     job = make_job(3, first_row=12 - num_before)
     with pytest.raises(InputError, match=f"^{message}"):
-        make_tokenizer()(job, 0, [*["ok"] * num_before, bad], prompt)
+        make_tokenizer()(job, 0, [*["ok"] * num_before, bad], Prompt(prefix=prompt))
 
 
 def test_a_text_without_tokens_is_named() -> None:
     with pytest.raises(InputError, match=r"^text 12 has no tokens: ''; leave it out"):
-        make_tokenizer()(make_job(2, first_row=11), 0, ["ok", ""], "")
+        make_tokenizer()(make_job(2, first_row=11), 0, ["ok", ""], BARE)
 
 
 def test_a_long_text_is_not_repeated_in_full_in_the_message() -> None:
     with pytest.raises(InputError) as caught:
-        make_tokenizer()(make_job(1), 0, [[0] * 10_000], "")  # type: ignore[list-item]
+        make_tokenizer()(make_job(1), 0, [[0] * 10_000], BARE)  # type: ignore[list-item]
     assert len(str(caught.value)) < 200
 
 
@@ -168,7 +264,7 @@ def test_what_the_tokenizer_itself_refuses_names_the_texts() -> None:
     # No unknown token: a word that is not in the vocabulary is an error.
     strict = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     with pytest.raises(InputError, match=r"^texts 4 to 5 failed to tokenize: "):
-        make_tokenizer(strict)(make_job(9), 4, ["a", "b"], "")
+        make_tokenizer(strict)(make_job(9), 4, ["a", "b"], BARE)
 
 
 def test_many_threads_may_tokenize_at_once() -> None:
@@ -178,7 +274,7 @@ def test_many_threads_may_tokenize_at_once() -> None:
     def work(name: str) -> None:
         for count in range(1, 30):
             texts = [name * count, name]
-            ids = [item.token_ids for item in tokenizer(make_job(2), 0, texts, "")]
+            ids = [item.token_ids for item in tokenizer(make_job(2), 0, texts, BARE)]
             if ids != [list(text.encode()) for text in texts]:
                 wrong.append(name)
 
@@ -190,7 +286,7 @@ def test_many_threads_may_tokenize_at_once() -> None:
     assert wrong == []
 
 
-tokenize = partial(make_tokenizer(), prompt="")
+tokenize = partial(make_tokenizer(), prompt=BARE)
 
 
 class Outlet:

@@ -10,13 +10,25 @@ from click.testing import Result
 
 import embedlib
 from embedlib.cli import main
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, TEXT_OPTIONS, config_fields
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    PAIR_OPTIONS,
+    TEXT_OPTIONS,
+    config_fields,
+)
 
 Run = Callable[..., Result]
 CONTEXT = click.Context(main, **main.context_settings)
 COMMANDS = main.list_commands(CONTEXT)
 # Not for a command line: prompts are given per call, and the queue has one caller.
-NOT_OPTIONS = {"prompts", "default_prompt_name", "similarity_fn_name", "max_queued_texts"}
+NOT_OPTIONS = {
+    "prompts",
+    "examples",
+    "default_prompt_name",
+    "similarity_fn_name",
+    "max_queued_texts",
+}
 
 
 def test_the_commands() -> None:
@@ -56,7 +68,7 @@ def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_config_field_is_an_option_or_left_out_on_purpose() -> None:
-    offered = {*MODEL_OPTIONS, *TEXT_OPTIONS, *ENGINE_OPTIONS}
+    offered = {*MODEL_OPTIONS, *TEXT_OPTIONS, *PAIR_OPTIONS, *ENGINE_OPTIONS}
     assert offered | NOT_OPTIONS == set(config_fields())
     assert offered & NOT_OPTIONS == set()
 

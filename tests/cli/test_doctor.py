@@ -123,21 +123,26 @@ def test_a_system_without_such_files(files: dict[str, str]) -> None:
     assert "memory" not in machine.describe_machine()
 
 
-def test_gpus(nvidia_smi: Callable[[str], None]) -> None:
+def test_gpus(nvidia_smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvidia_smi(
-        "echo 'NVIDIA H200, 143771 MiB, 570.1, 9.0'\necho 'NVIDIA T4, 15360 MiB, 570.1, 7.5'"
+        "echo 'GPU-1, NVIDIA H200, 143771, 143000, 570.1, 9.0'\n"
+        "echo 'GPU-2, NVIDIA T4, 15360, [N/A], 570.1, 7.5'"
     )
     assert machine.describe_machine()["gpu"].splitlines() == [
-        "NVIDIA H200, 143771 MiB, driver 570.1, compute capability 9.0",
-        "NVIDIA T4, 15360 MiB, driver 570.1, compute capability 7.5",
+        "cuda:0: NVIDIA H200, 140.4 GiB, 139.6 GiB free, driver 570.1, compute capability 9.0",
+        "cuda:1: NVIDIA T4, memory unknown, driver 570.1, compute capability 7.5",
     ]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert machine.describe_machine()["gpu"] == "none: CUDA_VISIBLE_DEVICES leaves none"
 
 
 def test_a_driver_that_does_not_answer(nvidia_smi: Callable[[str], None]) -> None:
     nvidia_smi("echo 'no devices were found' >&2\nexit 9")
-    assert machine.describe_machine()["gpu"].startswith("unknown: nvidia-smi failed")
+    assert "nvidia-smi failed (CalledProcessError)" in machine.describe_machine()["gpu"]
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.describe_machine()["gpu"] == "none (no nvidia-smi here)"
+    told = "none: no NVIDIA GPU was found (there is no nvidia-smi)"
+    assert machine.describe_machine()["gpu"] == told

@@ -53,15 +53,14 @@ class FakeEmbedder:
     def __exit__(self, *exc_info: object) -> None:
         self.is_closed = True
 
-    def task_prompt_name(self, task: str) -> str:
-        return {"query": "query", "document": "passage"}[task]
-
     def get_embedding_dimension(self) -> int:
         return self.config.truncate_dim or DIM
 
     def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[NDArray[np.float32]]:
         self.calls.append(options)
-        prompt = options["prompt"] or PROMPTS.get(options["prompt_name"] or "", "")
+        names = {"query": "query", "document": "passage", None: options["prompt_name"]}
+        prompt = options["prompt"] or PROMPTS.get(names[options["role"]] or "", "")
+        prompt = f"{options['task']}: " if options["task"] else prompt
         # Like the real one, it reads ahead of what it gives back.
         ahead: list[str] = []
         for text in texts:
@@ -281,6 +280,8 @@ def test_a_full_disk_is_one_line(
         (("--document",), "keep: "),
         (("--prompt-name", "passage"), "keep: "),
         (("--prompt", "in front: "), "in front: "),
+        (("--task", "find it"), "find it: "),
+        (("--query", "--task", "find it"), "find it: "),
     ],
 )
 def test_prompts(
@@ -292,10 +293,18 @@ def test_prompts(
     np.testing.assert_array_equal(np.load(out), rows(f"{prompt}a text"))
 
 
-def test_only_one_prompt(run: Run, fake: Fake) -> None:
-    done = run("encode", "m", "--query", "--prompt", "x", stdin="")
+@pytest.mark.parametrize("first", [("--query",), ("--task", "t"), ("--prompt-name", "n")])
+def test_only_one_prompt(first: tuple[str, ...], run: Run, fake: Fake) -> None:
+    done = run("encode", "m", *first, "--prompt", "x", stdin="")
     assert done.exit_code == 2
     assert "give one of" in done.stderr
+
+
+def test_role_and_task_reach_the_embedder(run: Run, fake: Fake) -> None:
+    done = run("encode", "m", "--document", "--task", "find it", stdin="a\n")
+    assert done.exit_code == 0, done.output
+    call = fake.made[0].calls[0]
+    assert (call["role"], call["task"], call["prompt_name"]) == ("document", "find it", None)
 
 
 def test_options_reach_the_config(run: Run, fake: Fake, tmp_path: Path) -> None:

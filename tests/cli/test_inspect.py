@@ -94,6 +94,46 @@ def test_a_hub_model_shows_its_commit(run: Run, tmp_path: Path) -> None:
     assert (content["model"], content["revision"]) == ("owner/model", COMMIT)
 
 
+def as_hub_model(folder: Path, name: str, variant: str = "bert") -> tuple[str, ...]:
+    """Put a tiny model into a hub cache under a name; return the arguments to find it."""
+    root = folder / f"models--{name.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text(COMMIT)
+    write_tiny_model(root / "snapshots" / COMMIT, variant)
+    return (name, "--cache-folder", str(folder), "--local-files-only")
+
+
+def test_which_prompt_a_query_and_a_document_get(run: Run, tmp_path: Path) -> None:
+    rows = table(run("inspect", *as_hub_model(tmp_path, "intfloat/e5-small-v2")).stdout)
+    known = "known of this model (sentence-transformers adds nothing)"
+    assert rows["a query gets"] == f'"query: ", {known}'
+    assert rows["a document"] == f'"passage: ", {known}'
+    assert rows["tasks"] == "none"
+    # The folder's own wins, and a folder has no name.
+    rows = table(run("inspect", *as_hub_model(tmp_path, "intfloat/e5-base", "bert-prompt")).stdout)
+    assert rows["a query gets"].endswith("from its folder")
+    write_tiny_model(tmp_path / "folder", "bert")
+    rows = table(run("inspect", tmp_path / "folder").stdout)
+    assert (rows["a query gets"], rows["a document"]) == ("nothing", "nothing")
+
+
+def test_tasks_and_instructions(run: Run, tmp_path: Path) -> None:
+    arguments = as_hub_model(tmp_path, "BAAI/bge-en-icl")
+    rows = table(run("inspect", *arguments).stdout)
+    assert rows["a query gets"].startswith('"<instruct>{task}\\n<query>{text}\\n<response>", known')
+    assert '{task} is "Given a web search query' in rows["a query gets"]
+    assert rows["a document"] == "nothing"
+    assert "for queries, any in words" in rows["tasks"]
+    assert "few-shot examples are possible" in rows["tasks"]
+    content = json.loads(run("inspect", *arguments, "--json").stdout)
+    assert content["query_prompt_name"] == "query"
+    assert content["document_prompt_name"] is None
+    assert content["prompt_origins"] == {"query": "known"}
+    assert content["takes_examples"] is True
+    rows = table(run("inspect", *as_hub_model(tmp_path, "google/embeddinggemma-300m")).stdout)
+    assert {"clustering", "question answering"} <= set(rows["tasks"].splitlines())
+
+
 def test_what_is_not_understood_is_one_line(run: Run, tmp_path: Path) -> None:
     write_tiny_model(tmp_path, "bert")
     for file in tmp_path.rglob("config.json"):

@@ -304,8 +304,8 @@ def test_without_ml_dtypes(folder: Path, config: Config, monkeypatch: pytest.Mon
 
 
 def test_wrong_arguments_and_weights(folder: Path, config: Config) -> None:
-    precision: Any = "int8"
-    with pytest.raises(ConfigError, match="precision = 'int8'; it must be one of fp8, bf16"):
+    precision: Any = "int4"
+    with pytest.raises(ConfigError, match="precision = 'int4'; it must be one of fp8, bf16, int8"):
         compile_model(read_model_files(folder), precision, (), config)
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-5])
     with pytest.raises(ModelWeightsError, match="damaged"):

@@ -1,18 +1,85 @@
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from embedlib.config import Config
+from embedlib.engines import precision as precision_module
+from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
+from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.select import available_engines, choose_engine, make_engine
-from embedlib.errors import EngineUnavailableError
-from embedlib.models.files import read_model_files
+from embedlib.engines.precision import ChosenPrecision
+from embedlib.engines.select import (
+    EnginePlan,
+    available_engines,
+    choose_engine,
+    make_engine,
+    plan_engine,
+)
+from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
+from embedlib.models.files import ModelFiles, read_model_files
+
+H200 = "GPU-aa11, NVIDIA H200, 143771, 143000, 580.1, 9.0"
+A100 = "GPU-bb22, NVIDIA A100, 40960, 40000, 580.1, 8.0"
+T4 = "GPU-cc33, Tesla T4, 15360, 15000, 580.1, 7.5"
+GIB = 1 << 30
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that gives this machine GPUs, as far as its driver's tool says."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(*rows: str, status: int = 0) -> None:
+        tool = tmp_path / "nvidia-smi"
+        lines = "".join(f"echo '{row}'\n" for row in rows)
+        tool.write_text(f"#!/bin/sh\n{lines}exit {status}\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that installs a version of tensorrt_llm, as far as can be seen unloaded."""
+
+    def install(version: str) -> None:
+        find_spec, find_version = importlib.util.find_spec, importlib.metadata.version
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name: object() if name == "tensorrt_llm" else find_spec(name),
+        )
+        monkeypatch.setattr(
+            importlib.metadata,
+            "version",
+            lambda name: version if name == "tensorrt_llm" else find_version(name),
+        )
+
+    return install
+
+
+@pytest.fixture
+def tiny(tiny_folder: Callable[[str], Path]) -> Callable[[str], ModelFiles]:
+    return lambda variant: read_model_files(tiny_folder(variant))
+
+
+def reason(name: str, config: Config | None = None) -> str:
+    (choice,) = [choice for choice in available_engines(config) if choice.name == name]
+    assert not choice.is_available
+    return choice.reason
 
 
 def test_every_engine_has_a_reason_in_one_line() -> None:
@@ -24,12 +91,13 @@ def test_every_engine_has_a_reason_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("engine", ["auto", "openvino"])
-@pytest.mark.parametrize("device", [None, "cpu"])
-def test_what_runs_on_a_cpu(engine: str, device: str | None) -> None:
-    choice = choose_engine(Config(engine=engine, device=device))  # type: ignore[arg-type]
+@pytest.mark.parametrize("device", [None, "cpu", "all", ("cpu", "cpu")])
+def test_what_runs_on_a_cpu(engine: Any, device: Any) -> None:
+    choice = choose_engine(Config(engine=engine, device=device))
     assert choice.name == "openvino"
     assert choice.is_available
     assert choice.version is not None
+    assert choice.devices == (("cpu", "cpu") if isinstance(device, tuple) else ("cpu",))
 
 
 @pytest.mark.parametrize("engine", ["cuda", "tensorrt_llm"])
@@ -39,7 +107,10 @@ def test_an_engine_that_is_not_there_says_why(engine: str) -> None:
 
 
 def test_another_device_is_refused_by_its_name() -> None:
-    with pytest.raises(EngineUnavailableError, match=r"^device = 'cuda:1': "):
+    told = (
+        r"^engine = 'auto', device = 'cuda:1' cannot be used here: tensorrt_llm: .*not on cuda:1$"
+    )
+    with pytest.raises(EngineUnavailableError, match=told):
         choose_engine(Config(device="cuda:1"))
 
 
@@ -49,12 +120,296 @@ def test_without_openvino_auto_says_what_to_install(monkeypatch: pytest.MonkeyPa
         choose_engine(Config())
 
 
-def test_options_reach_the_engine(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    files = read_model_files(tiny_folder("bert"))
+def test_a_gpu_and_tensorrt_llm(
+    gpus: Callable[..., None], installed: Callable[[str], None]
+) -> None:
+    gpus(H200)
+    installed("1.3.0rc26")
+    choice = choose_engine(Config())
+    assert (choice.name, choice.version) == ("tensorrt_llm", "1.3.0rc26")
+    assert choice.devices == ("cuda:0",)
+    assert choice.reason == "runs on cuda:0, NVIDIA H200, in FP8 or bfloat16"
+    assert choose_engine(Config(device="cpu")).name == "openvino"
+    for device in ("cuda", "cuda:0", "all"):
+        assert choose_engine(Config(device=device)).name == "tensorrt_llm"
+
+
+def test_without_tensorrt_llm(gpus: Callable[..., None]) -> None:
+    gpus(H200)
+    assert reason("tensorrt_llm").startswith("the package tensorrt-llm is missing; pip install ")
+
+
+@pytest.mark.parametrize("version", ["1.2.1", "1.3.0rc15", "0.21.0"])
+def test_a_version_that_is_too_old(
+    version: str, gpus: Callable[..., None], installed: Callable[[str], None]
+) -> None:
+    gpus(H200)
+    installed(version)
+    told = reason("tensorrt_llm")
+    assert told.startswith(f"tensorrt-llm {version} is too old: it has no LLM.encode")
+    assert told.endswith("install 1.3.0rc22 to 1.3.0rc29")
+
+
+@pytest.mark.parametrize("version", ["1.3.0rc22", "1.3.0rc22.post1", "1.3.0", "1.4.0rc1", "dev"])
+def test_versions_that_are_probed_when_loaded(
+    version: str, gpus: Callable[..., None], installed: Callable[[str], None]
+) -> None:
+    gpus(H200)
+    installed(version)
+    assert choose_engine(Config()).name == "tensorrt_llm"
+
+
+def test_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    gpus: Callable[..., None],
+    installed: Callable[[str], None],
+) -> None:
+    installed("1.3.0rc26")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert reason("tensorrt_llm") == "no NVIDIA GPU was found (there is no nvidia-smi)"
+    assert choose_engine(Config()).name == "openvino"
+    gpus(status=9)
+    assert "nvidia-smi failed (CalledProcessError)" in reason("tensorrt_llm")
+    gpus(H200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "CUDA_VISIBLE_DEVICES leave none" in reason("tensorrt_llm")
+
+
+def test_an_old_gpu(gpus: Callable[..., None], installed: Callable[[str], None]) -> None:
+    gpus(T4, H200)
+    installed("1.3.0rc26")
+    told = "Tesla T4 is too old: compute capability 7.5, at least 8.0 is needed"
+    assert reason("tensorrt_llm") == told
+
+
+def test_other_gpus_of_the_machine(
+    gpus: Callable[..., None], installed: Callable[[str], None]
+) -> None:
+    gpus(H200, A100)
+    installed("1.3.0rc26")
+    config = Config(device="cuda:1")
+    assert reason("tensorrt_llm", config).endswith(
+        "set CUDA_VISIBLE_DEVICES=1 and leave device out"
+    )
+    assert "there is no cuda:2; this process sees 2 GPUs" in reason(
+        "tensorrt_llm", Config(device="cuda:2")
+    )
+    assert "one GPU of a process" in reason("tensorrt_llm", Config(device="cuda:0,cuda:1"))
+    assert reason("openvino", config) == "it computes on the CPU, not on cuda:1"
+    told = "runs on cuda:0, NVIDIA H200, one of 2 GPUs here, in FP8 or bfloat16"
+    assert choose_engine(Config()).reason == told
+
+
+def test_all_of_several_gpus(
+    gpus: Callable[..., None],
+    installed: Callable[[str], None],
+    tiny: Callable[[str], ModelFiles],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from embedlib.engines import select
+
+    gpus(H200, A100)
+    installed("1.3.0rc26")
+    monkeypatch.setattr(select, "compiled_weights", lambda *args: None)
+    monkeypatch.setattr(select, "_make_tensorrt_llm", lambda *args: "engine")
+    for device in (None, "all"):
+        caplog.clear()
+        config = Config(device=device)
+        assert make_engine(plan_engine(tiny("llama"), config), tiny("llama"), config) == "engine"
+        assert ("start a process for each of the others" in caplog.text) == (device == "all")
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        (None, ["NVIDIA H200", "NVIDIA A100", "Tesla T4"]),
+        ("", []),
+        ("2,0", ["Tesla T4", "NVIDIA H200"]),
+        ("GPU-bb", ["NVIDIA A100"]),
+        ("1,7,0", ["NVIDIA A100"]),
+        ("MIG-1", []),
+    ],
+)
+def test_the_gpus_a_process_sees(
+    setting: str | None,
+    names: list[str],
+    gpus: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus(H200, A100, T4)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert [gpu.name for gpu in list_gpus()] == names
+
+
+def test_what_a_gpu_tells(gpus: Callable[..., None]) -> None:
+    gpus(H200, "GPU-dd, NVIDIA GB10, [N/A], [N/A], 580.1, 12.1")
+    first, second = list_gpus()
+    assert first == Gpu(
+        name="NVIDIA H200",
+        total_bytes=143771 << 20,
+        free_bytes=143000 << 20,
+        driver="580.1",
+        compute_capability=(9, 0),
+    )
+    assert second.total_bytes is None
+    check_room(second, 1 << 50, 0.9)  # nothing is known against it
+
+
+def test_how_much_memory_a_model_needs(tiny: Callable[[str], ModelFiles]) -> None:
+    spec = tiny("mistral").spec
+    bert = replace(
+        spec.encoder,
+        vocab_size=32_000,
+        hidden_size=4096,
+        num_layers=32,
+        windows=(None,) * 32,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=14336,
+    )
+    spec = replace(spec, encoder=bert)  # 7.1 billion parameters
+    half, fp8 = (needed_bytes(spec, name, (), 16384) / GIB for name in ("bf16", "fp8"))
+    assert 15 < half < 19
+    assert 8.5 < fp8 < 12
+    excluded = [f"layers.{index}.down" for index in range(32)]
+    assert needed_bytes(spec, "fp8", excluded, 16384) / GIB == pytest.approx(fp8 + 1.75)
+
+
+def test_a_gpu_that_is_too_small(
+    gpus: Callable[..., None],
+    installed: Callable[[str], None],
+    tiny: Callable[[str], ModelFiles],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gpus("GPU-1, NVIDIA L4, 2048, 1900, 580.1, 8.9")
+    installed("1.3.0rc26")
+    told = (
+        r"^cuda:0: the model needs about 2\.0 GiB; NVIDIA L4 has 2\.0 GiB, 1\.9 GiB free, of which "
+        r"gpu_memory_fraction = 0\.9 allows 1\.8 GiB$"
+    )
+    with pytest.raises(EngineUnavailableError, match=told):
+        plan_engine(tiny("llama"), Config(engine="tensorrt_llm"))
+    with caplog.at_level(logging.INFO):
+        assert plan_engine(tiny("llama"), Config()).engine == "openvino"
+    assert "engine tensorrt_llm is not used: cuda:0: the model needs about" in caplog.text
+
+
+def test_a_gpu_that_others_use(
+    gpus: Callable[..., None], installed: Callable[[str], None], tiny: Callable[[str], ModelFiles]
+) -> None:
+    gpus("GPU-1, NVIDIA H200, 143771, 1000, 580.1, 9.0")
+    installed("1.3.0rc26")
+    with pytest.raises(EngineUnavailableError, match=r"140\.4 GiB, 1\.0 GiB free"):
+        plan_engine(tiny("llama"), Config(engine="tensorrt_llm"))
+
+
+def test_fp8_on_a_gpu_without_it(
+    gpus: Callable[..., None], installed: Callable[[str], None], tiny: Callable[[str], ModelFiles]
+) -> None:
+    gpus(A100)
+    installed("1.3.0rc26")
+    told = r"^cuda:0: NVIDIA A100 has no FP8 \(compute capability 8\.0, FP8 needs 8\.9\)"
+    with pytest.raises(EngineUnavailableError, match=told):
+        plan_engine(tiny("llama"), Config(precision="fp8"))
+    assert plan_engine(tiny("llama"), Config(precision="bf16")).precision.name == "bf16"
+
+
+def test_a_model_that_an_engine_cannot_run(
+    gpus: Callable[..., None], installed: Callable[[str], None], tiny: Callable[[str], ModelFiles]
+) -> None:
+    gpus(H200)
+    installed("1.3.0rc26")
+    assert plan_engine(tiny("gemma2"), Config()).engine == "openvino"
+    with pytest.raises(EngineUnsupportedError, match="attention_cap"):
+        plan_engine(tiny("gemma2"), Config(engine="tensorrt_llm"))
+    assert plan_engine(tiny("llama"), Config()).engine == "tensorrt_llm"
+
+
+def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) -> None:
+    told = r"^engine = 'auto', precision = 'fp8' cannot be used here: tensorrt_llm: "
+    with pytest.raises(EngineUnavailableError, match=told):
+        choose_engine(Config(precision="fp8"))
+    told = r"^precision = 'fp8': the engine openvino has auto, int8, float32$"
+    with pytest.raises(ConfigError, match=told):
+        choose_engine(Config(engine="openvino", precision="fp8"))
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that puts compiled models into the cache, with what was measured."""
+
+    def put(*versions: tuple[str, tuple[str, ...], str | None, float]) -> None:
+        made = [
+            SimpleNamespace(
+                folder=Path(f"/{precision}-{len(excluded)}"),
+                precision=precision,
+                excluded=excluded,
+                report=None
+                if engine is None
+                else SimpleNamespace(
+                    engine=engine,
+                    mean=mean,
+                    p1=mean,
+                    num_texts=200,
+                    passes=lambda gate, mean=mean: mean >= gate.mean,
+                ),
+            )
+            for precision, excluded, engine, mean in versions
+        ]
+        monkeypatch.setattr(precision_module, "_compiled", lambda files, config: made)
+
+    return put
+
+
+def test_auto_takes_what_was_measured_to_be_faithful(
+    compiled: Callable[..., None],
+    tiny: Callable[[str], ModelFiles],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = tiny("bert")
+    assert plan_engine(files, Config()).precision == ChosenPrecision(name="float32")
+    compiled(("int8", (), None, 1.0), ("int8", ("layers.0.q",), "tensorrt_llm", 1.0))
+    assert plan_engine(files, Config()).precision.name == "float32"
+    compiled(
+        ("int8", (), "openvino", 0.99),
+        ("int8", ("layers.0.q", "layers.0.k"), "openvino", 0.9999),
+        ("int8", ("layers.0.q",), "openvino", 0.9995),
+    )
+    with caplog.at_level(logging.INFO):
+        chosen = plan_engine(files, Config()).precision
+    assert chosen.excluded == ("layers.0.q",)
+    assert chosen.folder == Path("/int8-1")
+    assert str(chosen) == "int8 without layers.0.q"
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "engine openvino, precision int8: mean cosine 0.99950, p1 0.99950 on 200 texts"
+    )
+
+
+def test_a_forced_precision_needs_no_report(
+    compiled: Callable[..., None], tiny: Callable[[str], ModelFiles]
+) -> None:
+    files = tiny("bert")
+    config = Config(precision="int8")
+    compiled()
+    assert plan_engine(files, config).precision == ChosenPrecision(name="int8")
+    compiled(("int8", (), None, 0.0), ("int8", ("layers.0.q",), "openvino", 0.9995))
+    assert plan_engine(files, config).precision.excluded == ("layers.0.q",)
+    compiled(("int8", (), "openvino", 0.5))
+    assert plan_engine(files, config).precision.folder == Path("/int8-0")
+    assert plan_engine(files, Config(precision="float32")).precision.folder is None
+
+
+def test_options_reach_the_engine(tiny: Callable[[str], ModelFiles], tmp_path: Path) -> None:
+    files = tiny("bert")
     config = Config(
         threads=1, max_batch_tokens=99, max_inflight_batches=3, engine_cache_dir=tmp_path
     )
-    engine = make_engine(choose_engine(config), files, config)
+    engine = make_engine(plan_engine(files, config), files, config)
     assert isinstance(engine, OpenVINOEngine)
     assert engine.limits.max_batch_tokens == 99
     assert engine.limits.max_inflight_bulk == 3
@@ -63,11 +418,46 @@ def test_options_reach_the_engine(tiny_folder: Callable[[str], Path], tmp_path: 
     assert list((tmp_path / "openvino").iterdir())
 
 
+def test_devices_share_the_threads(tiny: Callable[[str], ModelFiles], tmp_path: Path) -> None:
+    config = Config(device="cpu,cpu", threads=2, engine_cache_dir=tmp_path)
+    files = tiny("bert")
+    engine = make_engine(plan_engine(files, config), files, config)
+    assert isinstance(engine, ManyEngines)
+    assert engine.limits.num_parallel_batches == 2
+    engine.close()
+
+
+def test_an_engine_that_fails_leaves_none_of_the_others(
+    tiny: Callable[[str], ModelFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embedlib.engines import select
+
+    class Engine:
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    engine = Engine()
+    answers = iter([engine])
+
+    def make(*args: object) -> Engine:
+        return next(answers)
+
+    monkeypatch.setattr(select, "_make_openvino", make)
+    plan = EnginePlan(
+        engine="openvino", devices=("cpu", "cpu"), precision=ChosenPrecision(name="float32")
+    )
+    with pytest.raises(StopIteration):
+        make_engine(plan, tiny("bert"), Config(engine_cache_dir=tmp_path))
+    assert engine.is_closed
+
+
 def test_choosing_imports_no_engine() -> None:
     program = (
         "import sys; from embedlib.config import Config; "
         "from embedlib.engines.select import choose_engine; choose_engine(Config()); "
-        "sys.exit('openvino' in sys.modules)"
+        "sys.exit(any(name in sys.modules for name in ('openvino', 'torch', 'tensorrt_llm')))"
     )
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", program], cwd=root, timeout=60).returncode == 0

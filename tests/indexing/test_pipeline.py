@@ -132,7 +132,9 @@ def test_documents_get_their_prompt_and_queries_do_not_matter(store: FakeStore) 
     spec = fake_spec(prompts={"query": "q: ", "document": "d: "})
     with fake_embedder(spec=spec) as embedder:
         run(numbered(3), store, embedder)
-        assert (store.vectors[next(iter(store.rows))] == embedder.encode("d: text 0")).all()
+        assert (
+            store.vectors[next(iter(store.rows))] == embedder.encode("d: text 0", prompt="")
+        ).all()
 
 
 def test_an_empty_source_is_no_error(store: FakeStore, embedder: Embedder) -> None:

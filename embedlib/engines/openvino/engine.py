@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.openvino.graph import Weights, build_graph
+from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
-from embedlib.models.spec import ModelSpec
+from embedlib.models.spec import ModelSpec, Pooling
 
 MAX_BATCH_TOKENS = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
@@ -59,6 +60,7 @@ class OpenVINOEngine:
         num_bulk = threads + 1 if max_inflight_bulk is None else max_inflight_bulk
         self._limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
+            is_per_token=not any(isinstance(module, Pooling) for module in spec.modules),
             is_padded=True,
             max_batch_tokens=max_batch_tokens or MAX_BATCH_TOKENS,
             num_parallel_batches=threads,
@@ -66,7 +68,7 @@ class OpenVINOEngine:
             max_inflight_bulk=num_bulk,
         )
         graph = build_graph(spec, weights)
-        self._num_inputs = len(graph.inputs)
+        self._input_names = [node.get_node().get_friendly_name() for node in graph.inputs]
         # The graph's constants are views onto these arrays.
         self._weights = weights
         core = ov.Core()
@@ -74,6 +76,8 @@ class OpenVINOEngine:
             # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
             "INFERENCE_PRECISION_HINT": "f32",
             "EXECUTION_MODE_HINT": "ACCURACY",
+            # Touches only what is multiplied with a matrix in int8.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
             "INFERENCE_NUM_THREADS": threads,
             # Pinned threads of two models, or two Embedders, would sit on the same cores.
             "ENABLE_CPU_PINNING": False,
@@ -104,8 +108,14 @@ class OpenVINOEngine:
         # Where a lane is busier than it was made for, it borrows from the other one.
         free = self._free[batch.lane] or next(filter(None, self._free.values()))
         request = free.pop()
-        inputs = [pad(batch), batch.seq_lens, batch.num_prompt_tokens][: self._num_inputs]
-        pending = _Pending(request, free, inputs, batch)
+        arrays = {
+            "token_ids": pad(batch),
+            "seq_lens": batch.seq_lens,
+            "num_first_tokens": batch.num_first_tokens,
+            "num_prompt_tokens": batch.num_prompt_tokens,
+        }
+        inputs = [arrays[name] for name in self._input_names]
+        pending = _Pending(request, free, inputs, batch, self._limits.is_per_token)
         try:
             request.set_callback(lambda _: on_done(), None)
             for index, values in enumerate(inputs):
@@ -129,12 +139,16 @@ class _Pending:
     free: list[ov.InferRequest]
     inputs: list[NDArray[np.int32]]
     batch: Batch
+    is_per_token: bool
 
     def result(self) -> NDArray[np.float32]:
-        """Return float32[B, D] and give the request back."""
+        """Return float32[B, D], or float32[T, D] of every token, and give the request back."""
+        vectors: NDArray[np.float32]
         try:
             self.request.wait()
-            vectors: NDArray[np.float32] = self.request.get_output_tensor().data.copy()
+            output = self.request.get_output_tensor().data
+            # A copy, either way: the request writes into the same memory again.
+            vectors = output[is_token(self.batch)] if self.is_per_token else output.copy()
         except RuntimeError as error:
             raise _run_error(error) from error
         finally:
@@ -146,10 +160,17 @@ def pad(batch: Batch) -> NDArray[np.int32]:
     """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
     if batch.num_seqs == 1:
         return batch.token_ids[np.newaxis]
-    seq_lens = batch.seq_lens
-    padded = np.zeros((batch.num_seqs, int(seq_lens.max())), np.int32)
-    padded[np.arange(padded.shape[1]) < seq_lens[:, None]] = batch.token_ids
+    places = is_token(batch)
+    padded = np.zeros(places.shape, np.int32)
+    padded[places] = batch.token_ids
     return padded
+
+
+def is_token(batch: Batch) -> NDArray[np.bool_]:
+    """bool[B, L]: where the tokens of a packed batch lie once it is padded on the right."""
+    seq_lens = batch.seq_lens
+    places: NDArray[np.bool_] = np.arange(int(seq_lens.max())) < seq_lens[:, None]
+    return places
 
 
 def _can_write(folder: Path) -> bool:

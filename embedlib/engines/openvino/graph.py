@@ -1,7 +1,9 @@
 """A ModelSpec and its weights as an OpenVINO graph, built from OpenVINO's own operators.
 
-Inputs: `token_ids` int32[B, L] (padded on the right), `seq_lens` int32[B] and, only where pooling
-leaves the prompt out, `num_prompt_tokens` int32[B]. Output: float32[B, D].
+Inputs: `token_ids` int32[B, L] (padded on the right) and `seq_lens` int32[B]; only where a model
+with a head tells types of tokens apart, `num_first_tokens` int32[B]; only where pooling leaves the
+prompt out, `num_prompt_tokens` int32[B]. Output: float32[B, D], or float32[B, L, D] where there is
+no pooling.
 
 float32 weights are views onto the memory-mapped file: building a graph copies nothing.
 """
@@ -15,6 +17,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as op
 
+from embedlib.engines.openvino.matrices import matrix
 from embedlib.engines.openvino.nodes import (
     MASKED,
     activate,
@@ -88,7 +91,8 @@ class _GraphBuilder:
                 vector = self._layer_norm(vector, f"modules.{index}", module.eps)
             elif isinstance(module, Normalize):
                 # Source: torch.nn.functional.normalize, x / max(|x|, 1e-12); eps is squared here.
-                vector = op.normalize_l2(vector, int_constants(1), 1e-24, "max")
+                last = len(vector.get_output_partial_shape(0)) - 1
+                vector = op.normalize_l2(vector, int_constants(last), 1e-24, "max")
         graph = ov.Model([vector], self.inputs, "embedlib")
         # A name made up by OpenVINO would be another one each time, and miss the cache of compiled
         # models.
@@ -114,7 +118,10 @@ class _GraphBuilder:
                     table, self._positions_past_padding(encoder.pad_token_id), int_constant(0)
                 )
             hidden = op.add(hidden, rows)
-        if encoder.num_token_types:
+        head = self.spec.head
+        if encoder.num_token_types > 1 and head is not None and head.has_token_types:
+            hidden = op.add(hidden, self._token_types())
+        elif encoder.num_token_types:
             # One text is one segment: every token is of type 0.
             hidden = op.add(
                 hidden, op.constant(np.ascontiguousarray(self.weights["token_types"][0]))
@@ -122,6 +129,17 @@ class _GraphBuilder:
         if encoder.norm_placement == "post" or encoder.norms_embeddings:
             hidden = self._norm(hidden, "embedding_norm")
         return hidden
+
+    def _token_types(self) -> ov.Node:
+        """The vector of each token's type: float32[B, L, H]; a pair's second text is of type 1."""
+        num_first_tokens = int_input("num_first_tokens", [-1])
+        self.inputs.append(num_first_tokens)
+        is_second = op.greater_equal(
+            op.unsqueeze(self.positions, int_constant(0)),
+            op.unsqueeze(num_first_tokens, int_constant(1)),
+        )
+        types = op.convert(is_second, "i32")
+        return op.gather(self._constant("token_types"), types, int_constant(0))
 
     def _positions_past_padding(self, pad_token_id: int) -> ov.Node:
         """int32[B, L]: the tokens counted from pad_token_id + 1 on, the padding token itself not.
@@ -231,14 +249,18 @@ class _GraphBuilder:
                 op.unsqueeze(num_prompt_tokens, int_constant(1)),
             )
             counted = op.logical_and(counted, after)
-        vectors = [self._pool_mode(hidden, mode, counted) for mode in pooling.modes]
+        vectors = [self._pool_mode(hidden, pooling, mode, counted) for mode in pooling.modes]
         return op.concat(vectors, 1) if len(vectors) > 1 else vectors[0]
 
-    def _pool_mode(self, hidden: ov.Node, mode: PoolingMode, counted: ov.Node) -> ov.Node:
+    def _pool_mode(
+        self, hidden: ov.Node, pooling: Pooling, mode: PoolingMode, counted: ov.Node
+    ) -> ov.Node:
         if mode == "cls":
             return op.gather(hidden, int_constant(0), int_constant(1))
         if mode == "last_token":
             last = op.subtract(self.seq_lens, int_constant(1))
+            if pooling.skipped_token_id is not None:
+                last = self._last_except(pooling.skipped_token_id)
             return op.gather(hidden, last, int_constant(1), batch_dims=1)
         if mode == "max":
             shown = op.select(op.unsqueeze(counted, int_constant(2)), hidden, op.constant(MASKED))
@@ -254,9 +276,20 @@ class _GraphBuilder:
         )
         return op.divide(total, op.sqrt(divisor) if mode == "mean_sqrt_len" else divisor)
 
+    def _last_except(self, token_id: int) -> ov.Node:
+        """int32[B]: the last place of another token, or 0.
+
+        Source: `GenericForSequenceClassification` in transformers, modeling_layers.py.
+        """
+        is_other = op.logical_and(
+            self.is_token, op.not_equal(self.token_ids, int_constant(token_id))
+        )
+        places = op.multiply(op.convert(is_other, "i32"), self.positions)
+        return op.reduce_max(places, int_constant(1))
+
     def _linear(self, vectors: ov.Node, role: str) -> ov.Node:
         """vectors @ weight.T + bias; the bias where the model has one."""
-        product = op.matmul(vectors, self._constant(f"{role}.weight"), False, True)
+        product = op.matmul(vectors, matrix(self.weights, f"{role}.weight"), False, True)
         if f"{role}.bias" in self.weights:
             product = op.add(product, self._constant(f"{role}.bias"))
         # A leaky ReLU of slope 1 changes nothing, but the plugin takes a product with an activation

@@ -283,9 +283,10 @@ def test_arguments_that_change_no_vector_are_accepted(embedder: Embedder) -> Non
     ("kwargs", "message"),
     [
         ({"normalise_embeddings": True}, r"_kwargs .*'normalise_e.*mean 'normalize_embeddings'\?"),
-        ({"pool": None}, r"_kwargs cannot hold 'pool'; known: prompt_name, prompt, normalize_emb"),
+        ({"pool": None}, r"_kwargs cannot hold 'pool'; known: prompt_name, prompt, task, normali"),
         ({"show_progress_bar": True}, r"_kwargs cannot hold 'show_progress_bar'; pass show_progre"),
-        ({"task": "document"}, r"_kwargs cannot hold 'task'"),
+        ({"role": "document"}, r"_kwargs cannot hold 'role'"),
+        ({"task": "find"}, r"task = 'find'; this model's tasks are: "),
         ({"precision": "int8"}, r"precision = 'int8' is not supported"),
         ({"output_value": "token_embeddings"}, r"output_value = 'token_embeddings' is not supp"),
         ({"device": "cuda"}, r"device = 'cuda' is not supported"),

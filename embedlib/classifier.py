@@ -1,0 +1,153 @@
+"""Classifier: labels of texts and how sure the model is, and the single score of a reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import Tokenizer
+from embedlib.engines.base import Lane
+from embedlib.errors import ConfigError, InputError
+from embedlib.models.prompts import Prompt
+from embedlib.scoring import Activation, Scores, ScoringSession, activate
+
+LabelScores = list[dict[str, Any]]
+"""{"label": str, "score": float} of each label, the highest score first."""
+
+
+class Classifier(ScoringSession):
+    """Texts to labels with scores, in this process.
+
+    Any number of threads may call any method. A single text is answered before lists. Close it, or
+    use it as a context manager, to free the engine early; the end of the program does so too.
+
+    Texts are taken as they are: for a reward model, apply its chat template first.
+    """
+
+    _tokenizer: Tokenizer
+
+    def _prepare(self, meter: Meter) -> None:
+        head = self._head
+        if head.template is not None:
+            raise ConfigError("this model asks about pairs of texts; load it with Reranker")
+        self._tokenizer = Tokenizer(
+            self._rust_tokenizer,
+            self.spec.max_seq_tokens,
+            on_truncate=self.config.on_truncate,
+            excludes_prompt=False,
+            meter=meter,
+        )
+
+    def predict(
+        self,
+        texts: str | Iterable[str],
+        top_k: int | None = None,
+        *,
+        raw_scores: bool = False,
+        show_progress_bar: bool | None = None,
+    ) -> Any:
+        """Return the labels of texts with their scores, in the order of the texts.
+
+        Args:
+            texts: a text or any iterable of texts.
+            top_k: keep so many labels of each text; None: all.
+            raw_scores: leave the model's numbers as they are, without softmax or sigmoid.
+            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+
+        Returns:
+            For each text a list of {"label", "score"}, the highest score first; for a single str
+            the list itself.
+
+        Raises:
+            InputError: a text is not a str or not valid Unicode; the message names its row.
+            SequenceTooLongError: with on_truncate="error".
+            ConfigError: `top_k` is out of range.
+            EngineRunError: a batch failed.
+            EmbedderClosedError: the Classifier was closed.
+        """
+        rows, is_single = _check_texts(texts)
+        self._check_top_k(top_k)
+        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar, stacklevel=2)
+        results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
+        return results[0] if is_single else results
+
+    async def apredict(
+        self, texts: str | Iterable[str], top_k: int | None = None, *, raw_scores: bool = False
+    ) -> Any:
+        """Return what `predict` returns without blocking the event loop.
+
+        Cancelling drops the texts that are not being computed yet.
+        """
+        rows, is_single = _check_texts(texts)
+        self._check_top_k(top_k)
+        numbers = await self._arun(rows, _lane(is_single), self._tokenize, stacklevel=2)
+        results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
+        return results[0] if is_single else results
+
+    def predict_scores(
+        self,
+        texts: str | Iterable[str],
+        *,
+        raw_scores: bool = False,
+        show_progress_bar: bool | None = None,
+    ) -> Scores:
+        """Return the scores alone, in the order of `labels`.
+
+        Args:
+            texts: a text or any iterable of texts.
+            raw_scores: leave the model's numbers as they are, without softmax or sigmoid.
+            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+
+        Returns:
+            float32[N, num_labels] for N texts, float32[num_labels] for a single str.
+
+        Raises:
+            what `predict` raises.
+        """
+        rows, is_single = _check_texts(texts)
+        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar, stacklevel=2)
+        scores = activate(numbers, self._activation(raw_scores))
+        return cast(Scores, scores[0]) if is_single else scores
+
+    async def apredict_scores(
+        self, texts: str | Iterable[str], *, raw_scores: bool = False
+    ) -> Scores:
+        """Return what `predict_scores` returns without blocking the event loop."""
+        rows, is_single = _check_texts(texts)
+        numbers = await self._arun(rows, _lane(is_single), self._tokenize, stacklevel=2)
+        scores = activate(numbers, self._activation(raw_scores))
+        return cast(Scores, scores[0]) if is_single else scores
+
+    @property
+    def _tokenize(self) -> partial[Any]:
+        return partial(self._tokenizer, prompt=Prompt())
+
+    def _activation(self, raw_scores: bool) -> Activation:
+        return "identity" if raw_scores else self._head.activation
+
+    def _check_top_k(self, top_k: int | None) -> None:
+        if top_k is not None and top_k < 1:
+            raise ConfigError(f"top_k = {top_k}; it must be at least 1, or None for all labels")
+
+    def _named(self, scores: Scores, top_k: int | None) -> list[LabelScores]:
+        orders = np.argsort(-scores, axis=1, kind="stable")[:, :top_k].tolist()
+        return [
+            [{"label": self.labels[index], "score": float(row[index])} for index in order]
+            for row, order in zip(scores, orders, strict=True)
+        ]
+
+
+def _lane(is_single: bool) -> Lane:
+    return Lane.QUERY if is_single else Lane.BULK
+
+
+def _check_texts(texts: object) -> tuple[list[str], bool]:
+    if isinstance(texts, str):
+        return [texts], True
+    if not isinstance(texts, Iterable):
+        raise InputError(f"texts = {texts!r:.60}; pass a text or a list of texts")
+    return list(texts), False

@@ -1,0 +1,77 @@
+"""`embedlib classify`: texts in, their labels with scores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.text_input import one_line, text_input_options
+
+_CHUNK_TEXTS = 4096
+"""Texts scored together: enough to keep the engine busy, few enough to hold in memory."""
+
+
+@click.command()
+@click.argument("model")
+@click.argument("inputs", nargs=-1)
+@click.option(
+    "-k",
+    "--top-k",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Labels to show.",
+)
+@text_input_options
+@click.option("--raw-scores", is_flag=True, help="Leave the model's numbers as they are.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per text: the input's fields and labels, the highest score first.",
+)
+@config_options("max_seq_tokens", "on_truncate", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+def classify(
+    model: str,
+    inputs: tuple[str, ...],
+    top_k: int,
+    input_format: str,
+    field: str,
+    raw_scores: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Label the texts of INPUTS with MODEL.
+
+    MODEL is a folder, a hub name, or package:NAME. INPUTS are files, read one text per line;
+    without any, or for -, standard input is read. A reward model has one score for a text.
+
+    \b
+    Example:
+      embedlib classify SamLowe/roberta-base-go_emotions comments.txt --top-k 3
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    config = make_config(options)
+
+    from itertools import islice
+
+    from embedlib.classifier import Classifier
+    from embedlib.cli.records import STDIN, check_inputs, read_records
+
+    paths = inputs or (STDIN,)
+    check_inputs(paths)
+    records = read_records(paths, input_format=input_format, field=field)
+    with Classifier(model, config=config) as classifier:
+        while chunk := list(islice(records, _CHUNK_TEXTS)):
+            texts = [record.text for record in chunk]
+            for record, labels in zip(
+                chunk, classifier.predict(texts, top_k, raw_scores=raw_scores), strict=True
+            ):
+                if as_json:
+                    row = {**record.fields, "labels": labels}
+                    click.echo(json.dumps(row, ensure_ascii=False))
+                else:
+                    told = ", ".join(f"{each['label']} {each['score']:.4f}" for each in labels)
+                    click.echo(f"{told}  {one_line(record.text)}")

@@ -1,0 +1,21 @@
+"""What a fidelity report says, as rows of a table."""
+
+from __future__ import annotations
+
+from embedlib.engines.fidelity_report import FidelityReport
+
+
+def fidelity_rows(report: FidelityReport) -> list[tuple[str, str]]:
+    """Return names and values for `print_table`."""
+    overlap = "-" if report.top10_overlap is None else f"{report.top10_overlap:.1%}"
+    worst = "\n".join(f"{entry.cosine:.5f}  {entry.text!r}" for entry in report.worst)
+    return [
+        ("measured", f"{report.precision} on {report.engine}, against {report.reference}"),
+        ("kept", ", ".join(report.excluded) or "no layer"),
+        ("texts", f"{report.num_texts}, digest {report.texts_digest}"),
+        ("mean cosine", f"{report.mean:.5f}"),
+        ("p1 cosine", f"{report.p1:.5f}"),
+        ("min cosine", f"{report.min:.5f}"),
+        ("top-10 overlap", overlap),
+        ("worst texts", worst),
+    ]

@@ -1,0 +1,80 @@
+"""`embedlib rerank`: candidates in, the same sorted by how well they answer a query."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    PAIR_OPTIONS,
+    config_options,
+    make_config,
+)
+from embedlib.cli.text_input import one_line, text_input_options
+
+
+@click.command()
+@click.argument("query")
+@click.argument("inputs", nargs=-1)
+@click.option("--model", "-m", required=True, help="A reranker: folder, hub name or package:NAME.")
+@click.option("-k", "--top-k", type=click.IntRange(min=1), help="Rows to show.  [default: all]")
+@text_input_options
+@click.option("--instruction", help="What to look for, for a model whose template asks.")
+@click.option("--prompt", help="Put this in front of the query.")
+@click.option("--raw-scores", is_flag=True, help="Leave the model's numbers as they are.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per row: score, corpus_id (from 0) and the input's fields.",
+)
+@config_options(*PAIR_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
+def rerank(
+    query: str,
+    inputs: tuple[str, ...],
+    model: str,
+    top_k: int | None,
+    input_format: str,
+    field: str,
+    instruction: str | None,
+    prompt: str | None,
+    raw_scores: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Sort the candidates of INPUTS by how well they answer QUERY.
+
+    INPUTS are files, read one candidate per line; without any, or for -, standard input is read.
+
+    \b
+    Examples:
+      embedlib rerank "how do I copy a folder?" notes.txt --model BAAI/bge-reranker-v2-m3 -k 5
+      cat hits.jsonl | embedlib rerank "a question" --model ./model --input-format jsonl --json
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    config = make_config(options)
+
+    from embedlib.cli.records import STDIN, check_inputs, read_records
+    from embedlib.reranker import Reranker
+
+    paths = inputs or (STDIN,)
+    check_inputs(paths)
+    records = list(read_records(paths, input_format=input_format, field=field))
+    with Reranker(model, config=config) as reranker:
+        ranking = reranker.rank(
+            query,
+            [record.text for record in records],
+            top_k,
+            instruction=instruction,
+            prompt=prompt,
+            raw_scores=raw_scores,
+        )
+    for entry in ranking:
+        record = records[entry["corpus_id"]]
+        if as_json:
+            click.echo(json.dumps({**record.fields, **entry}, ensure_ascii=False))
+        else:
+            click.echo(f"{entry['score']:8.4f}  {one_line(record.text)}")

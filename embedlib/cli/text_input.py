@@ -1,0 +1,33 @@
+"""How commands that score texts are told what their input is, and how a text is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_TEXT_CHARACTERS = 72
+
+
+def text_input_options(function: _F) -> _F:
+    """Decorate a command with `--input-format` and `--field`, for `records.read_records`."""
+    field = click.option(
+        "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
+    )
+    input_format = click.option(
+        "--input-format",
+        type=click.Choice(("auto", "lines", "jsonl")),
+        default="auto",
+        show_default=True,
+        help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines.",
+    )
+    return input_format(field(function))
+
+
+def one_line(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= _TEXT_CHARACTERS else text[: _TEXT_CHARACTERS - 3] + "..."

@@ -1,0 +1,131 @@
+"""`embedlib verify`: how close a model's vectors in a lower precision are to its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedlib.cli.fidelity_rows import fidelity_rows
+from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.table import print_table
+from embedlib.engines.fidelity_report import Gate
+
+if TYPE_CHECKING:
+    from embedlib.fidelity.verify import Reference
+
+_GATE = Gate()
+_EXIT_FAILED = 1
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--precision",
+    type=click.Choice(("int8", "fp8", "bf16")),
+    default="int8",
+    show_default=True,
+    help="What to measure; compiled first where that was not done.",
+)
+@click.option(
+    "--against",
+    type=click.Choice(("float32", "bf16")),
+    default="float32",
+    show_default=True,
+    help="What is taken for right: float32 on the CPU, or bf16 on the engine that is measured.",
+)
+@click.option(
+    "--emulate",
+    is_flag=True,
+    help="Only with fp8: round the weights to FP8 and compute in float32 on the CPU. An engine "
+    "rounds activations too, so its vectors are further off.",
+)
+@click.option(
+    "--texts",
+    "texts_path",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="File with one text per line, each fourth one a query.  [default: built-in texts]",
+)
+@click.option(
+    "--gate-mean",
+    type=click.FloatRange(0, 1),
+    default=_GATE.mean,
+    show_default=True,
+    help="Mean cosine to reach.",
+)
+@click.option(
+    "--gate-p1",
+    type=click.FloatRange(0, 1),
+    default=_GATE.p1,
+    show_default=True,
+    help="Cosine that 99 of 100 texts must reach.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.png",
+    help='Also draw the cosines; needs pip install "embedlib[bench]".',
+)
+@config_options(
+    "engine",
+    "device",
+    "threads",
+    "engine_cache_dir",
+    "max_seq_tokens",
+    *MODEL_OPTIONS,
+)
+def verify(
+    model: str,
+    against: Reference,
+    emulate: bool,
+    texts_path: Path | None,
+    gate_mean: float,
+    gate_p1: float,
+    as_json: bool,
+    plot_path: Path | None,
+    **options: Any,
+) -> None:
+    """Measure what MODEL's vectors lose in a lower precision, on this machine.
+
+    Each text is embedded twice. The exit code is 1 where the cosines do not pass the gate. The
+    report is kept with the compiled model: an Embedder with the precision "auto" goes by it. MODEL
+    is a folder, a hub name, or package:NAME.
+
+    \b
+    Examples:
+      embedlib verify BAAI/bge-small-en-v1.5
+      embedlib verify ./model --texts mine.txt --gate-mean 0.9995 --json
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    if emulate and options["precision"] != "fp8":
+        raise click.UsageError(f"--emulate is for fp8, not {options['precision']}")
+    config = make_config(options)
+    draw = None
+    if plot_path is not None:
+        from embedlib.fidelity.plot import open_plot
+
+        draw = open_plot(plot_path)  # known before the minutes of measuring, not after
+
+    from embedlib.fidelity import read_texts
+    from embedlib.fidelity.verify import emulate_fp8, verify
+
+    texts = None if texts_path is None else read_texts(texts_path)
+    if emulate:
+        comparison = emulate_fp8(model, texts=texts, config=config)
+    else:
+        comparison = verify(model, texts=texts, reference=against, config=config)
+    report, gate = comparison.report, Gate(mean=gate_mean, p1=gate_p1)
+    is_close = report.passes(gate)
+    if draw is not None:
+        draw(comparison, gate)
+    if as_json:
+        content = {**report.as_json(), "gate": {"mean": gate.mean, "p1": gate.p1}}
+        click.echo(json.dumps({**content, "passes": is_close}, indent=2, ensure_ascii=False))
+    else:
+        verdict = f"{'passed' if is_close else 'FAILED'}: mean {gate.mean}, p1 {gate.p1}"
+        print_table([*fidelity_rows(report), ("gate", verdict)])
+    if not is_close:
+        click.get_current_context().exit(_EXIT_FAILED)

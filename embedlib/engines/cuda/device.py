@@ -1,0 +1,215 @@
+"""A device as the engine uses it: streams, copies, events, recorded graphs; and a CPU in its place.
+
+Everything is launched on one compute stream, so that a matrix is never written while an earlier batch
+still reads it. What goes in and comes out is copied on a second stream, from and to page-locked
+memory, while the first one computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
+
+DTYPES: Final = {
+    "fp8": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "float32": torch.float32,
+}
+"""Number type of what is not FP8, by precision."""
+MIN_CAPABILITY: Final = {"fp8": (8, 9), "bf16": (8, 0), "fp16": (7, 5), "float32": (7, 5)}
+"""Source: CUDA C++ Programming Guide, table "Feature support per compute capability"; Triton 3 wants
+7.5."""
+
+
+class Event(Protocol):
+    """A point in the order of launches."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come so far."""
+        ...
+
+
+class Device(Protocol):
+    """What the engine needs of a device. Only one thread launches."""
+
+    torch_device: torch.device
+
+    def enter(self) -> None:
+        """Prepare the calling thread for launching."""
+        ...
+
+    def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
+        """Return a copy on the device, in order before what is launched from now on."""
+        ...
+
+    def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
+        """Copy into a tensor on the device, in order between launches."""
+        ...
+
+    def download(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the host, complete at the next `mark`."""
+        ...
+
+    def mark(self) -> Event:
+        """Return the point behind everything launched and copied so far."""
+        ...
+
+    def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Return what launches the same kernels again, and where they leave their result."""
+        ...
+
+    def close(self) -> None:
+        """Wait for everything launched and give cached memory back."""
+        ...
+
+
+class CpuDevice:
+    """The same interface on the host, where everything is done when it is launched."""
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+
+    def enter(self) -> None:
+        """Nothing to prepare."""
+
+    def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
+        """Return the values as a tensor."""
+        return torch.from_numpy(values)
+
+    def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
+        """Copy into a tensor."""
+        target.copy_(torch.from_numpy(values))
+
+    def download(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return a copy."""
+        return vectors.clone()
+
+    def mark(self) -> Event:
+        """Return a point that has been reached."""
+        return _Reached()
+
+    def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Run again what a GPU would have recorded, into the first result."""
+        result = launch().clone()
+
+        def replay() -> None:
+            result.copy_(launch())
+
+        return replay, result
+
+    def close(self) -> None:
+        """Nothing to wait for."""
+
+
+class _Reached:
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
+class CudaDevice:
+    """An NVIDIA GPU."""
+
+    def __init__(self, name: str, memory_fraction: float) -> None:
+        """Open a device.
+
+        Args:
+            name: cuda or cuda:N.
+            memory_fraction: of the device's memory that torch may take in this process.
+        """
+        device = torch.device(name)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.torch_device = torch.device("cuda", index)
+        torch.cuda.set_per_process_memory_fraction(memory_fraction, self.torch_device)
+        self._compute = torch.cuda.Stream(self.torch_device)
+        self._copies = torch.cuda.Stream(self.torch_device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def enter(self) -> None:
+        """Make the compute stream the thread's own."""
+        torch.cuda.set_device(self.torch_device)
+        torch.cuda.set_stream(self._compute)
+
+    def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
+        """Copy on the stream of copies; computing waits for it and nothing else does."""
+        pinned = torch.from_numpy(values).pin_memory()
+        with torch.cuda.stream(self._copies):
+            copied = pinned.to(self.torch_device, non_blocking=True)
+        self._compute.wait_stream(self._copies)
+        # Allocated on one stream and read on another: its memory waits for both.
+        copied.record_stream(self._compute)
+        return copied
+
+    def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
+        """Copy on the compute stream, behind the last launch that reads the target."""
+        target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
+
+    def download(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Copy to page-locked memory on the compute stream: a few rows, behind their kernels."""
+        result = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
+        return result.copy_(vectors, non_blocking=True)
+
+    def mark(self) -> Event:
+        """Record an event on the compute stream."""
+        event = torch.cuda.Event()
+        event.record(self._compute)
+        return event
+
+    def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Record a CUDA graph; all graphs of the engine share one pool, as they never overlap."""
+        launch()  # compiles kernels and makes handles, which a recording may not
+        self._compute.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._compute):
+            result = launch()
+        return graph.replay, result
+
+    def close(self) -> None:
+        """Wait for everything launched and give cached memory back."""
+        torch.cuda.synchronize(self.torch_device)
+        torch.cuda.empty_cache()
+
+
+def open_device(name: str, precision: str, memory_fraction: float) -> Device:
+    """Return a device by its name: cpu, cuda or cuda:N.
+
+    Raises:
+        EngineUnavailableError: there is no such device.
+        EngineUnsupportedError: it cannot compute in this precision.
+    """
+    if name == "cpu":
+        return CpuDevice()
+    if not torch.cuda.is_available():
+        raise EngineUnavailableError(
+            f"device = {name!r}: torch {torch.__version__} sees no NVIDIA GPU; check nvidia-smi, and "
+            "that torch was built with CUDA (torch.version.cuda)"
+        )
+    index = torch.device(name).index
+    if index is not None and index >= torch.cuda.device_count():
+        raise EngineUnavailableError(
+            f"device = {name!r}; torch sees {torch.cuda.device_count()} NVIDIA GPUs"
+        )
+    check_capability(torch.cuda.get_device_capability(name), precision)
+    return CudaDevice(name, memory_fraction)
+
+
+def check_capability(capability: tuple[int, int], precision: str) -> None:
+    """Refuse a precision that a GPU has no units for.
+
+    Raises:
+        EngineUnsupportedError: it is too old.
+    """
+    least = MIN_CAPABILITY[precision]
+    if capability < least:
+        can = ", ".join(name for name, needed in MIN_CAPABILITY.items() if capability >= needed)
+        raise EngineUnsupportedError(
+            f"engine cuda: precision = {precision!r} needs a GPU of compute capability "
+            f"{least[0]}.{least[1]}; this one has {capability[0]}.{capability[1]}, which can: "
+            f"{can or 'none'}"
+        )

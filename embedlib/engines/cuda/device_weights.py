@@ -1,0 +1,224 @@
+"""A model's weights on the device, in the form the kernels read.
+
+Linear layers of one input are one matrix. An FP8 matrix has a float32 scale per output channel;
+norms, biases of norms and what follows pooling are float32: they are small, and a norm computes in
+float32 anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embedlib.engines.cuda.buffers import FP8
+from embedlib.engines.cuda.plan import Linear, Norm, Plan, Rotate
+from embedlib.models.position_bias import buckets
+from embedlib.models.rope import inverse_frequencies
+from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Rope
+
+E4M3_MAX: Final = 448.0
+"""Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433, table 1."""
+SMALLEST_SCALE: Final = float(torch.finfo(torch.float32).tiny)
+"""A smaller one is subnormal, which the GPU may take for zero."""
+
+
+@dataclass(frozen=True)
+class Fp8Matrix:
+    """A weight that was quantized before, on the host."""
+
+    codes: torch.Tensor
+    """float8_e4m3fn[rows, columns]."""
+    scales: torch.Tensor
+    """float32[rows]."""
+
+
+HostWeights = Mapping[str, "NDArray[np.float32] | torch.Tensor | Fp8Matrix"]
+"""By role, see `embedlib.models.weights`."""
+
+
+@dataclass(frozen=True)
+class LinearWeight:
+    """out = (source @ values.T) * source's scales * scales + bias."""
+
+    values: torch.Tensor
+    """[N, K], in FP8 or in the plan's number type."""
+    scales: torch.Tensor | None
+    """float32[1, N] for FP8."""
+    bias: torch.Tensor | None
+    """[N] in the plan's number type."""
+
+
+@dataclass(frozen=True)
+class NormWeight:
+    """A norm over the last axis."""
+
+    weight: torch.Tensor
+    """float32[H]."""
+    bias: torch.Tensor | None
+    eps: float
+    is_rms: bool
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """What a token's first vector is the sum of."""
+
+    tokens: torch.Tensor
+    """[V, H] in the plan's number type, as the others."""
+    positions: torch.Tensor | None
+    token_types: torch.Tensor | None
+    scale: float
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """float32[positions, head_dim / 2] each, the factor of the rope included."""
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+@dataclass(frozen=True)
+class DeviceWeights:
+    """Everything that a plan reads and no batch changes."""
+
+    embeddings: Embeddings
+    linears: Mapping[tuple[str, ...], LinearWeight]
+    """By the roles of a Linear step."""
+    norms: Mapping[str, NormWeight]
+    rotations: Mapping[Rope, Rotation]
+    position_bias: torch.Tensor | None
+    """float32[heads, 2 * positions - 1]: what a distance (key - query + positions - 1) adds."""
+    modules: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]]
+    """Weight and bias, float32, of the modules behind pooling that have some."""
+
+
+class WeightLoader:
+    """Brings weights to a device, one matrix at a time."""
+
+    def __init__(
+        self, spec: ModelSpec, weights: HostWeights, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.dtype = dtype
+        self.device = device
+
+    def load(self, plan: Plan) -> DeviceWeights:
+        """Return the weights of a plan.
+
+        Raises:
+            torch.OutOfMemoryError: they do not fit.
+        """
+        encoder = self.spec.encoder
+        linears, norms, ropes = {}, {}, {}
+        for step in plan.steps:
+            if isinstance(step, Linear):
+                linears[step.roles] = self._linear(step.roles, is_fp8=step.source.is_fp8)
+            elif isinstance(step, Norm):
+                for role in filter(None, (step.role, step.change_norm)):
+                    norms[role] = self._norm(role, encoder.norm == "rms_norm")
+            elif isinstance(step, Rotate):
+                for role in filter(None, (step.query_norm, step.key_norm)):
+                    norms[role] = self._norm(role, is_rms=True)
+                if step.rope and step.rope not in ropes:
+                    ropes[step.rope] = self._rotation(step.rope)
+        return DeviceWeights(
+            embeddings=Embeddings(
+                tokens=self._plain("tokens"),
+                positions=self._plain("positions") if "positions" in self.weights else None,
+                token_types=self._plain("token_types") if encoder.num_token_types else None,
+                scale=encoder.embedding_scale,
+            ),
+            linears=linears,
+            norms=norms,
+            rotations=ropes,
+            position_bias=self._position_bias(encoder),
+            modules={
+                position: (
+                    self._float32(f"modules.{position}.weight"),
+                    self._optional(f"modules.{position}.bias"),
+                )
+                for position, module in enumerate(self.spec.modules)
+                if isinstance(module, (Dense, LayerNorm))
+            },
+        )
+
+    def _linear(self, roles: tuple[str, ...], *, is_fp8: bool) -> LinearWeight:
+        biases = [self._plain(f"{role}.bias") for role in roles if f"{role}.bias" in self.weights]
+        bias = torch.cat(biases) if biases else None
+        if not is_fp8:
+            values = [self._plain(f"{role}.weight") for role in roles]
+            return LinearWeight(_stacked(values), None, bias)
+        parts = [self._fp8(f"{role}.weight") for role in roles]
+        # torch concatenates no FP8 on every device; bytes it does.
+        codes = _stacked([part.codes.view(torch.uint8) for part in parts]).view(FP8)
+        scales = torch.cat([part.scales for part in parts])
+        return LinearWeight(codes, scales[None], bias)
+
+    def _fp8(self, role: str) -> Fp8Matrix:
+        stored = self.weights[role]
+        if isinstance(stored, Fp8Matrix):
+            return Fp8Matrix(stored.codes.to(self.device), stored.scales.to(self.device))
+        return quantize_weight(self._float32(role))
+
+    def _norm(self, role: str, is_rms: bool) -> NormWeight:
+        weight, bias = self._float32(f"{role}.weight"), self._optional(f"{role}.bias")
+        return NormWeight(weight, bias, self.spec.encoder.norm_eps, is_rms)
+
+    def _rotation(self, rope: Rope) -> Rotation:
+        """Return the angles of all positions.
+
+        Source: Su et al., RoFormer (arXiv:2104.09864).
+        """
+        frequencies, scale = inverse_frequencies(rope, self.spec.encoder.head_dim)
+        # float32 before the cosine, as in transformers: the rounding is part of the model.
+        positions = np.arange(self.spec.max_seq_tokens, dtype=np.float32)
+        angles = np.outer(positions, frequencies.astype(np.float32))
+        cos, sin = (
+            torch.from_numpy((turn(angles) * scale).astype(np.float32)).to(self.device)
+            for turn in (np.cos, np.sin)
+        )
+        return Rotation(cos, sin)
+
+    def _position_bias(self, encoder: Encoder) -> torch.Tensor | None:
+        if encoder.position_bias is None:
+            return None
+        num_positions = self.spec.max_seq_tokens
+        rows = buckets(encoder.position_bias, np.arange(1 - num_positions, num_positions))
+        return self._float32("position_bias")[torch.from_numpy(rows).to(self.device)].T.contiguous()
+
+    def _optional(self, role: str) -> torch.Tensor | None:
+        return self._float32(role) if role in self.weights else None
+
+    def _plain(self, role: str) -> torch.Tensor:
+        return self._host(role).to(self.device, self.dtype)
+
+    def _float32(self, role: str) -> torch.Tensor:
+        return self._host(role).to(self.device, torch.float32)
+
+    def _host(self, role: str) -> torch.Tensor:
+        stored = self.weights[role]
+        if isinstance(stored, Fp8Matrix):
+            return stored.codes.to(torch.float32) * stored.scales[:, None]
+        if isinstance(stored, torch.Tensor):
+            return stored
+        return torch.from_numpy(np.require(stored, requirements=["C", "W"]))
+
+
+def quantize_weight(weight: torch.Tensor) -> Fp8Matrix:
+    """Return float32[rows, columns] in FP8, bit for bit as `embedlib.engines.fp8` writes it."""
+    largest = weight.abs().amax(dim=1)
+    scales = (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE)
+    scales = torch.where(largest == 0, torch.ones_like(scales), scales)
+    return Fp8Matrix((weight / scales[:, None]).to(FP8), scales)
+
+
+def _stacked(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Return matrices one below the other, without a copy of a single one."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,138 @@
+"""The weights of an engine directory as they lie in its files: FP8 and bfloat16, nothing converted.
+
+Tensors are views onto the mapped files, so that bringing one to the GPU reads its pages once and
+makes no copy on the host. What is written there is said in `embedlib.engines.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from embedlib.engines.cuda.buffers import FP8
+from embedlib.engines.cuda.device_weights import Fp8Matrix
+from embedlib.errors import ModelWeightsError
+from embedlib.models.families import FAMILIES
+from embedlib.models.family import Rows
+from embedlib.models.files import ModelFiles
+from embedlib.models.heads import AnswerRows
+from embedlib.models.safetensors_files import StoredTensor, list_tensors, map_file
+from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.weights import (
+    MODULE_TENSORS,
+    encoder_shapes,
+    module_shapes,
+    tensor_name,
+    tensor_rows,
+)
+
+TYPES: Final = {
+    "F8_E4M3": (np.dtype(np.uint8), FP8),
+    "BF16": (np.dtype("<i2"), torch.bfloat16),
+    "F32": (np.dtype("<f4"), torch.float32),
+}
+"""Name in a file's header to the numpy type of its bytes and the torch type they are."""
+
+DirectoryWeights = Mapping[str, "torch.Tensor | Fp8Matrix"]
+
+
+def open_weights(files: ModelFiles, folder: Path) -> DirectoryWeights:
+    """Return the weights of an engine directory by role.
+
+    Args:
+        files: the model it was made from, or the directory itself.
+        folder: the directory; `open_engine_folder` has accepted it.
+
+    Raises:
+        ModelWeightsError: a tensor is missing or of the wrong shape.
+    """
+    transformer = _Folder(folder / files.transformer_dir.relative_to(files.folder))
+    weights = _encoder(files, transformer)
+    pairs = zip(files.spec.modules, files.module_dirs, strict=True)
+    for position, (module, path) in enumerate(pairs):
+        if not isinstance(module, (Dense, LayerNorm)):
+            continue
+        place = files.module_tensors.get(position)
+        if isinstance(place, AnswerRows):
+            weights[f"modules.{position}.weight"] = _answer_row(files, place, transformer)
+            continue
+        # The layers of a head lie beside the transformer's.
+        stem = place if place is not None else MODULE_TENSORS[type(module)]
+        inside = _Folder(folder / path.relative_to(files.folder))
+        for leaf, shape in module_shapes(module).items():
+            rows = Rows(f"{stem}.{leaf}", 0, 1)
+            weights[f"modules.{position}.{leaf}"] = inside.read(rows, shape)
+    return weights
+
+
+def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor | Fp8Matrix]:
+    family = FAMILIES[files.spec.encoder.family]
+    prefix = _prefix(files, transformer)
+    weights: dict[str, torch.Tensor | Fp8Matrix] = {}
+    for role, shape in encoder_shapes(files.spec.encoder).items():
+        block = tensor_rows(role, family)
+        rows = Rows(prefix + block.name, block.index, block.count)
+        tensor = transformer.read(rows, shape)
+        if tensor.dtype == FP8:
+            scales = Rows(f"{rows.name}_scale", rows.index, rows.count)
+            weights[role] = Fp8Matrix(tensor, transformer.read(scales, shape[:1]))
+        elif family.stores_norms_less_one and role.endswith("norm.weight"):
+            weights[role] = tensor.float() + 1
+        else:
+            weights[role] = tensor
+    return weights
+
+
+def _prefix(files: ModelFiles, transformer: _Folder) -> str:
+    """Return what stands before the names of the transformer's tensors."""
+    family = FAMILIES[files.spec.encoder.family]
+    anchor = tensor_name("tokens", family)
+    for prefix in family.prefixes:
+        if prefix + anchor in transformer.tensors:
+            return prefix
+    raise ModelWeightsError(f"{transformer.path}: tensor {anchor} is missing")
+
+
+def _answer_row(files: ModelFiles, place: AnswerRows, transformer: _Folder) -> torch.Tensor:
+    """Return the row that makes a score of the last vector, as `models.weights` computes it."""
+    encoder = files.spec.encoder
+    anchor = tensor_name("tokens", FAMILIES[encoder.family])
+    name = place.tensor or _prefix(files, transformer) + anchor
+    matrix = transformer.read(Rows(name, 0, 1), (encoder.vocab_size, encoder.hidden_size))
+    row = matrix[place.true_token_id].float()
+    if place.false_token_id is not None:
+        row = row - matrix[place.false_token_id].float()
+    return row[None]
+
+
+class _Folder:
+    """The safetensors files of one folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tensors: dict[str, StoredTensor] = {}
+        for file in sorted(path.glob("*.safetensors")):
+            self.tensors |= list_tensors(file, file.name)
+        self._data = {tensor.path: map_file(tensor.path) for tensor in self.tensors.values()}
+
+    def read(self, rows: Rows, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return one of several equal blocks of rows of a tensor, a view onto the file."""
+        stored = self.tensors.get(rows.name)
+        whole = (rows.count * shape[0], *shape[1:])
+        if stored is None:
+            raise ModelWeightsError(f"{self.path}: tensor {rows.name} {list(whole)} is missing")
+        if stored.shape != whole or stored.dtype not in TYPES:
+            raise ModelWeightsError(
+                f"{self.path}: tensor {rows.name} is {stored.dtype} {list(stored.shape)}; "
+                f"expected: {list(whole)} of {', '.join(TYPES)}"
+            )
+        numpy_type, torch_type = TYPES[stored.dtype]
+        num_bytes = math.prod(shape) * numpy_type.itemsize
+        start = stored.start + rows.index * num_bytes
+        values = self._data[stored.path][start : start + num_bytes].view(numpy_type)
+        return torch.from_numpy(values).view(torch_type).view(shape)

@@ -1,0 +1,267 @@
+"""The kernels' arithmetic in plain torch: what every Triton kernel must give, on any device.
+
+Each function reads stored numbers, computes in float32 and rounds once, where it writes. FP8
+products are emulated: e4m3 numbers are multiplied and summed in float32, which the GPU's matrix units
+do with a shorter sum. So the plan on a CPU rounds where the plan on a GPU rounds.
+
+Slow, and plain to read: attention is a loop over tiles. `kernels.py` has the same functions for
+CUDA devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch.nn import functional
+
+from embedlib.engines.cuda.buffers import FP8, Buffer
+from embedlib.engines.cuda.device_weights import (
+    E4M3_MAX,
+    SMALLEST_SCALE,
+    Embeddings,
+    LinearWeight,
+    NormWeight,
+    Rotation,
+)
+from embedlib.models.spec import Activation, PoolingMode
+
+MASKED: Final = float(torch.finfo(torch.float32).min / 2)
+"""The maximum of no token at all, as in the float32 reference engine."""
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What all layers' attention has in common."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    cap: float | None
+    is_causal: bool
+
+
+def embed(
+    token_ids: torch.Tensor,
+    positions: torch.Tensor,
+    token_types: torch.Tensor,
+    tables: Embeddings,
+    out: Buffer,
+) -> None:
+    """out[t] = tokens[id] * scale + positions[position] + token_types[type]."""
+    total = tables.tokens[token_ids.long()].float() * tables.scale
+    if tables.positions is not None:
+        total += tables.positions[positions.long()].float()
+    if tables.token_types is not None:
+        total += tables.token_types[token_types.long()].float()
+    _write(out, total)
+
+
+def norm(
+    residual: torch.Tensor,
+    change: torch.Tensor | None,
+    change_norm: NormWeight | None,
+    weight: NormWeight,
+    keeps: str,
+    out: Buffer | None,
+) -> None:
+    """See `plan.Norm`; the norm is taken of the sum before that is rounded."""
+    total = residual.float()
+    if change is not None:
+        added = change.float()
+        total = total + (added if change_norm is None else _normed(added, change_norm))
+    normed = _normed(total, weight)
+    if keeps != "nothing":
+        residual.copy_(total if keeps == "sum" else normed)
+    if out is not None:
+        _write(out, normed)
+
+
+def linear(source: Buffer, weight: LinearWeight, out: Buffer) -> None:
+    """out = source @ weight.T + bias."""
+    product = source.values.float() @ weight.values.float().T
+    if source.scales is not None and weight.scales is not None:
+        product = product * source.scales * weight.scales
+    if weight.bias is not None:
+        product = product + weight.bias.float()
+    _write(out, product)
+
+
+def rotate(
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    rotation: Rotation | None,
+    shape: AttentionShape,
+    num_query_heads: int,
+    num_key_heads: int,
+    query_norm: NormWeight | None,
+    key_norm: NormWeight | None,
+) -> None:
+    """Norm and turn the first heads of every row, in place; see `plan.Rotate`.
+
+    The pairs that turn are (d, d + head_dim / 2), as in transformers' `apply_rotary_pos_emb`.
+    """
+    num_heads = num_query_heads + num_key_heads
+    heads = values[:, : num_heads * shape.head_dim].unflatten(1, (num_heads, shape.head_dim))
+    turned = heads.float()
+    if query_norm is not None:
+        turned[:, :num_query_heads] = _normed(turned[:, :num_query_heads], query_norm)
+    if key_norm is not None:
+        turned[:, num_query_heads:] = _normed(turned[:, num_query_heads:], key_norm)
+    if rotation is not None:
+        cos, sin = (table[positions.long()][:, None] for table in (rotation.cos, rotation.sin))
+        first, second = turned.chunk(2, dim=-1)
+        turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    heads.copy_(turned)
+
+
+def attend(
+    query: torch.Tensor,
+    key_value: torch.Tensor,
+    tiles: torch.Tensor,
+    shape: AttentionShape,
+    window: int | None,
+    position_bias: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    """Attention of the tiles' queries; see `plan.Attend` and, for tiles, `inputs`.
+
+    Args:
+        query: [queries, columns]; the first columns are the query heads.
+        key_value: [T, columns]; the last columns are the key heads and the value heads.
+        tiles: int32[tiles, 5].
+        shape: heads and scores.
+        window: as `Encoder.windows` has it.
+        position_bias: float32[heads, 2 * positions - 1] or None.
+        out: [queries, heads * head_dim].
+    """
+    width = shape.num_kv_heads * shape.head_dim
+    for query_row, num_queries, place, key_row, num_keys in tiles.tolist():
+        if not num_queries:
+            continue
+        rows = slice(query_row, query_row + num_queries)
+        queries = query[rows, : shape.num_heads * shape.head_dim].float()
+        queries = queries.unflatten(1, (shape.num_heads, shape.head_dim))
+        both = key_value[key_row : key_row + num_keys, -2 * width :].float()
+        keys, values = (
+            part.unflatten(1, (shape.num_kv_heads, shape.head_dim)).repeat_interleave(
+                shape.num_heads // shape.num_kv_heads, dim=1
+            )
+            for part in both.split(width, dim=1)
+        )
+        scores = torch.einsum("qhd,khd->hqk", queries, keys) * shape.scale
+        if shape.cap is not None:
+            scores = shape.cap * torch.tanh(scores / shape.cap)
+        query_places = torch.arange(place, place + num_queries, device=query.device)[:, None]
+        distance = torch.arange(num_keys, device=query.device) - query_places
+        if position_bias is not None:
+            scores = scores + position_bias[:, distance + position_bias.shape[1] // 2]
+        visible = distance <= 0 if shape.is_causal else torch.ones_like(distance, dtype=torch.bool)
+        if window is not None:
+            visible &= (distance > -window) if shape.is_causal else (distance.abs() <= window)
+        weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+        out[rows] = torch.einsum("hqk,khd->qhd", weights, values).flatten(1).to(out.dtype)
+
+
+def quantize(source: torch.Tensor, out: Buffer) -> None:
+    """out = source in FP8, with a scale per row."""
+    _write(out, source.float())
+
+
+def activate(source: torch.Tensor, activation: Activation, is_gated: bool, out: Buffer) -> None:
+    """out = act(gate) * up of the halves [gate, up], or act(source)."""
+    values = source.float()
+    if not is_gated:
+        _write(out, apply(values, activation))
+        return
+    gate, up = values.chunk(2, dim=1)
+    _write(out, apply(gate, activation) * up)
+
+
+def pool(
+    hidden: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    num_left_out: torch.Tensor | None,
+    modes: tuple[PoolingMode, ...],
+    out: torch.Tensor,
+) -> None:
+    """out[b] = the modes' vectors of sequence b side by side.
+
+    Source: `Pooling.forward` of sentence-transformers: leaving the prompt out touches the means and
+    the maximum only, so that cls and last_token keep their token.
+
+    Args:
+        hidden: float32[T, H].
+        cu_seqlens: int32[B + 1]; a sequence without tokens gives zeros.
+        num_left_out: int32[B], first tokens of each sequence that do not count; None: all count.
+        modes: in the order of the result.
+        out: float32[B, modes * H].
+    """
+    ends = cu_seqlens.tolist()
+    skipped = [0] * (len(ends) - 1) if num_left_out is None else num_left_out.tolist()
+    out.zero_()
+    for row, (start, end, skip) in enumerate(zip(ends[:-1], ends[1:], skipped, strict=True)):
+        if start < end:
+            vectors = [_pooled(hidden[start:end], skip, mode) for mode in modes]
+            out[row] = torch.cat(vectors)
+
+
+def _pooled(tokens: torch.Tensor, skip: int, mode: PoolingMode) -> torch.Tensor:
+    """Return float32[H] of the tokens float32[L, H] of one sequence."""
+    if mode == "cls":
+        return tokens[0]
+    if mode == "last_token":
+        return tokens[-1]
+    counted = tokens[skip:]
+    if mode == "max":
+        return torch.cat([counted, torch.full_like(tokens[:1], MASKED)]).amax(dim=0)
+    weights = torch.ones(len(tokens), device=tokens.device)
+    if mode == "weighted_mean":
+        weights = torch.arange(1.0, len(tokens) + 1, device=tokens.device)
+    weights = weights[skip:, None]
+    divisor = weights.sum().clamp(min=1e-9)
+    if mode == "mean_sqrt_len":
+        divisor = divisor.sqrt()
+    return (counted * weights).sum(dim=0) / divisor
+
+
+def apply(values: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return float32 numbers through an activation."""
+    match activation:
+        case "gelu":
+            return functional.gelu(values)
+        case "gelu_tanh":
+            return functional.gelu(values, approximate="tanh")
+        case "relu":
+            return functional.relu(values)
+        case "silu":
+            return functional.silu(values)
+        case "tanh":
+            return torch.tanh(values)
+        case "sigmoid":
+            return torch.sigmoid(values)
+        case "identity":
+            return values
+
+
+def _normed(values: torch.Tensor, norm: NormWeight) -> torch.Tensor:
+    """Return the norm over the last axis, float32 both ways."""
+    if not norm.is_rms:
+        size = (values.shape[-1],)
+        return functional.layer_norm(values, size, norm.weight, norm.bias, norm.eps)
+    square = values.square().mean(dim=-1, keepdim=True)
+    return values * torch.rsqrt(square + norm.eps) * norm.weight
+
+
+def _write(out: Buffer, values: torch.Tensor) -> None:
+    """Round float32 numbers to what the buffer holds."""
+    if out.scales is None:
+        out.values.copy_(values)
+        return
+    largest = values.abs().amax(dim=1, keepdim=True)
+    scales = (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE)
+    scales = torch.where(largest == 0, torch.ones_like(scales), scales)
+    out.scales.copy_(scales)
+    out.values.copy_((values / scales).to(FP8))

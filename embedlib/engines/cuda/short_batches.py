@@ -1,0 +1,86 @@
+"""Short batches: recorded once per size, replayed for every query.
+
+A query of 16 tokens launches some 300 kernels of a few microseconds each; launching them one by one
+from Python takes longer than computing them. A CUDA graph launches them all at once. It is recorded
+for a fixed layout (`inputs.Layout`), and a batch takes the smallest one that it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from embedlib.engines.base import Batch
+from embedlib.engines.cuda.buffers import Workspace
+from embedlib.engines.cuda.device import Device
+from embedlib.engines.cuda.executor import Executor, device_batch
+from embedlib.engines.cuda.inputs import Layout, fill
+from embedlib.engines.cuda.plan import Plan
+from embedlib.models.spec import ModelSpec, Pooling
+
+BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 512)
+"""Beyond, kernels take longer than their launches, and padding to a bucket costs more than it saves."""
+TOKENS_PER_SEQ: Final = 8
+"""A bucket has room for one sequence for so many of its tokens; more and shorter ones take the next
+bucket."""
+
+
+@dataclass(frozen=True)
+class _Recording:
+    layout: Layout
+    inputs: torch.Tensor
+    replay: Callable[[], None]
+    vectors: torch.Tensor
+
+
+class ShortBatches:
+    """A recording for each bucket."""
+
+    def __init__(
+        self, spec: ModelSpec, plan: Plan, executor: Executor, dtype: torch.dtype, device: Device
+    ) -> None:
+        """Record all buckets; their matrices are shared, since only one of them runs at a time."""
+        self._spec = spec
+        self._plan = plan
+        self._device = device
+        self._pools = any(isinstance(module, Pooling) for module in spec.modules)
+        layouts = bucket_layouts(plan)
+        largest = layouts[-1]
+        self._workspace = Workspace(
+            plan, largest.num_tokens, largest.num_seqs, dtype, device.torch_device
+        )
+        self._recordings = [self._record(layout, executor) for layout in layouts]
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether a batch is a short one."""
+        return self._recordings[-1].layout.fits(batch)
+
+    def launch(self, batch: Batch) -> torch.Tensor:
+        """Compute a batch; its vectors come to the host behind it."""
+        recording = next(item for item in self._recordings if item.layout.fits(batch))
+        values = np.empty(recording.layout.size, np.int32)
+        fill(values, batch, recording.layout, self._spec, self._plan.pooled_modes)
+        self._device.refill(recording.inputs, values)
+        recording.replay()
+        num_rows = batch.num_seqs if self._pools else len(batch.token_ids)
+        return self._device.download(recording.vectors[:num_rows])
+
+    def _record(self, layout: Layout, executor: Executor) -> _Recording:
+        inputs = torch.zeros(layout.size, dtype=torch.int32, device=self._device.torch_device)
+        batch = device_batch(inputs, layout)
+
+        def launch() -> torch.Tensor:
+            executor.run(self._plan.steps, batch, self._workspace)
+            return executor.finish(batch, self._workspace)
+
+        return _Recording(layout, inputs, *self._device.record(launch))
+
+
+def bucket_layouts(plan: Plan) -> list[Layout]:
+    """Return the layouts of all buckets, the smallest first."""
+    num_modes = len(plan.pooled_modes)
+    return [Layout(size, size // TOKENS_PER_SEQ, num_modes) for size in BUCKET_TOKENS]

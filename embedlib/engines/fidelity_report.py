@@ -1,0 +1,116 @@
+"""What was measured of a compiled model: how close its vectors are to the model's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from embedlib.errors import EngineBuildError
+
+REPORT_NAME: Final = "fidelity.json"
+REPORT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """What a report must reach for a precision to be taken unasked."""
+
+    mean: float = 0.999
+    """Of the cosines of all texts."""
+    p1: float = 0.998
+    """99 of 100 texts have this cosine or a higher one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFidelity:
+    """One text and how close its two vectors are."""
+
+    text: str
+    """Its beginning."""
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FidelityReport:
+    """How close the vectors of one model in two precisions are; cosines per text."""
+
+    fingerprint: str
+    """Of the model, as `engine_folder.model_fingerprint` gives it."""
+    engine: str
+    """Which computed the lower precision."""
+    precision: str
+    excluded: tuple[str, ...]
+    """Linear layers that were kept in the model's precision, sorted."""
+    reference: str
+    """Engine and precision that it was compared with."""
+    num_texts: int
+    texts_digest: str
+    """Of the texts and of which of them are queries."""
+    mean: float
+    p1: float
+    min: float
+    top10_overlap: float | None
+    """Share of the ten documents nearest to a query that both find, mean over queries; None: there
+    were no queries, or not more documents than it takes."""
+    worst: tuple[TextFidelity, ...]
+    """The texts of the lowest cosines, lowest first."""
+    versions: Mapping[str, str]
+    """Of the packages that computed."""
+
+    def passes(self, gate: Gate) -> bool:
+        """Whether the vectors are close enough."""
+        return self.mean >= gate.mean and self.p1 >= gate.p1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {"report_version": REPORT_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> FidelityReport:
+        """Return the report that `as_json` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        values = dict(content)
+        if (version := values.pop("report_version")) != REPORT_VERSION:
+            raise ValueError(f"report_version = {version!r}")
+        worst = tuple(TextFidelity(**entry) for entry in values["worst"])
+        report = cls(**{**values, "excluded": tuple(values["excluded"]), "worst": worst})
+        for name in ("mean", "p1", "min"):
+            if not isinstance(getattr(report, name), float):
+                raise TypeError(f"{name} = {getattr(report, name)!r}")
+        return report
+
+
+def write_report(folder: Path, report: FidelityReport) -> None:
+    """Put a report into an engine directory, in the place of an older one.
+
+    Raises:
+        EngineBuildError: it cannot be written.
+    """
+    part = folder / f".{REPORT_NAME}.{os.getpid()}.embedlib-part"
+    try:
+        text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
+        part.write_text(text, encoding="utf-8")
+        part.replace(folder / REPORT_NAME)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise EngineBuildError(f"cannot write {folder / REPORT_NAME}: {error.strerror}") from error
+
+
+def read_report(folder: Path) -> FidelityReport | None:
+    """Return the report of an engine directory, or None where there is none that can be read.
+
+    Nothing measured and nothing readable are the same to whoever asks: measure it.
+    """
+    try:
+        content = json.loads((folder / REPORT_NAME).read_text(encoding="utf-8"))
+        return FidelityReport.from_json(content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None

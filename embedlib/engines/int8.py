@@ -1,0 +1,36 @@
+"""Numbers of a model compiled for CPUs: int8 with one float32 scale per output channel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+INT8_MAX: Final = 127.0
+"""-128 is not used, so that a code and its negative are both there."""
+SMALLEST_SCALE: Final = float(np.finfo(np.float32).tiny)
+"""A smaller one is subnormal, and 1 / scale would be infinite."""
+
+
+def quantize_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Return the codes of a linear layer's weight and the scale of every row.
+
+    Row r is `codes[r] * scales[r]`, off by at most half a scale. Every row is an output channel;
+    its largest number becomes 127 or -127, and a row of zeros gets the scale 1.
+
+    Args:
+        weight: float32[rows, columns].
+
+    Returns:
+        int8[rows, columns] and float32[rows]; a scale is NaN or infinite exactly where the row
+        holds NaN or infinity.
+    """
+    largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
+    scales = np.maximum(largest / np.float32(INT8_MAX), np.float32(SMALLEST_SCALE))
+    scales[largest == 0] = 1
+    with np.errstate(invalid="ignore"):  # infinity / infinity: the caller refuses the row
+        codes = np.rint(weight / scales[:, None])
+        return np.clip(codes, -INT8_MAX, INT8_MAX).astype(np.int8), scales

@@ -1,0 +1,122 @@
+"""The weights of a model by role in one safetensors file: chosen matrices in int8.
+
+A matrix in int8 keeps its role and has the type I8; its scales are `ROLE_scale`, float32[rows]. All
+other tensors have the type and the numbers they have in the model. No other library takes the file
+for a model: it has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.engines.int8 import quantize_rows
+from embedlib.engines.tensor_blocks import (
+    Report,
+    as_numbers,
+    place_tensors,
+    read_blocks,
+    write_header,
+)
+from embedlib.errors import ModelWeightsError
+from embedlib.models.safetensors_files import StoredTensor, list_tensors, map_file
+from embedlib.models.weights import Weights
+
+INT8_NAME: Final = "model.int8.safetensors"
+SCALE_SUFFIX: Final = "_scale"
+
+
+class Int8Weights(Mapping[str, NDArray[Any]]):
+    """Role to array, as a graph takes them: int8[rows, columns], all others float32.
+
+    Arrays of int8 and float32 are views onto the mapped file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file that `write_int8` wrote; no tensor is read.
+
+        Raises:
+            ModelWeightsError: the file is missing or damaged.
+        """
+        self._tensors = list_tensors(path, path.name)
+        self._data = map_file(path)
+
+    def __getitem__(self, role: str) -> NDArray[Any]:
+        """Return one tensor; those of 16 bits are converted on every call."""
+        tensor = self._tensors[role]
+        if tensor.dtype != "I8":
+            return tensor.read(self._data)
+        rows, columns = tensor.shape
+        codes = self._data[tensor.start : tensor.start + rows * columns]
+        return codes.view(np.int8).reshape(rows, columns)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the roles, and the names of the scales."""
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._tensors)
+
+
+def write_int8(weights: Weights, path: Path, quantized: Collection[str], report: Report) -> None:
+    """Write the weights of a model.
+
+    Args:
+        weights: of the model.
+        path: the file to write.
+        quantized: roles of the matrices to write in int8, such as `layers.0.q.weight`.
+        report: hears of the bytes read.
+
+    Raises:
+        ModelWeightsError: a matrix to quantize holds NaN or infinity.
+    """
+    stored = {role: weights.stored(role) for role in weights}
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for role, tensor in stored.items():
+        # What reading adds (1, to norms stored less one) is in float32.
+        kinds[role] = "F32" if tensor.added else tensor.dtype, tensor.shape
+        if role in quantized:
+            kinds[role] = "I8", tensor.shape
+            kinds[role + SCALE_SUFFIX] = "F32", tensor.shape[:1]
+    written = place_tensors(kinds)
+    with path.open("wb") as writer:
+        first = write_header(written, writer)
+        for role, tensor in sorted(stored.items(), key=_place):
+            with tensor.path.open("rb") as reader:
+                blocks = read_blocks(tensor, reader, report)
+                writer.seek(first + written[role].start)
+                if role in quantized:
+                    scales = _write_codes(blocks, tensor, role, writer)
+                    writer.seek(first + written[role + SCALE_SUFFIX].start)
+                    writer.write(scales.astype("<f4").tobytes())
+                    continue
+                for block in blocks:
+                    numbers = as_numbers(block, tensor).astype("<f4") if tensor.added else block
+                    writer.write(numbers.tobytes())
+
+
+def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
+    """Where a tensor lies, so that files are read from front to back."""
+    return item[1].path, item[1].start
+
+
+def _write_codes(
+    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, role: str, writer: IO[bytes]
+) -> NDArray[np.float32]:
+    """Write the codes of a matrix and return the scales of its rows."""
+    scales = []
+    for block in blocks:
+        codes, block_scales = quantize_rows(as_numbers(block, tensor))
+        if not np.isfinite(block_scales).all():
+            raise ModelWeightsError(
+                f"{tensor.file}: the tensor of {role} holds NaN or infinity; fetch the model "
+                "again, or ask those who trained it"
+            )
+        writer.write(codes.tobytes())
+        scales.append(block_scales)
+    return np.concatenate(scales)

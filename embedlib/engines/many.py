@@ -1,0 +1,201 @@
+"""Several engines as one: a batch goes to the one with the least to do, and away from a dead one.
+
+A thread of its own hands batches out and takes results in, so that every engine is called from one
+thread, and a batch that failed is given to another engine before its caller hears of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Engine, EngineLimits, Lane, Pending
+from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+
+
+class _Job:
+    """A batch and how far it is."""
+
+    pending: Pending
+
+    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
+        self.batch = batch
+        self.on_done = on_done
+        self.failures: dict[_Device, BaseException] = {}
+        """What it met on the engines that could not compute it."""
+        self.vectors: NDArray[np.float32] | None = None
+        self.error: BaseException | None = None
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D]."""
+        if self.error is not None:
+            raise self.error
+        assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
+        return self.vectors
+
+
+class _Device:
+    """One of the engines."""
+
+    def __init__(self, name: str, engine: Engine) -> None:
+        self.name = name
+        self.engine = engine
+        self.is_dead = False
+        self.jobs: set[_Job] = set()
+
+    def has_room(self, lane: Lane) -> bool:
+        """Whether it takes another batch of a lane now."""
+        limits = self.engine.limits
+        num_bulk = sum(job.batch.lane is Lane.BULK for job in self.jobs)
+        if lane is Lane.BULK and num_bulk >= limits.max_inflight_bulk:
+            return False
+        return len(self.jobs) < limits.max_inflight_batches
+
+
+class _Stop:
+    """Put into the inbox by `close`."""
+
+
+class ManyEngines:
+    """Engines of one model on several devices. See `embedlib.engines.base.Engine`.
+
+    A batch that fails on one engine is tried on the others. If one of them computes it, the first
+    is dead: it gets no batch any more. If none does, the batch was to blame, and its caller is
+    told; so no single batch can end all engines, and the last one is never given up.
+    """
+
+    def __init__(self, engines: Sequence[tuple[str, Engine]]) -> None:
+        """Take engines over.
+
+        Args:
+            engines: their devices' names and they themselves, all of one kind and one model.
+        """
+        limits = [engine.limits for _, engine in engines]
+        assert len({limit.is_padded for limit in limits}) == 1, "engines of two kinds"
+        self._limits = EngineLimits(
+            embedding_dim=limits[0].embedding_dim,
+            is_padded=limits[0].is_padded,
+            max_batch_tokens=min(limit.max_batch_tokens for limit in limits),
+            num_parallel_batches=sum(limit.num_parallel_batches for limit in limits),
+            max_inflight_batches=sum(limit.max_inflight_batches for limit in limits),
+            max_inflight_bulk=sum(limit.max_inflight_bulk for limit in limits),
+        )
+        self._devices = [_Device(name, engine) for name, engine in engines]
+        self._waiting: list[_Job] = []
+        self._inbox: SimpleQueue[_Job | tuple[_Device, _Job] | _Stop] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="embedlib-engines", daemon=True)
+        self._thread.start()
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler must know: the sum of all engines, dead or alive."""
+        return self._limits
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
+        """Start a batch and return at once."""
+        job = _Job(batch, on_done)
+        self._inbox.put(job)
+        return job
+
+    def close(self) -> None:
+        """Wait for what is in flight and free all engines."""
+        self._inbox.put(_Stop())
+        self._thread.join()
+        for device in self._devices:
+            try:
+                device.engine.close()
+            except Exception as error:  # the others are to be freed all the same
+                logging.getLogger(__name__).warning("closing %s failed: %s", device.name, error)
+
+    # Everything below runs on the thread.
+
+    def _run(self) -> None:
+        is_stopping = False
+        while not is_stopping or self._waiting or any(device.jobs for device in self._devices):
+            message = self._inbox.get()
+            if isinstance(message, _Stop):
+                is_stopping = True
+            elif isinstance(message, _Job):
+                self._waiting.append(message)
+            else:
+                self._collect(*message)
+            del message  # or the last batch would be held until the next one
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Give batches, queries first, to engines that have room, until none takes one."""
+        while (job := self._next_job()) is not None:
+            self._waiting.remove(job)
+            able = self._able(job)
+            if able:
+                free = [device for device in able if device.has_room(job.batch.lane)]
+                self._start(min(free, key=lambda device: len(device.jobs)), job)
+            else:
+                told = "; ".join(
+                    f"{device.name}: {error}" for device, error in job.failures.items()
+                )
+                self._end(job, EngineRunError(f"no engine could compute it: {told}"))
+
+    def _next_job(self) -> _Job | None:
+        """Return a batch that can be started, or that no engine is left for."""
+        for job in sorted(self._waiting, key=lambda job: job.batch.lane is Lane.BULK):
+            able = self._able(job)
+            if not able or any(device.has_room(job.batch.lane) for device in able):
+                return job
+        return None
+
+    def _able(self, job: _Job) -> list[_Device]:
+        """Return the engines that a batch may still be tried on."""
+        return [d for d in self._devices if not d.is_dead and d not in job.failures]
+
+    def _start(self, device: _Device, job: _Job) -> None:
+        device.jobs.add(job)
+        try:
+            job.pending = device.engine.submit(job.batch, lambda: self._inbox.put((device, job)))
+        except BaseException as error:  # nothing an engine raises may end this thread
+            device.jobs.remove(job)
+            self._fail(device, job, error)
+
+    def _collect(self, device: _Device, job: _Job) -> None:
+        device.jobs.remove(job)
+        try:
+            job.vectors = job.pending.result()
+        except BaseException as error:  # nothing an engine raises may end this thread
+            self._fail(device, job, error)
+            return
+        for failed, cause in job.failures.items():
+            self._give_up(failed, cause)
+        self._end(job, None)
+
+    def _fail(self, device: _Device, job: _Job, error: BaseException) -> None:
+        """Keep a batch for the other engines; one too large is for the caller to split."""
+        if isinstance(error, EngineOutOfMemoryError):
+            self._end(job, error)
+            return
+        job.failures[device] = error
+        self._waiting.append(job)
+
+    def _end(self, job: _Job, error: BaseException | None) -> None:
+        job.error = error
+        if error is not None and job.failures:
+            error.__cause__ = next(iter(job.failures.values()))
+        job.failures.clear()
+        job.on_done()
+
+    def _give_up(self, device: _Device, error: BaseException) -> None:
+        alive = [other for other in self._devices if not other.is_dead]
+        if device.is_dead or alive == [device]:
+            return
+        device.is_dead = True
+        names = ", ".join(other.name for other in alive if other is not device)
+        logging.getLogger(__name__).warning(
+            "%s gets no more batches, it failed where another did not (%s); left: %s",
+            device.name,
+            error,
+            names,
+        )

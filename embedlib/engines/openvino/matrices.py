@@ -1,0 +1,34 @@
+"""The matrix of a linear layer, in float32 or int8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as op
+
+DYNAMIC_GROUP: Final = 64
+"""Numbers of an activation that share a scale where the matrix is int8.
+
+OpenVINO rounds the activations to int8 itself, as they come, one scale for so many neighbours of a
+token's vector: `scale = largest / 127`. A shorter rest is a group of its own, and a vector shorter
+than a group stays float32. Where no instruction multiplies int8 (x86 without VNNI, ARM), all stay
+float32. Fewer numbers are more faithful and slower. Source: docs/fidelity.md, group sizes.
+"""
+
+
+def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
+    """Return a matrix float32[rows, columns] of the graph.
+
+    Where the weight is int8, it is the codes times the scales of the rows: the form that the plugin
+    keeps in int8, and multiplies with vectors that it has rounded to int8.
+    """
+    stored = np.ascontiguousarray(weights[role])
+    node = op.constant(stored, shared_memory=True)
+    if stored.dtype != np.int8:
+        return node
+    scales = np.ascontiguousarray(weights[f"{role}_scale"])[:, np.newaxis]
+    return op.multiply(op.convert(node, "f32"), op.constant(scales))

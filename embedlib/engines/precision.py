@@ -1,0 +1,166 @@
+"""Which precision a model is computed in, and the weights that have it.
+
+`auto` takes the fastest precision whose stored fidelity report, made on the same engine, passes
+the gate; one that was never measured is not used. The last precision of an engine needs no report.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, cast
+
+from embedlib.config import Config
+from embedlib.engines.engine_folder import Manifest, Precision
+from embedlib.errors import ConfigError
+from embedlib.models.files import ModelFiles
+
+if TYPE_CHECKING:
+    from embedlib.engines.compiled import Compiled
+
+ENGINE_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "tensorrt_llm": ("fp8", "bf16"),
+        "cuda": ("fp8", "bf16"),
+        "openvino": ("int8", "float32"),
+    }
+)
+"""By engine, the fastest first."""
+
+NOT_COMPILED: Final = "float32"
+"""Computed from the model's own files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenPrecision:
+    """A precision and where its weights are."""
+
+    name: str
+    excluded: tuple[str, ...] = ()
+    """Roles of linear layers in a higher precision."""
+    folder: Path | None = None
+    """The engine directory; None: still to be compiled, or the model's own files."""
+
+    def __str__(self) -> str:
+        """Return what decides the vectors, for a fingerprint."""
+        return f"{self.name} without {', '.join(self.excluded)}" if self.excluded else self.name
+
+
+def check_precision(engine: str, config: Config) -> None:
+    """Refuse a wanted precision that an engine does not have.
+
+    Raises:
+        ConfigError: it has others.
+    """
+    allowed = ("auto", *ENGINE_PRECISIONS[engine])
+    if config.precision not in allowed:
+        raise ConfigError(
+            f"precision = {config.precision!r}: the engine {engine} has {', '.join(allowed)}"
+        )
+
+
+def choose_precision(
+    engine: str, files: ModelFiles, config: Config, manifest: Manifest | None
+) -> ChosenPrecision:
+    """Return the precision to compute a model in; compiles nothing.
+
+    Args:
+        engine: the engine's name.
+        files: the model, or an engine directory.
+        config: says which precision is wanted and where compiled models are.
+        manifest: of the engine directory, where it is one.
+
+    Raises:
+        ConfigError: the engine does not have the precision.
+    """
+    check_precision(engine, config)
+    if manifest is not None and manifest.precision in ENGINE_PRECISIONS[engine]:
+        if config.precision not in ("auto", manifest.precision):
+            raise ConfigError(
+                f"precision = {config.precision!r}: {files.folder} was compiled to "
+                f"{manifest.precision}; give the model it was made from"
+            )
+        return ChosenPrecision(
+            name=manifest.precision, excluded=manifest.excluded, folder=files.folder
+        )
+    if config.precision == "auto":
+        return _fastest_faithful(engine, files, config)
+    wanted = config.precision
+    if wanted == NOT_COMPILED:
+        return ChosenPrecision(name=wanted)
+    versions = [version for version in _compiled(files, config) if version.precision == wanted]
+    # Among several, the one that was measured to be faithful.
+    versions.sort(key=lambda version: (not _is_faithful(version, engine), len(version.excluded)))
+    return _chosen(versions[0]) if versions else ChosenPrecision(name=wanted)
+
+
+def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
+    """Return the engine directory of a chosen precision, which is made now where there is none.
+
+    Raises:
+        EngineUnavailableError: a package that compiling needs is missing.
+        EngineBuildError: it cannot be written.
+    """
+    if chosen.folder is not None:
+        return chosen.folder
+    # Imported only now: most starts compile nothing.
+    from embedlib.engines.compile import compile_model
+
+    logging.getLogger(__name__).info(
+        "compiling %s to %s; later starts find it in %s",
+        files.folder,
+        chosen.name,
+        config.engine_cache_path,
+    )
+    return compile_model(files, cast(Precision, chosen.name), chosen.excluded, config)
+
+
+def _fastest_faithful(engine: str, files: ModelFiles, config: Config) -> ChosenPrecision:
+    *lower, default = ENGINE_PRECISIONS[engine]
+    versions = _compiled(files, config)
+    for precision in lower:
+        faithful = [
+            version
+            for version in versions
+            if version.precision == precision and _is_faithful(version, engine)
+        ]
+        if faithful:
+            fastest = min(faithful, key=lambda version: len(version.excluded))
+            report = fastest.report
+            assert report is not None, "a faithful version has a report; a bug in embedlib"
+            logging.getLogger(__name__).info(
+                "engine %s, precision %s: mean cosine %.5f, p1 %.5f on %d texts",
+                engine,
+                precision,
+                report.mean,
+                report.p1,
+                report.num_texts,
+            )
+            return _chosen(fastest)
+    if default == NOT_COMPILED:
+        return ChosenPrecision(name=default)
+    plain = [v for v in versions if v.precision == default and not v.excluded]
+    return _chosen(plain[0]) if plain else ChosenPrecision(name=default)
+
+
+def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
+    # Imported only here: its module looks into every kind of compiled model.
+    from embedlib.engines.compiled import compiled_versions
+
+    return compiled_versions(files, config)
+
+
+def _is_faithful(version: Compiled, engine: str) -> bool:
+    from embedlib.engines.compiled import Gate
+
+    report = version.report
+    return report is not None and report.engine == engine and report.passes(Gate())
+
+
+def _chosen(version: Compiled) -> ChosenPrecision:
+    return ChosenPrecision(
+        name=version.precision, excluded=tuple(version.excluded), folder=version.folder
+    )

@@ -1,0 +1,236 @@
+"""Runs a model on an NVIDIA GPU with TensorRT-LLM.
+
+`LLM.encode` may be called by one thread only, and holds it while it launches a batch. That thread
+launches one batch behind the other and leaves the vectors on the GPU. Each is copied out on a
+stream of its own while the next one computes; a second thread waits for the copies.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Collection
+from itertools import pairwise
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embedlib.engines.base import Batch, EngineLimits
+from embedlib.engines.tensorrt_llm.runtime import load_library, make_llm
+from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
+from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, EngineRunError
+from embedlib.models.files import ModelFiles
+from embedlib.models.spec import ModelSpec
+
+MAX_INFLIGHT_BULK: Final = 2
+"""One computing, one launched behind it."""
+MAX_INFLIGHT_QUERIES: Final = 2
+
+
+class TensorRTLLMEngine:
+    """A model on a GPU. See `embedlib.engines.base.Engine`."""
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        folder: Path,
+        *,
+        excluded: Collection[str] = (),
+        max_batch_tokens: int | None = None,
+        max_inflight_bulk: int | None = None,
+        gpu_memory_fraction: float = 0.9,
+        cache_dir: Path,
+    ) -> None:
+        """Load an engine directory onto the GPU.
+
+        Args:
+            files: the model it was made from, or the directory itself.
+            folder: the engine directory.
+            excluded: roles of linear layers that are not in FP8.
+            max_batch_tokens: token budget of a batch; None: this engine's own.
+            max_inflight_bulk: bulk batches taken at once.
+            gpu_memory_fraction: share of the GPU's memory that may be taken.
+            cache_dir: where tuned and compiled kernels are kept.
+
+        Raises:
+            EngineUnavailableError: tensorrt-llm cannot be loaded or is too old.
+            EngineUnsupportedError: the model has a trait this engine does not compute.
+            ModelWeightsError: the directory's tensors do not fit the model.
+            EngineBuildError: TensorRT-LLM could not load it.
+        """
+        spec = files.spec
+        check_supported(spec)
+        load_library()
+        from embedlib.engines.tensorrt_llm.model import register
+
+        try:
+            self._llm = make_llm(
+                folder / files.transformer_dir.relative_to(files.folder),
+                register(files, folder, excluded),
+                max_seq_tokens=spec.max_seq_tokens,
+                batch_tokens=batch_tokens(spec, max_batch_tokens),
+                cache_dir=cache_dir / folder.name,
+            )
+            torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction)
+            model_engine = self._llm._encoder_executor.model_engine
+            self._max_batch_seqs = int(model_engine.batch_size)
+            # TensorRT-LLM corrects what it was asked for, and tells it nowhere else.
+            self._limits = _limits(spec, model_engine, max_inflight_bulk)
+        except EmbedlibError:
+            self._free()
+            raise
+        except torch.OutOfMemoryError as error:
+            self._free()
+            raise EngineBuildError(
+                f"engine tensorrt_llm: the GPU has too little memory for {folder}: {_told(error)}; "
+                "max_batch_tokens makes it less"
+            ) from error
+        except Exception as error:
+            self._free()
+            raise EngineBuildError(
+                f"engine tensorrt_llm: loading {folder} failed: {_told(error)}"
+            ) from error
+        self._copies = torch.cuda.Stream()
+        self._submitted: SimpleQueue[_Pending | None] = SimpleQueue()
+        self._launched: SimpleQueue[_Pending | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for name, target in (
+                ("embedlib-tensorrt-llm", self._launch_all),
+                ("embedlib-tensorrt-llm-copies", self._finish_all),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What the scheduler must know."""
+        return self._limits
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
+        """Start a batch and return at once."""
+        pending = _Pending(batch, on_done)
+        self._submitted.put(pending)
+        return pending
+
+    def close(self) -> None:
+        """Wait for what is in flight and free the GPU's memory."""
+        if self._llm is None:
+            return
+        self._submitted.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._free()
+
+    def _free(self) -> None:
+        llm = getattr(self, "_llm", None)
+        self._llm = None
+        if llm is not None:
+            llm.shutdown()
+        # The model's modules refer to one another in circles; torch keeps what they free.
+        del llm
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def _launch_all(self) -> None:
+        """Run on the first thread: launch batches."""
+        while (pending := self._submitted.get()) is not None:
+            try:
+                self._launch(pending)
+            except BaseException as error:  # nothing may end this thread
+                pending.error = error
+            self._launched.put(pending)
+            del pending  # or the last batch would be held until the next one
+        self._launched.put(None)
+
+    def _launch(self, pending: _Pending) -> None:
+        batch = pending.batch
+        bounds = batch.cu_seqlens.tolist()
+        token_ids = batch.token_ids.tolist()
+        sequences = [token_ids[a:b] for a, b in pairwise(bounds)]
+        step = self._max_batch_seqs
+        for first in range(0, len(sequences), step):
+            vectors: Tensor = self._llm.encode(
+                sequences[first : first + step], copy_logits_to_host=False, return_raw_logits=True
+            )
+            self._copies.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._copies):
+                # Pinned, because it is not waited for.
+                pending.parts.append(vectors.to("cpu", non_blocking=True))
+            pending.on_gpu.append(vectors)
+        pending.copied = torch.cuda.Event()
+        pending.copied.record(self._copies)
+
+    def _finish_all(self) -> None:
+        """Run on the second thread: wait for copies."""
+        while (pending := self._launched.get()) is not None:
+            try:
+                if pending.copied is not None:
+                    pending.copied.synchronize()
+            except BaseException as error:  # nothing may end this thread
+                pending.error = error
+            pending.on_gpu.clear()
+            pending.on_done()
+            del pending
+
+
+class _Pending:
+    """A batch on its way."""
+
+    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
+        self.batch = batch
+        self.on_done = on_done
+        self.on_gpu: list[Tensor] = []
+        """Held until they are copied."""
+        self.parts: list[Tensor] = []
+        self.copied: Any = None
+        """The event behind its copies."""
+        self.error: BaseException | None = None
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D]."""
+        if isinstance(self.error, torch.OutOfMemoryError):
+            raise EngineOutOfMemoryError(
+                f"engine tensorrt_llm: out of memory: {_told(self.error)}"
+            ) from self.error
+        if self.error is not None:
+            raise EngineRunError(f"engine tensorrt_llm: {_told(self.error)}") from self.error
+        # A copy: torch takes its pinned memory back.
+        vectors = np.concatenate([part.numpy() for part in self.parts])
+        return vectors.astype(np.float32, copy=False)
+
+
+def _limits(spec: ModelSpec, model_engine: Any, max_inflight_bulk: int | None) -> EngineLimits:
+    """Return the limits that TensorRT-LLM has in the end.
+
+    Raises:
+        EngineBuildError: it has no room for the model's longest sequence.
+    """
+    for name in ("max_seq_len", "max_num_tokens"):
+        limit = int(getattr(model_engine, name))
+        if limit < spec.max_seq_tokens:
+            raise EngineBuildError(
+                f"engine tensorrt_llm has {name} = {limit}, less than this model's "
+                f"{spec.max_seq_tokens} tokens; max_seq_tokens = {limit} would do"
+            )
+    num_bulk = max_inflight_bulk or MAX_INFLIGHT_BULK
+    return EngineLimits(
+        embedding_dim=spec.embedding_dim,
+        is_padded=False,
+        max_batch_tokens=int(model_engine.max_num_tokens),
+        num_parallel_batches=1,
+        max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
+        max_inflight_bulk=num_bulk,
+    )
+
+
+def _told(error: BaseException) -> str:
+    """The first line of a message; torch adds advice below."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,117 @@
+"""What this engine can run: versions of TensorRT-LLM and traits of models; imports neither.
+
+Everything that is not listed here as implemented is refused by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
+from embedlib.models.families import FAMILIES
+from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize, Pooling
+
+FIRST_VERSION: Final = (1, 3, 0, 22)
+"""1.3.0rc22, the first with `LLM.encode`, `return_raw_logits` and graphs for it on PyPI."""
+KNOWN_VERSIONS: Final = "1.3.0rc22 to 1.3.0rc29"
+"""Those this engine was written against."""
+
+POOLING_MODES: Final = ("cls", "mean", "last_token")
+
+MAX_BATCH_TOKENS: Final = 16384
+"""Enough rows to keep an H200 busy with matrix products of a 7B model; not measured yet."""
+
+
+def check_version(version: str) -> None:
+    """Refuse a version that is too old to have what this engine calls.
+
+    A version that cannot be read passes here and is probed when it is loaded.
+
+    Raises:
+        EngineUnavailableError: it is too old.
+    """
+    parts = re.match(r"(\d+)\.(\d+)\.(\d+)(?:rc(\d+))?", version)
+    if parts is None:
+        return
+    major, minor, patch, candidate = parts.groups()
+    # A final release comes behind all its candidates.
+    key = (int(major), int(minor), int(patch), int(candidate) if candidate else 1 << 30)
+    if key < FIRST_VERSION:
+        raise EngineUnavailableError(
+            f"tensorrt-llm {version} is too old: it has no LLM.encode with encode_only; install "
+            f"{KNOWN_VERSIONS}"
+        )
+
+
+def batch_tokens(spec: ModelSpec, wanted: int | None) -> int:
+    """Return the token budget of a batch: the wanted one, but at least the longest sequence."""
+    return max(wanted or MAX_BATCH_TOKENS, spec.max_seq_tokens)
+
+
+def check_supported(spec: ModelSpec) -> None:
+    """Refuse a model with a trait that this engine does not compute.
+
+    Raises:
+        EngineUnsupportedError: it has one; the message names all.
+    """
+    missing = [*_encoder_traits(spec.encoder, spec.max_seq_tokens), *_other_traits(spec)]
+    if missing:
+        raise EngineUnsupportedError(
+            f"engine tensorrt_llm cannot run this {spec.encoder.family} model: "
+            f"{'; '.join(missing)}; engine = 'openvino' can"
+        )
+
+
+def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
+    """Yield what of the transformer is not implemented."""
+    if (encoder.norm_placement, encoder.norm) not in (("pre", "rms_norm"), ("post", "layer_norm")):
+        yield f"norm_placement {encoder.norm_placement} with {encoder.norm}"
+    if encoder.norms_embeddings:
+        yield "norms_embeddings"
+    if encoder.norm == "layer_norm" and not encoder.has_norm_bias:
+        yield "layer norms without bias"
+    if FAMILIES[encoder.family].stores_norms_less_one:
+        yield "norms that are stored less one"
+    if encoder.embedding_scale != 1:
+        yield f"embedding_scale {encoder.embedding_scale:g}"
+    if encoder.position_bias is not None:
+        yield "position_bias"
+    if encoder.window_rope is not None:
+        yield "window_rope"
+    if encoder.rope is not None and encoder.rope.kind not in ("default", "dynamic"):
+        yield f"rope kind {encoder.rope.kind}"
+    if encoder.attention_cap is not None:
+        yield f"attention_cap {encoder.attention_cap:g}"
+    if encoder.attention_scale is not None:
+        yield f"attention_scale {encoder.attention_scale:g}"
+    if encoder.is_gated and encoder.activation != "silu":
+        yield f"a gated MLP with {encoder.activation}"
+    if not encoder.is_gated and encoder.activation not in ("gelu", "gelu_tanh", "relu", "silu"):
+        yield f"an MLP with {encoder.activation}"
+    # TensorRT-LLM's attention takes a window only together with a cache of keys and values.
+    windows = [window for window in encoder.windows if window is not None]
+    if windows and min(windows) < max_seq_tokens:
+        yield (
+            f"attention windows of {min(windows)} tokens, and texts of up to {max_seq_tokens} "
+            f"(max_seq_tokens = {min(windows)} would do)"
+        )
+
+
+def _other_traits(spec: ModelSpec) -> Iterator[str]:
+    """Yield what of the rest is not implemented."""
+    pooling = spec.modules[0] if spec.modules else None
+    if not isinstance(pooling, Pooling):
+        yield "vectors per token"
+        return
+    for mode in pooling.modes:
+        if mode not in POOLING_MODES:
+            yield f"pooling {mode}"
+    if not pooling.include_prompt:
+        yield "pooling that leaves the prompt out"
+    for module in spec.modules[1:]:
+        if not isinstance(module, (Dense, LayerNorm, Normalize)):
+            yield f"the module {type(module).__name__}"
+    if spec.head is not None and spec.encoder.num_token_types > 1:
+        yield "pairs of texts with token types"

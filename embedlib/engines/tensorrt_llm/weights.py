@@ -1,0 +1,217 @@
+"""An engine directory's tensors into our model, every one and every parameter.
+
+TensorRT-LLM passes over what it finds no tensor for, and leaves it as memory happened to be. Here
+all parameters are NaN before, and one that still is afterwards is an error; so is a tensor that
+nothing took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.families import FAMILIES
+from embedlib.models.files import ModelFiles
+from embedlib.models.heads import AnswerRows
+from embedlib.models.weights import (
+    MODULE_TENSORS,
+    WEIGHTS_NAME,
+    encoder_shapes,
+    tensor_name,
+    tensor_rows,
+)
+
+SCALE_SUFFIX: Final = "_scale"
+CHECKED_NAMES: Final = ("weight", "bias", "weight_scale")
+"""Parameters that a checkpoint fills; a linear layer in FP8 has others, which are constants."""
+NAN_E4M3: Final = 0x7F
+
+
+class RoleTensors:
+    """The transformer's tensors of a checkpoint by role, and which of them were taken."""
+
+    def __init__(self, weights: Mapping[str, Any], files: ModelFiles) -> None:
+        self._weights = weights
+        self._names = set(weights.keys())
+        self._family = FAMILIES[files.spec.encoder.family]
+        self._shapes = encoder_shapes(files.spec.encoder)
+        self._taken: set[str] = set()
+        anchor = tensor_name("tokens", self._family)
+        prefix = next((p for p in self._family.prefixes if p + anchor in self._names), None)
+        if prefix is None:
+            raise ModelWeightsError(f"the compiled model has no tensor {anchor}; compile it again")
+        self._prefix = prefix
+
+    def __contains__(self, role: str) -> bool:
+        return role in self._shapes
+
+    def take(self, role: str) -> Tensor:
+        """Return a tensor."""
+        tensor = self._rows(role, "")
+        if tuple(tensor.shape) != self._shapes[role]:
+            raise ModelWeightsError(
+                f"the compiled model's tensor for {role} has shape {list(tensor.shape)}; "
+                f"expected: {list(self._shapes[role])}; compile it again"
+            )
+        return tensor
+
+    def take_linear(self, stem: str) -> dict[str, Tensor]:
+        """Return what a linear layer is loaded from: its weight, bias and scales."""
+        found = {"weight": self.take(f"{stem}.weight")}
+        if f"{stem}.bias" in self:
+            found["bias"] = self.take(f"{stem}.bias")
+        if found["weight"].dtype == torch.float8_e4m3fn:
+            found["weight_scale"] = self._rows(f"{stem}.weight", SCALE_SUFFIX)
+        return found
+
+    def take_named(self, name: str) -> Tensor:
+        """Return a tensor that has no role, such as one of a head."""
+        if name not in self._names:
+            raise ModelWeightsError(
+                f"the compiled model has no tensor {name}; compile the model again"
+            )
+        self._taken.add(name)
+        tensor: Tensor = self._weights[name][:]  # a file's tensor is read only when it is sliced
+        return tensor
+
+    def check_all_taken(self) -> None:
+        """Refuse tensors that nothing took and that a model may not have beside its own."""
+        for name in sorted(self._names):
+            is_ignored = any(fnmatchcase(name, pattern) for pattern in self._family.ignored_tensors)
+            if name not in self._taken and not is_ignored:
+                raise ModelWeightsError(f"the compiled model's tensor {name} is left over")
+
+    def _rows(self, role: str, suffix: str) -> Tensor:
+        rows = tensor_rows(role, self._family)
+        tensor = self.take_named(self._prefix + rows.name + suffix)
+        return tensor.chunk(rows.count)[rows.index]
+
+
+def fill_model(
+    model: nn.Module,
+    weights: Mapping[str, Any],
+    files: ModelFiles,
+    folder: Path,
+    linear_roles: Mapping[str, tuple[str, ...]],
+) -> None:
+    """Load a model.
+
+    Args:
+        model: an `EmbeddingModel`.
+        weights: the transformer's tensors by name.
+        files: the model, or the engine directory.
+        folder: the engine directory.
+        linear_roles: linear layers of a layer and the roles they compute.
+
+    Raises:
+        ModelWeightsError: a tensor is missing, left over or of the wrong shape, or a parameter got
+            no numbers.
+    """
+    tensors = RoleTensors(weights, files)
+    _poison(model)
+    with torch.no_grad():
+        _fill_transformer(model.model, tensors, linear_roles)
+        _fill_head(model.head, tensors, files, folder)
+    tensors.check_all_taken()
+    _check_filled(model)
+
+
+def _fill_transformer(
+    transformer: Any, tensors: RoleTensors, linear_roles: Mapping[str, tuple[str, ...]]
+) -> None:
+    for name in ("tokens", "positions", "token_types"):
+        if (table := getattr(transformer, name)) is not None:
+            table.weight.copy_(tensors.take(name))
+    for name in ("embedding_norm", "final_norm"):
+        if (norm := getattr(transformer, name)) is not None:
+            _fill_norm(norm, name, tensors)
+    for index, layer in enumerate(transformer.layers):
+        stem = f"layers.{index}."
+        for name in ("attention_norm", "mlp_norm"):
+            _fill_norm(getattr(layer, name), stem + name, tensors)
+        for name in ("q_norm", "k_norm"):
+            if f"{stem}{name}.weight" in tensors:
+                _fill_norm(getattr(layer.attention, name), stem + name, tensors)
+        for name, roles in linear_roles.items():
+            outer, _, inner = name.partition(".")
+            linear = getattr(getattr(layer, outer), inner, None)
+            if linear is not None:
+                parts = [tensors.take_linear(stem + role) for role in roles]
+                linear.load_weights(weights=parts)
+
+
+def _fill_norm(norm: Any, stem: str, tensors: RoleTensors) -> None:
+    norm.weight.copy_(tensors.take(f"{stem}.weight"))
+    if f"{stem}.bias" in tensors:
+        norm.bias.copy_(tensors.take(f"{stem}.bias"))
+
+
+def _fill_head(head: Any, tensors: RoleTensors, files: ModelFiles, folder: Path) -> None:
+    """Load the modules behind the transformer, from their own folders or from its tensors."""
+    for key, layer in head.layers.items():
+        position = int(key)
+        place = files.module_tensors.get(position)
+        if place is None:
+            found = _read_module(files, position, folder)
+        elif isinstance(place, AnswerRows):
+            found = {"weight": _answer_row(place, tensors)}
+        else:
+            names = [name for name, _ in layer.named_parameters()]
+            found = {name: tensors.take_named(f"{place}.{name}") for name in names}
+        for name, parameter in layer.named_parameters():
+            if name in found:  # what is not is found out in the end
+                parameter.copy_(found[name])
+
+
+def _read_module(files: ModelFiles, position: int, folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of a module that has a folder of its own, by leaf."""
+    directory = folder / files.module_dirs[position].relative_to(files.folder)
+    stem = MODULE_TENSORS[type(files.spec.modules[position])] + "."
+    stored = load_file(directory / WEIGHTS_NAME)
+    return {name.removeprefix(stem): tensor for name, tensor in stored.items()}
+
+
+def _answer_row(place: AnswerRows, tensors: RoleTensors) -> Tensor:
+    """Return float[1, H]: what makes a score of the last vector, the difference of two tokens."""
+    matrix = tensors.take("tokens") if place.tensor is None else tensors.take_named(place.tensor)
+    row = matrix[place.true_token_id].float()
+    if place.false_token_id is not None:
+        row = row - matrix[place.false_token_id].float()
+    return row[None]
+
+
+def _checked(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if name.rpartition(".")[2] in CHECKED_NAMES
+    ]
+
+
+def _poison(model: nn.Module) -> None:
+    for _, parameter in _checked(model):
+        if parameter.dtype == torch.float8_e4m3fn:
+            parameter.data.view(torch.uint8).fill_(NAN_E4M3)
+        else:
+            parameter.data.fill_(float("nan"))
+
+
+def _check_filled(model: nn.Module) -> None:
+    for name, parameter in _checked(model):
+        values = parameter.data
+        if values.dtype == torch.float8_e4m3fn:
+            is_nan = (values.view(torch.uint8) & NAN_E4M3) == NAN_E4M3
+        else:
+            is_nan = values.isnan()
+        if bool(is_nan.any()):
+            raise ModelWeightsError(
+                f"the parameter {name} was not filled from the compiled model; this version of "
+                "TensorRT-LLM loads weights in another way"
+            )

@@ -1,0 +1,19 @@
+"""How close a model's vectors in a lower precision are to its own, and which layers to keep."""
+
+from embedlib.engines.fidelity_report import FidelityReport, Gate, TextFidelity
+from embedlib.fidelity.compare import Comparison
+from embedlib.fidelity.search import compile_to_gate
+from embedlib.fidelity.texts import FidelityTexts, built_in_texts, read_texts
+from embedlib.fidelity.verify import verify
+
+__all__ = [
+    "Comparison",
+    "FidelityReport",
+    "FidelityTexts",
+    "Gate",
+    "TextFidelity",
+    "built_in_texts",
+    "compile_to_gate",
+    "read_texts",
+    "verify",
+]

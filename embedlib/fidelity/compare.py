@@ -1,0 +1,123 @@
+"""Two sets of vectors of the same texts, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.embedder import Embedder
+from embedlib.engines.fidelity_report import FidelityReport, TextFidelity
+from embedlib.fidelity.texts import FidelityTexts
+from embedlib.similarity import similarity
+
+TOP: Final = 10
+NUM_WORST: Final = 5
+TOLD_CHARACTERS: Final = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What was measured; the fields are those of `FidelityReport`."""
+
+    fingerprint: str
+    engine: str
+    precision: str
+    excluded: tuple[str, ...]
+    reference: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """The vectors of `FidelityTexts`."""
+
+    queries: NDArray[np.float32]
+    """float32[number of queries, D]."""
+    documents: NDArray[np.float32]
+    """float32[number of documents, D]."""
+
+    @property
+    def all(self) -> NDArray[np.float32]:
+        """float32[N, D]: queries, then documents."""
+        return np.concatenate([self.queries, self.documents])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A report, and the cosine of every text."""
+
+    report: FidelityReport
+    cosines: NDArray[np.float64]
+    """float64[N], in the order of `FidelityTexts.all`."""
+
+
+def embed(embedder: Embedder, texts: FidelityTexts) -> Embedded:
+    """Return the vectors of texts, with the prompts of queries and documents."""
+    dim = embedder.get_embedding_dimension()
+    queries = embedder.encode_query(list(texts.queries))
+    documents = embedder.encode_document(list(texts.documents))
+    return Embedded(queries=queries.reshape(-1, dim), documents=documents.reshape(-1, dim))
+
+
+def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return float64[N]: the cosine of each row of one with the row of the other; equal ones: 1."""
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    products = (a * b).sum(axis=1)
+    result = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    result[(first == second).all(axis=1)] = 1  # also two zero vectors
+    clipped: NDArray[np.float64] = np.clip(result, -1, 1)  # rounding could go beyond
+    return clipped
+
+
+def top10_overlap(reference: Embedded, candidate: Embedded) -> float | None:
+    """Return the share of a query's ten nearest documents that both have, mean over queries.
+
+    None: there are no queries, or no more than ten documents.
+    """
+    if len(reference.queries) == 0 or len(reference.documents) <= TOP:
+        return None
+    nearest = [
+        np.argsort(-similarity("cosine", side.queries, side.documents), axis=1, kind="stable")
+        for side in (reference, candidate)
+    ]
+    shared = [len({*a[:TOP]} & {*b[:TOP]}) for a, b in zip(*nearest, strict=True)]
+    return float(np.mean(shared)) / TOP
+
+
+def compare(
+    reference: Embedded, candidate: Embedded, texts: FidelityTexts, subject: Subject
+) -> Comparison:
+    """Compare the vectors of two precisions, or two engines, of one model.
+
+    Args:
+        reference: what is taken for right.
+        candidate: what is measured.
+        texts: whose vectors they are.
+        subject: what goes into the report beside the figures.
+    """
+    found = cosines(reference.all, candidate.all)
+    worst = np.argsort(found, kind="stable")[:NUM_WORST]
+    report = FidelityReport(
+        fingerprint=subject.fingerprint,
+        engine=subject.engine,
+        precision=subject.precision,
+        excluded=subject.excluded,
+        reference=subject.reference,
+        num_texts=len(found),
+        texts_digest=texts.digest,
+        mean=float(found.mean()),
+        p1=float(np.quantile(found, 0.01)),
+        min=float(found.min()),
+        top10_overlap=top10_overlap(reference, candidate),
+        worst=tuple(
+            TextFidelity(text=texts.all[row][:TOLD_CHARACTERS], cosine=float(found[row]))
+            for row in worst
+        ),
+        versions=subject.versions,
+    )
+    return Comparison(report=report, cosines=found)

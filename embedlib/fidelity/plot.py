@@ -1,0 +1,45 @@
+"""The cosines of a comparison as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from embedlib.engines.fidelity_report import Gate
+from embedlib.errors import ConfigError
+from embedlib.fidelity.compare import Comparison
+
+
+def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:
+    """Return a function that draws into a file.
+
+    Raises:
+        ConfigError: matplotlib is missing, or the folder is.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "plot needs matplotlib, which is not installed; pip install 'embedlib[bench]'"
+        ) from error
+    if path.suffix != ".png" or not path.resolve().parent.is_dir():
+        raise ConfigError(f"plot = {str(path)!r}; give a file .png in a folder that is there")
+
+    def draw(comparison: Comparison, gate: Gate) -> None:
+        report = comparison.report
+        found = np.sort(comparison.cosines)
+        shares = 100 * np.arange(1, len(found) + 1) / len(found)
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot(found, shares, drawstyle="steps-post")
+        axes.axvline(gate.p1, linestyle=":", color="gray", label=f"gate, 1 %: {gate.p1}")
+        axes.axvline(gate.mean, linestyle="--", color="gray", label=f"gate, mean: {gate.mean}")
+        axes.axvline(report.mean, color="black", label=f"mean: {report.mean:.5f}")
+        axes.set_xlabel(f"cosine to {report.reference}, {report.precision} on {report.engine}")
+        axes.set_ylabel("share of texts with this cosine or a lower one, %")
+        axes.legend()
+        figure.savefig(path, dpi=150)
+
+    return draw

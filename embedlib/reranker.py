@@ -1,0 +1,317 @@
+"""Reranker: how well documents answer a query, by a model that reads both together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from embedlib.batching.pairs import Pair, PairTokenizer
+from embedlib.batching.sequence import Vectors
+from embedlib.batching.stats import Meter
+from embedlib.call import check_only, import_torch
+from embedlib.engines.base import Lane
+from embedlib.errors import ConfigError, InputError
+from embedlib.loading import check_length
+from embedlib.models.prompts import Prompts
+from embedlib.scoring import Activation, Scores, ScoringSession, activate
+
+Ranking = list[dict[str, Any]]
+"""{"corpus_id": int, "score": float}, and "text" where asked for; the best first."""
+
+MAX_QUERY_DOCUMENTS = 128
+"""`rank` with more documents goes to the bulk lane.
+
+Retrievers hand over 10 to 100 candidates, and somebody waits for their order. More would keep the
+next caller waiting for seconds on a CPU, and the engine until all of it is tokenized.
+"""
+
+
+class Reranker(ScoringSession):
+    """Pairs of texts to scores, in this process.
+
+    Any number of threads may call any method. Few documents (`rank`) and single pairs (`predict`)
+    are answered before many. Close it, or use it as a context manager, to free the engine early;
+    the end of the program does so too.
+    """
+
+    _tokenizer: PairTokenizer
+
+    def _prepare(self, meter: Meter) -> None:
+        self._template = self._head.template
+        self._prompts = Prompts(self.spec, self.config)
+        self._tokenizer = PairTokenizer(
+            self._rust_tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=meter
+        )
+        limit = self.max_seq_length
+        check_length(limit, limit, self._tokenizer.num_special_tokens)
+
+    # Scoring: names and order of the arguments are those of sentence-transformers' CrossEncoder.
+
+    def rank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        device: str | None = None,
+        pool: None = None,
+        chunk_size: None = None,
+        *,
+        instruction: str | None = None,
+        raw_scores: bool = False,
+    ) -> Ranking:
+        """Sort documents by how well they answer a query.
+
+        Args:
+            query: what was asked.
+            documents: the candidates.
+            top_k: keep so many; None: all.
+            return_documents: put each one's text beside its score.
+            prompt_name: the prompt of the query, by name; None: the default one.
+            prompt: the prompt of the query, as text; for a model with a template, its instruction.
+            batch_size: accepted as a hint; batches are made by token budget.
+            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, 1] or a module
+                of torch; None: the model's own.
+            device: None or "cpu".
+            pool: None.
+            chunk_size: None.
+            instruction: what to look for, where the model's template asks; None: its own.
+            raw_scores: leave the model's numbers as they are.
+
+        Returns:
+            {"corpus_id", "score"} of each document, the best first; equal ones in their order.
+
+        Raises:
+            InputError: a text is not a str or not valid Unicode; the message names its row.
+            SequenceTooLongError: with on_truncate="error".
+            ConfigError: an argument is out of range, or the model has several scores for a pair.
+            EngineRunError: a batch failed.
+            EmbedderClosedError: the Reranker was closed.
+        """
+        _check_inert(batch_size, device, pool, chunk_size)
+        documents = _check_documents(query, documents)
+        self._check_can_rank(top_k)
+        activation = self._activation(activation_fn, raw_scores)
+        tokenize = self._tokenize(prompt_name, prompt, instruction)
+        pairs = [(query, document) for document in documents]
+        numbers = self._run(pairs, _rank_lane(pairs), tokenize, show_progress_bar, stacklevel=2)
+        return _ranking(activate(numbers, activation), documents, top_k, return_documents)
+
+    async def arank(
+        self,
+        query: str,
+        documents: Iterable[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        activation_fn: Activation | None = None,
+        instruction: str | None = None,
+        raw_scores: bool = False,
+    ) -> Ranking:
+        """Return what `rank` returns without blocking the event loop.
+
+        Cancelling drops the documents that are not being computed yet.
+        """
+        documents = _check_documents(query, documents)
+        self._check_can_rank(top_k)
+        activation = self._activation(activation_fn, raw_scores)
+        tokenize = self._tokenize(prompt_name, prompt, instruction)
+        pairs = [(query, document) for document in documents]
+        numbers = await self._arun(pairs, _rank_lane(pairs), tokenize, stacklevel=2)
+        return _ranking(activate(numbers, activation), documents, top_k, return_documents)
+
+    def predict(
+        self,
+        inputs: Iterable[Sequence[str]] | Sequence[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        pool: None = None,
+        chunk_size: None = None,
+        *,
+        instruction: str | None = None,
+        raw_scores: bool = False,
+        sentences: Iterable[Sequence[str]] | Sequence[str] | None = None,
+    ) -> Any:
+        """Return the scores of pairs of texts, in their order.
+
+        Args:
+            inputs: a pair, or any iterable of pairs.
+            prompt_name: the prompt of each first text, by name; None: the default one.
+            prompt: the prompt of each first text; for a model with a template, its instruction.
+            batch_size: accepted as a hint; batches are made by token budget.
+            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, num_labels] or
+                a module of torch; None: the model's own.
+            apply_softmax: make the scores of a pair sum to 1, where there are several.
+            convert_to_numpy: False returns a list of torch tensors.
+            convert_to_tensor: True returns one torch tensor; needs torch.
+            device: None or "cpu".
+            pool: None.
+            chunk_size: None.
+            instruction: what to look for, where the model's template asks; None: its own.
+            raw_scores: leave the model's numbers as they are.
+            sentences: the former name of `inputs`.
+
+        Returns:
+            float32[N] for N pairs and a float32 for a single one; float32[N, num_labels] and
+            float32[num_labels] where a pair has several scores.
+
+        Raises:
+            what `rank` raises.
+        """
+        _check_inert(batch_size, device, pool, chunk_size)
+        if inputs is not None and sentences is not None:
+            raise ConfigError("inputs and sentences are two names of one argument; pass one")
+        if convert_to_tensor or not convert_to_numpy:
+            import_torch()  # before the work, should it be missing
+        pairs, is_single = _check_pairs(inputs if sentences is None else sentences)
+        activation = self._activation(activation_fn, raw_scores)
+        tokenize = self._tokenize(prompt_name, prompt, instruction)
+        lane = Lane.QUERY if is_single else Lane.BULK
+        numbers = self._run(pairs, lane, tokenize, show_progress_bar, stacklevel=2)
+        scores = self._scores(numbers, activation, apply_softmax)
+        if convert_to_tensor or not convert_to_numpy:
+            tensor = import_torch().from_numpy(scores)
+            if is_single:
+                return tensor[0]
+            return tensor if convert_to_tensor else list(tensor)
+        return scores[0] if is_single else scores
+
+    async def apredict(
+        self,
+        inputs: Iterable[Sequence[str]] | Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool | None = False,
+        instruction: str | None = None,
+        raw_scores: bool = False,
+    ) -> Any:
+        """Return what `predict` returns without blocking the event loop.
+
+        Cancelling drops the pairs that are not being computed yet.
+        """
+        pairs, is_single = _check_pairs(inputs)
+        activation = self._activation(activation_fn, raw_scores)
+        tokenize = self._tokenize(prompt_name, prompt, instruction)
+        lane = Lane.QUERY if is_single else Lane.BULK
+        numbers = await self._arun(pairs, lane, tokenize, stacklevel=2)
+        scores = self._scores(numbers, activation, apply_softmax)
+        return scores[0] if is_single else scores
+
+    def _tokenize(
+        self, prompt_name: str | None, prompt: str | None, instruction: str | None
+    ) -> partial[Any]:
+        """Return the way to tokenize a call's pairs.
+
+        Raises:
+            ConfigError: there is no such prompt, or no place for an instruction.
+        """
+        text = self._prompts.resolve(prompt_name, prompt).prefix
+        if self._template is None:
+            if instruction is not None:
+                raise ConfigError(
+                    f"instruction = {instruction!r:.60}; this model has no template with a place "
+                    "for it, pass prompt= to put a text in front of the query"
+                )
+            return partial(self._tokenizer, prompt=text)
+        if instruction is not None and prompt is not None:
+            raise ConfigError("prompt is the instruction of this model's template; pass one")
+        given = text or None if instruction is None else instruction
+        if given is not None and "{instruction}" not in self._template.body:
+            raise ConfigError("this model's template has no place for an instruction or prompt")
+        return partial(
+            self._tokenizer, prompt=self._template.instruction if given is None else given
+        )
+
+    def _activation(self, activation_fn: Activation | None, raw_scores: bool) -> Activation:
+        if not raw_scores:
+            return self._head.reranker_activation if activation_fn is None else activation_fn
+        if activation_fn not in (None, "identity"):
+            raise ConfigError("raw_scores=True means no activation; leave out activation_fn")
+        return "identity"
+
+    def _scores(
+        self, numbers: Vectors, activation: Activation, apply_softmax: bool | None
+    ) -> Scores:
+        scores = activate(numbers, activation)
+        if self.num_labels == 1:
+            return scores[:, 0]
+        return activate(scores, "softmax") if apply_softmax else scores
+
+    def _check_can_rank(self, top_k: int | None) -> None:
+        if self.num_labels != 1:
+            raise ConfigError(
+                f"this model has {self.num_labels} scores for a pair ({', '.join(self.labels)}); "
+                "rank needs one, predict returns them all"
+            )
+        if top_k is not None and top_k < 1:
+            raise ConfigError(f"top_k = {top_k}; it must be at least 1, or None for all")
+
+
+def _rank_lane(pairs: list[Pair]) -> Lane:
+    return Lane.QUERY if len(pairs) <= MAX_QUERY_DOCUMENTS else Lane.BULK
+
+
+def _ranking(
+    scores: Scores, documents: list[str], top_k: int | None, return_documents: bool
+) -> Ranking:
+    order = np.argsort(-scores[:, 0], kind="stable")[:top_k].tolist()
+    ranking: Ranking = [{"corpus_id": row, "score": float(scores[row, 0])} for row in order]
+    if return_documents:
+        for entry in ranking:
+            entry["text"] = documents[entry["corpus_id"]]
+    return ranking
+
+
+def _check_inert(batch_size: int, device: str | None, pool: object, chunk_size: object) -> None:
+    """Refuse values of sentence-transformers' arguments that mean nothing here."""
+    if batch_size < 1:
+        raise ConfigError(f"batch_size = {batch_size}; it must be at least 1")
+    check_only("device", device, None, "cpu")
+    check_only("pool", pool, None)
+    check_only("chunk_size", chunk_size, None)
+
+
+def _check_documents(query: object, documents: Iterable[str]) -> list[str]:
+    if not isinstance(query, str):
+        raise InputError(f"query = {query!r:.60}; it must be a str")
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise InputError(f"documents = {documents!r:.60}; pass a list of texts")
+    return list(documents)
+
+
+def _check_pairs(inputs: object) -> tuple[list[Pair], bool]:
+    """Return the pairs, and whether a single one was given instead of a list."""
+    if isinstance(inputs, np.ndarray):
+        inputs = inputs.tolist()
+    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+        raise InputError(f"inputs = {inputs!r:.60}; pass a pair of texts or a list of pairs")
+    items = list(inputs)
+    # As CrossEncoder tells them apart: a pair is a list or tuple that starts with no list or tuple.
+    is_single = isinstance(inputs, (list, tuple)) and bool(items)
+    is_single &= bool(items) and not isinstance(items[0], (list, tuple))
+    pairs = [items] if is_single else items
+    for row, pair in enumerate(pairs):
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise InputError(f"pair {row} is {pair!r:.60}; a pair is a list or tuple of two texts")
+    return [(pair[0], pair[1]) for pair in pairs], is_single

@@ -1,0 +1,98 @@
+"""What Reranker and Classifier have in common: a model with a head, and scores from its numbers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+from embedlib.models.spec import Head, ScoreActivation
+from embedlib.session import Session
+
+Scores = NDArray[np.float32]
+Activation = ScoreActivation | Callable[[Any], ArrayLike]
+"""A name, a function of float32[N, num_labels], or a module of torch."""
+
+_EMBEDDING_OPTIONS = ("truncate_dim", "similarity_fn_name", "examples")
+
+
+class ScoringSession(Session):
+    """A model that ends in one number per label."""
+
+    _has_head: ClassVar[bool] = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the scores, in their order."""
+        return self._head.labels
+
+    @property
+    def num_labels(self) -> int:
+        """How many scores an input gets; a reranker or reward model has one."""
+        return len(self._head.labels)
+
+    @property
+    def _head(self) -> Head:
+        if self.spec.head is None:
+            raise ConfigError(
+                f"the spec has no head; a {type(self).__name__} needs a model that makes scores"
+            )
+        return self.spec.head
+
+    def _check_config(self, config: Config) -> None:
+        for name in _EMBEDDING_OPTIONS:
+            if getattr(config, name) is not None:
+                raise ConfigError(
+                    f"{name} = {getattr(config, name)!r} is for embeddings and a "
+                    f"{type(self).__name__} makes scores; leave it out"
+                )
+
+
+def activate(numbers: Scores, activation: Activation) -> Scores:
+    """Return the scores, float32[N, num_labels], of float32[N, num_labels].
+
+    Raises:
+        ConfigError: the name is unknown, or the function gives another shape.
+    """
+    if isinstance(activation, str):
+        if activation not in _ACTIVATIONS:
+            raise ConfigError(
+                f"activation_fn = {activation!r}; it must be a function or one of "
+                f"{', '.join(_ACTIVATIONS)}"
+            )
+        return _ACTIVATIONS[activation](numbers)
+    torch = sys.modules.get("torch")  # whoever passes a module of torch has imported it
+    if torch is not None and isinstance(activation, torch.nn.Module):
+        scores: NDArray[Any] = activation(torch.from_numpy(numbers)).numpy(force=True)
+    else:
+        scores = np.asarray(activation(numbers))
+    if scores.shape != numbers.shape:
+        raise ConfigError(
+            f"activation_fn made the shape {scores.shape} of {numbers.shape}; it must keep it"
+        )
+    return scores.astype(np.float32, copy=False)
+
+
+def _identity(numbers: Scores) -> Scores:
+    return numbers
+
+
+def _sigmoid(numbers: Scores) -> Scores:
+    small = np.exp(-np.abs(numbers))  # never overflows
+    return cast(Scores, np.where(numbers < 0, small, np.float32(1)) / (1 + small))
+
+
+def _softmax(numbers: Scores) -> Scores:
+    powers = np.exp(numbers - numbers.max(axis=1, keepdims=True))  # never overflows
+    return cast(Scores, powers / powers.sum(axis=1, keepdims=True))
+
+
+_ACTIVATIONS: Mapping[str, Callable[[Scores], Scores]] = MappingProxyType(
+    {"identity": _identity, "sigmoid": _sigmoid, "softmax": _softmax}
+)

@@ -1,0 +1,234 @@
+"""Session: a loaded model and the threads that run it; what Embedder and the others have in common.
+
+A subclass says how its texts become sequences, and what it makes of the rows that come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import weakref
+from collections.abc import Sequence as Items
+from os import PathLike
+from time import perf_counter
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+
+import tokenizers
+
+from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.sequence import Vectors
+from embedlib.batching.stats import Meter, Stats
+from embedlib.batching.tokenizer import describe_truncated
+from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.config import Config
+from embedlib.engines.base import Engine, Lane
+from embedlib.errors import ConfigError, TruncationWarning
+from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
+from embedlib.models.spec import ModelSpec
+from embedlib.progress import Progress
+
+AnySession = TypeVar("AnySession", bound="Session")
+
+
+class LengthLimited(Protocol):
+    """What makes the sequences: `Tokenizer` or `PairTokenizer`."""
+
+    max_seq_tokens: int
+
+    @property
+    def num_special_tokens(self) -> int:
+        """Tokens added around what the caller gives."""
+
+
+class Session:
+    """Base of `Embedder`, `Reranker` and `Classifier`: loading, running, the end.
+
+    Any number of threads may call any method. Close it, or use it as a context manager, to free the
+    engine early; the end of the program does so too.
+    """
+
+    _has_head: ClassVar[bool] = False
+    """Whether the model ends in scores."""
+
+    _tokenizer: LengthLimited
+
+    def __init__(
+        self,
+        model_name_or_path: str | PathLike[str],
+        *,
+        config: Config | None = None,
+        trust_remote_code: bool = False,
+        **options: Any,
+    ) -> None:
+        """Load a model.
+
+        Args:
+            model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
+                installed Python package brings.
+            config: the options as one object; not together with `options`.
+            trust_remote_code: accepted for sentence-transformers' sake; embedlib never runs it.
+            **options: fields of `Config`, such as `revision`, `token`, `cache_folder`, `prompts`,
+                `max_seq_tokens`, `threads`.
+
+        Raises:
+            ConfigError: an option is unknown, out of range or of no use here.
+            ModelNotFoundError: there is no such model.
+            ModelUnsupportedError: a model file says something embedlib does not implement.
+            ModelWeightsError: the weights do not fit the model's configuration.
+            EngineUnavailableError: the engine's library or device is missing.
+        """
+        config = _one_config(config, options)
+        if trust_remote_code:
+            warnings.warn(
+                "trust_remote_code is ignored: embedlib never runs code from a model folder",
+                stacklevel=2,
+            )
+        self._check_config(config)
+        model = load_model(model_name_or_path, config, with_head=self._has_head)
+        self._start(str(model_name_or_path), model, config)
+
+    @classmethod
+    def from_engine(
+        cls: type[AnySession],
+        engine: Engine,
+        spec: ModelSpec,
+        tokenizer: tokenizers.Tokenizer,
+        config: Config | None = None,
+        *,
+        fingerprint: str = "",
+    ) -> AnySession:
+        """Put one around an engine of your own, which it owns from then on and closes."""
+        config = config or Config()
+        session = cls.__new__(cls)
+        session._check_config(config)
+        model = LoadedModel(
+            spec=limit_length(spec, tokenizer, config),
+            tokenizer=tokenizer,
+            engine=engine,
+            fingerprint=lambda _: fingerprint,
+        )
+        session._start(spec.encoder.family, model, config)
+        return session
+
+    def _check_config(self, config: Config) -> None:
+        """Refuse options that are of no use here, before a model is loaded."""
+
+    def _prepare(self, meter: Meter) -> None:
+        """Make what is needed beside the pipeline, `_tokenizer` at least; no thread runs yet."""
+        raise NotImplementedError
+
+    def _start(self, name: str, model: LoadedModel, config: Config) -> None:
+        self.model_name = name
+        self.spec = model.spec
+        self.config = config
+        self._fingerprint = model.fingerprint
+        self._rust_tokenizer = model.tokenizer
+        meter = Meter(perf_counter)
+        self._prepare(meter)
+        self._pipeline = Pipeline(model.engine, meter, max_queued_texts=config.max_queued_texts)
+        # Runs when the object is collected and at the end of the program, whichever comes first.
+        self._finalizer = weakref.finalize(self, self._pipeline.close)
+
+    # Running.
+
+    def _run(
+        self,
+        items: Items[Any],
+        lane: Lane,
+        tokenize: Tokenize,
+        show_progress_bar: bool | None,
+        stacklevel: int,
+    ) -> Vectors:
+        """Return the engine's rows for texts or pairs; `stacklevel` is that of the caller."""
+        job = self._pipeline.open_job(len(items), lane)
+        with Progress(job, show_progress_bar) as progress:
+            self._pipeline.feed(job, items, tokenize, progress.update)
+            vectors = progress.wait()
+        self._warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
+        return vectors
+
+    async def _arun(
+        self, items: Items[Any], lane: Lane, tokenize: Tokenize, stacklevel: int
+    ) -> Vectors:
+        """Return what `_run` returns without blocking the event loop."""
+        job = self._pipeline.open_job(len(items), lane)
+        try:
+            if lane is Lane.QUERY:
+                self._pipeline.feed(job, items, tokenize)
+            else:  # may have to wait for room in the queue
+                await asyncio.to_thread(self._pipeline.feed, job, items, tokenize)
+            vectors = await asyncio.wrap_future(job.future)
+        finally:
+            job.future.cancel()  # cancelled: what is not being computed yet is dropped
+        self._warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
+        return vectors
+
+    def _warn_truncated(
+        self, truncated: Items[tuple[int, int]], num_truncated: int, stacklevel: int
+    ) -> None:
+        if truncated and self.config.on_truncate == "warn":
+            warnings.warn(
+                f"{describe_truncated(truncated, num_truncated)}, cut at "
+                f'{self.max_seq_length} tokens; split long texts, or pass on_truncate="ignore" '
+                f'or "error" to the {type(self).__name__}',
+                TruncationWarning,
+                stacklevel=stacklevel + 1,
+            )
+
+    # What it is.
+
+    @property
+    def max_seq_length(self) -> int:
+        """Texts are cut at this many tokens, special tokens included; may be set."""
+        return self._tokenizer.max_seq_tokens
+
+    @max_seq_length.setter
+    def max_seq_length(self, max_seq_tokens: int) -> None:
+        check_length(max_seq_tokens, self._length_limit, self._tokenizer.num_special_tokens)
+        self._tokenizer.max_seq_tokens = max_seq_tokens
+
+    @property
+    def _length_limit(self) -> int:
+        """The longest sequence there can be."""
+        if self.spec.encoder.rope is not None:
+            return self.spec.max_seq_tokens  # the engine was built for these positions
+        return num_positions(self.spec)
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The model's tokenizer. It is shared with other threads: do not configure it."""
+        return self._rust_tokenizer
+
+    def stats(self) -> Stats:
+        """Return what was done so far: counts, times, idle and padding shares."""
+        return self._pipeline.stats()
+
+    # Life cycle.
+
+    def close(self) -> None:
+        """Fail what waits with EmbedderClosedError, finish what is computing, free the engine."""
+        self._finalizer()
+
+    def __enter__(self: AnySession) -> AnySession:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled: threads and engines stay where they are."""
+        kind = type(self).__name__
+        raise TypeError(
+            f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
+            f"name and a Config to the other process and make the {kind} there"
+        )
+
+
+def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
+    if config is None:
+        return Config.from_options(options)
+    if options:
+        raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
+    return config

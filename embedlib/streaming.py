@@ -1,0 +1,73 @@
+"""Work that is not waited for at once: streams in bounded memory, and futures."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from itertools import islice
+
+from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.sequence import Job, Vectors
+from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD
+from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.call import Call
+from embedlib.engines.base import Lane
+
+STREAM_JOB_TEXTS = 256
+STREAM_JOBS = 16
+"""`stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
+
+WarnTruncated = Callable[[list[tuple[int, int]], int, int], None]
+"""Takes rows that were cut, how many there are in all, and a stacklevel."""
+
+
+def stream(
+    pipeline: Pipeline,
+    tokenize: Tokenize,
+    call: Call,
+    texts: Iterator[str],
+    warn_truncated: WarnTruncated,
+) -> Iterator[Vectors]:
+    """Yield the vector of every text, float32[D], reading a bounded number of texts ahead."""
+    jobs: deque[Job] = deque()
+    truncated: list[tuple[int, int]] = []
+    num_read = num_truncated = 0
+    try:
+        while True:
+            chunk = list(islice(texts, STREAM_JOB_TEXTS))
+            if chunk:
+                jobs.append(pipeline.open_job(len(chunk), Lane.BULK, num_read))
+                pipeline.feed(jobs[-1], chunk, tokenize)
+                num_read += len(chunk)
+                if len(jobs) < STREAM_JOBS and not jobs[0].is_over:
+                    continue  # read on while there is nothing to yield
+            if not jobs:
+                break
+            yield from call.finish(jobs[0].future.result())
+            done = jobs.popleft()
+            num_truncated += len(done.truncated)
+            truncated = (truncated + done.truncated)[:TRUNCATED_ROWS_TOLD]
+    finally:
+        for job in jobs:
+            job.future.cancel()
+    warn_truncated(truncated, num_truncated, 2)
+
+
+def submit(pipeline: Pipeline, tokenize: Tokenize, call: Call) -> Future[Vectors]:
+    """Start a call and return the future of its vectors; cancelling it drops what is not begun."""
+    job = pipeline.open_job(len(call.texts), call.lane)
+    future: Future[Vectors] = Future()
+
+    def resolve(done: Future[Vectors]) -> None:
+        if future.set_running_or_notify_cancel():
+            error = done.exception()
+            if error is None:
+                future.set_result(call.finish(done.result()))
+            else:
+                future.set_exception(error)
+
+    pipeline.feed(job, call.texts, tokenize)
+    job.future.add_done_callback(resolve)
+    future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
+    return future

@@ -1,0 +1,142 @@
+"""ModelHolder: the fields that say which model, and the life of what was loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from typing_extensions import Self
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+
+MODEL_OPTIONS = ("trust_remote_code", *(item.name for item in dataclasses.fields(Config)))
+"""What may stand in `model_kwargs`."""
+
+
+class ModelHolder(BaseModel):
+    """A LangChain object around an Embedder or a Reranker, its own or somebody else's."""
+
+    # Input is hidden in pydantic's messages because a token may be part of it.
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        populate_by_name=True,
+        protected_namespaces=(),
+    )
+
+    model_name: str | Path | None = Field(default=None, alias="model")
+    """A folder, a hub name or `package:NAME`."""
+    cache_folder: str | Path | None = None
+    """Where hub models are kept; None: the hub's own cache."""
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Options of the model, such as `revision`, `device` or `max_seq_tokens`. A token is handed on
+    and not kept here."""
+
+    _held_kind: ClassVar[type[Any]]
+    """What is held: Embedder or Reranker."""
+    _held_name: ClassVar[str]
+    """The argument that takes one."""
+
+    _held: Any = PrivateAttr()
+    _owns_held: bool = PrivateAttr()
+
+    def _check_model(self, given: object) -> None:
+        """Refuse what contradicts itself, before a model is loaded.
+
+        Raises:
+            ConfigError: no model was given, or two.
+        """
+        kind, name = self._held_kind.__name__, self._held_name
+        article = "an" if kind[0] in "AEIOU" else "a"
+        if given is None and self.model_name is None:
+            raise ConfigError(
+                f"no model was given; pass model=, or {name}= to share {article} {kind}"
+            )
+        if given is not None:
+            if not isinstance(given, self._held_kind):
+                raise ConfigError(
+                    f"{name} is a {type(given).__name__}; it must be an embedlib.{kind}"
+                )
+            if self.model_name is not None or self.cache_folder is not None or self.model_kwargs:
+                raise ConfigError(
+                    f"model, cache_folder and model_kwargs say how to load a model, and {name} "
+                    "has one; pass either"
+                )
+        if self.cache_folder is not None and "cache_folder" in self.model_kwargs:
+            raise ConfigError("cache_folder is given twice; leave it out of model_kwargs")
+        if "config" in self.model_kwargs:
+            raise ConfigError(
+                "model_kwargs cannot hold a config; pass its options one by one, or make the "
+                f"{kind} yourself and pass {name}="
+            )
+
+    def _hold(self, given: Any) -> None:
+        """Load the model, or use the one that was given."""
+        self._owns_held = given is None
+        self._held = self._load() if given is None else given
+
+    def _load(self) -> Any:
+        assert self.model_name is not None
+        options = dict(self.model_kwargs)
+        if self.cache_folder is not None:
+            options["cache_folder"] = self.cache_folder
+        if isinstance(options.get("token"), str):
+            # Kept where no repr, dump or pickle finds it.
+            del self.model_kwargs["token"]
+        return self._held_kind(self.model_name, **options)
+
+    def close(self) -> None:
+        """Free the model; one that was passed in stays open."""
+        if self._owns_held:
+            self._held.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    def __copy__(self) -> Self:
+        """Return one that uses the same model and does not close it."""
+        copied = super().__copy__()
+        copied._owns_held = False
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return one that uses the same model and does not close it."""
+        memo = {} if memo is None else memo
+        memo[id(self._held)] = self._held  # threads and engines are not copied
+        copied = super().__deepcopy__(memo)
+        copied._owns_held = False
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the fields: the other process loads the model again."""
+        cls = type(self)
+        if self.model_name is None:
+            raise TypeError(
+                f"an {cls.__name__} made with {self._held_name}= cannot be pickled; make it with "
+                "model= and it is loaded again in the other process"
+            )
+        if isinstance(self._held.config.token, str):
+            raise TypeError(
+                f"an {cls.__name__} made with a token cannot be pickled: tokens are never "
+                "written; set HF_TOKEN or log in with `hf auth login`, and pass none"
+            )
+        given = {name: getattr(self, name) for name in cls.model_fields}
+        return partial(cls, **given), ()
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return a hint for a name that is unknown."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

@@ -1,0 +1,125 @@
+"""EmbedlibRerank: a Reranker behind LangChain's document compressor interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
+from pydantic import Field
+
+from embedlib.errors import ConfigError
+from embedlib.reranker import Ranking, Reranker
+from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
+
+RANK_ARGUMENTS = ("prompt_name", "prompt", "activation_fn", "instruction", "raw_scores")
+"""Arguments of `Reranker.rank` that decide what a score is."""
+
+
+class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
+    """Sorts retrieved documents by how well they answer the query, in this process.
+
+    Each document that is kept gets its score as `relevance_score` in the metadata, as with the
+    rerankers of langchain-community. Any number of threads and tasks may use one object.
+
+        compressor = EmbedlibRerank(model="BAAI/bge-reranker-v2-m3", top_n=5)
+        compressor = EmbedlibRerank(reranker=reranker)  # shared with the rest of the program
+    """
+
+    top_n: int | None = Field(default=3, ge=1)
+    """How many documents are kept; None: all."""
+    rank_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of `Reranker.rank`, such as `instruction` or `raw_scores`."""
+
+    _held_kind: ClassVar[type[Any]] = Reranker
+    _held_name: ClassVar[str] = "reranker"
+
+    def __init__(self, *, reranker: Reranker | None = None, **fields: Any) -> None:
+        """Load the model, or take a Reranker that somebody else made and will close.
+
+        Args:
+            reranker: instead of `model`.
+            **fields: the fields of this class; `model` is another name of `model_name`.
+
+        Raises:
+            ConfigError: an option is unknown, out of range or of no use here.
+            pydantic.ValidationError: a field has the wrong type.
+            EmbedlibError: the model cannot be loaded, see `Reranker`.
+        """
+        _check_fields(fields, ("reranker", "model", *type(self).model_fields))
+        super().__init__(**fields)
+        self._check_model(reranker)
+        self._hold(reranker)
+        try:
+            # Nothing is computed for no documents, but every argument is checked.
+            self.reranker.rank("", [], show_progress_bar=False, **self.rank_kwargs)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def reranker(self) -> Reranker:
+        """The Reranker that does the work."""
+        reranker: Reranker = self._held
+        return reranker
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Return the documents that answer the query best, the best first.
+
+        Args:
+            documents: what was retrieved; they stay as they are.
+            query: what was asked.
+            callbacks: not used.
+
+        Raises:
+            EmbedlibError: see `Reranker.rank`.
+        """
+        ranking = self.reranker.rank(
+            query, _texts(documents), self.top_n, show_progress_bar=False, **self.rank_kwargs
+        )
+        return _ranked(documents, ranking)
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Return what `compress_documents` returns without blocking the event loop."""
+        ranking = await self.reranker.arank(
+            query, _texts(documents), self.top_n, **self.rank_kwargs
+        )
+        return _ranked(documents, ranking)
+
+
+def _texts(documents: Sequence[Document]) -> list[str]:
+    return [document.page_content for document in documents]
+
+
+def _ranked(documents: Sequence[Document], ranking: Ranking) -> list[Document]:
+    """Return copies with the score in their metadata: what was retrieved may be shared."""
+    ranked = []
+    for entry in ranking:
+        document = documents[entry["corpus_id"]]
+        metadata = {**document.metadata, "relevance_score": entry["score"]}
+        ranked.append(document.model_copy(update={"metadata": metadata}))
+    return ranked
+
+
+def _check_fields(fields: dict[str, Any], known: Sequence[str]) -> None:
+    """Name the place where an option belongs that is no field."""
+    for name in fields:
+        if name in known:
+            continue
+        if name in MODEL_OPTIONS:
+            hint = f"pass model_kwargs={{{name!r}: ...}}"
+        elif name in RANK_ARGUMENTS:
+            hint = f"pass rank_kwargs={{{name!r}: ...}}"
+        else:
+            hint = nearest(name, known)
+        raise ConfigError(f"EmbedlibRerank has no field {name!r}; {hint}")
+    if "model" in fields and "model_name" in fields:
+        raise ConfigError("model and model_name are two names of one field; pass one")
+    for name in fields.get("rank_kwargs") or ():
+        if name not in RANK_ARGUMENTS:
+            raise ConfigError(f"rank_kwargs cannot hold {name!r}; {nearest(name, RANK_ARGUMENTS)}")

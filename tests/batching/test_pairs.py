@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, models, pre_tokenizers, processors
+
+from embedlib.batching.pairs import Pair, PairTokenizer, longest_first
+from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.stats import Meter
+from embedlib.config import OnTruncate
+from embedlib.engines.base import Lane
+from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.models.spec import Head, ModelSpec, PairTemplate
+from embedlib.models.tiny_tokenizers import build_tokenizer
+from embedlib.testing import byte_tokenizer, fake_spec
+
+TEMPLATE = PairTemplate(
+    prefix="<", body="{instruction}|{query}|{document}", suffix=">", instruction="find"
+)
+
+
+def spec_of(max_seq_tokens: int, *, template: PairTemplate | None = None) -> ModelSpec:
+    spec = fake_spec(
+        max_seq_tokens, head=Head(labels=("score",), activation="sigmoid", template=template)
+    )
+    return replace(spec, encoder=replace(spec.encoder, num_token_types=2))
+
+
+def bert() -> tokenizers.Tokenizer:
+    """[CLS] first [SEP] second [SEP], the second of type 1, as every BERT has it."""
+    tokenizer = plain("bert")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def llama() -> tokenizers.Tokenizer:
+    """<|begin|> first <|begin|> second, behind a byte-level step as Llama 3 has it."""
+    tokenizer = plain("begin")
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single="<|begin|> $A",
+                pair="<|begin|> $A <|begin|>:1 $B:1",
+                special_tokens=[("<|begin|>", tokenizer.token_to_id("<|begin|>"))],
+            ),
+        ]
+    )
+    return tokenizer
+
+
+def plain(kind: str) -> tokenizers.Tokenizer:
+    tokenizer, _ = build_tokenizer(kind)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+TOKENIZERS = {
+    "bert": bert(),
+    "llama": llama(),
+    "bytes": byte_tokenizer(),
+    **{kind: plain(kind) for kind in ("roberta", "xlm-roberta", "mistral", "gemma", "end")},
+}
+
+
+def pair_tokenizer(
+    tokenizer: tokenizers.Tokenizer,
+    max_seq_tokens: int,
+    *,
+    on_truncate: OnTruncate = "ignore",
+    template: PairTemplate | None = None,
+    meter: Meter | None = None,
+) -> PairTokenizer:
+    return PairTokenizer(
+        tokenizer,
+        spec_of(max_seq_tokens, template=template),
+        on_truncate=on_truncate,
+        meter=meter or Meter(lambda: 0.0),
+    )
+
+
+def sequences(
+    tokenize: PairTokenizer, pairs: list[Pair], prompt: str = "", first_row: int = 0
+) -> list[Sequence]:
+    return tokenize(Job(len(pairs), 1, Lane.BULK), first_row, pairs, prompt)
+
+
+def token_types(sequence: Sequence) -> list[int]:
+    num_zeros = sequence.num_first_tokens
+    if num_zeros is None:
+        num_zeros = sequence.num_tokens
+    return [0] * num_zeros + [1] * (sequence.num_tokens - num_zeros)
+
+
+texts = st.text(alphabet="ab the river,你 \nÉ", max_size=30)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=25, deadline=None)
+@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5), room=st.integers(1, 40))
+def test_ids_and_types_are_those_of_the_library(kind: str, pairs: list[Pair], room: int) -> None:
+    tokenizer = TOKENIZERS[kind]
+    max_seq_tokens = tokenizer.num_special_tokens_to_add(is_pair=True) + room
+    reference = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    reference.enable_truncation(max_seq_tokens, strategy="longest_first")
+    expected = reference.encode_batch([(f"Q {first}", second) for first, second in pairs])
+    found = sequences(pair_tokenizer(tokenizer, max_seq_tokens), pairs, prompt="Q ")
+    assert [sequence.token_ids for sequence in found] == [item.ids for item in expected]
+    assert [token_types(sequence) for sequence in found] == [item.type_ids for item in expected]
+    assert [sequence.row for sequence in found] == list(range(len(pairs)))
+
+
+@settings(deadline=None)
+@given(*[st.integers(0, 12)] * 3)
+def test_longest_first_is_that_of_the_library(num_first: int, num_second: int, room: int) -> None:
+    reference = byte_tokenizer()
+    reference.enable_truncation(max(room, 1), strategy="longest_first")
+    kept = reference.encode("a" * num_first, "b" * num_second).tokens
+    assert longest_first(num_first, num_second, max(room, 1)) == (kept.count("a"), kept.count("b"))
+
+
+def test_a_pair_of_bert_by_hand() -> None:
+    tokenizer = bert()
+    tokenize = pair_tokenizer(tokenizer, 9)
+    assert tokenize.num_special_tokens == 3
+    [sequence] = sequences(tokenize, [("the river", "is it in the city or not")])
+    tokens = [tokenizer.id_to_token(token_id) for token_id in sequence.token_ids]
+    assert tokens == ["[CLS]", "the", "river", "[SEP]", "is", "it", "in", "the", "[SEP]"]
+    assert sequence.num_first_tokens == 4
+
+
+@pytest.mark.parametrize(("num_token_types", "has_token_types"), [(2, False), (1, True), (0, True)])
+def test_a_model_without_token_types_has_none(num_token_types: int, has_token_types: bool) -> None:
+    head = Head(labels=("score",), activation="sigmoid", has_token_types=has_token_types)
+    spec = fake_spec(20, head=head)
+    tokenize = PairTokenizer(
+        bert(),
+        replace(spec, encoder=replace(spec.encoder, num_token_types=num_token_types)),
+        on_truncate="ignore",
+        meter=Meter(lambda: 0.0),
+    )
+    [sequence] = sequences(tokenize, [("a", "b")])
+    assert sequence.num_first_tokens is None
+
+
+@pytest.mark.parametrize("pair", ["$B:0 $A:1", "$A:1 $B:0", "$A:0 $B:2", "$A:0 [SEP]:1 $B:0"])
+def test_an_unknown_layout_is_refused(pair: str) -> None:
+    tokenizer = bert()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A", pair=pair, special_tokens=[("[SEP]", tokenizer.token_to_id("[SEP]"))]
+    )
+    with pytest.raises(ModelUnsupportedError, match=r"lays out a pair of texts as \["):
+        pair_tokenizer(tokenizer, 20)
+
+
+def test_a_query_is_tokenized_once_for_all_its_documents() -> None:
+    tokenizer = byte_tokenizer()
+    seen: list[list[str]] = []
+
+    class Spy:
+        def __getattr__(self, name: str) -> object:
+            return getattr(tokenizer, name)
+
+        def encode_batch_fast(self, batch: list[str], **options: bool) -> list[tokenizers.Encoding]:
+            seen.append(batch)
+            return tokenizer.encode_batch_fast(batch, **options)
+
+    tokenize = pair_tokenizer(Spy(), 20)  # type: ignore[arg-type] # all of a tokenizer that is used
+    sequences(tokenize, [("q", "a"), ("q", "b"), ("other", "c")])
+    assert seen == [["q", "other", "a", "b", "c"]]
+
+
+def test_cut_pairs_are_told() -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), 6)
+    job = Job(3, 1, Lane.BULK, first_row=100)
+    found = tokenize(job, 1, [("ab", "cdefgh"), ("ab", "cd")], "")
+    assert job.truncated == [(101, 8)]
+    assert [bytes(sequence.token_ids) for sequence in found] == [b"abcdef", b"abcd"]
+    assert [sequence.row for sequence in found] == [1, 2]
+
+
+def test_a_pair_that_is_too_long_may_be_an_error() -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), 6, on_truncate="error")
+    with pytest.raises(
+        SequenceTooLongError, match=r"\(row 7: 8 tokens\), the limit is 6"
+    ) as caught:
+        sequences(tokenize, [("ab", "cdefgh")], first_row=7)
+    assert (caught.value.rows, caught.value.max_seq_tokens) == ((7,), 6)
+
+
+def test_the_statistics() -> None:
+    ticks = iter(range(100))
+    meter = Meter(lambda: float(next(ticks)))
+    found = sequences(
+        pair_tokenizer(byte_tokenizer(), 6, meter=meter), [("ab", "cdefgh"), ("a", "b")]
+    )
+    stats = meter.read()
+    assert (stats.num_truncated, stats.tokenize_ms) == (1, 1000)
+    assert [sequence.queued_at for sequence in found] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("is_template", [True, False])
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (("a", None), "the second text of pair 8 is None, a NoneType; it must be a str"),
+        ((b"a", "b"), "the first text of pair 8 is b'a', a bytes"),
+        (("a", "b\ud800"), r"the second text of pair 8 has the lone surrogate '\\ud800' at char"),
+    ],
+)
+def test_a_text_that_is_none_is_named(
+    pair: tuple[str, str], message: str, is_template: bool
+) -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), 20, template=TEMPLATE if is_template else None)
+    with pytest.raises(InputError, match=message):
+        sequences(tokenize, [("a", "b"), pair], first_row=7)
+
+
+def test_a_pair_without_tokens_is_named() -> None:
+    with pytest.raises(InputError, match="pair 1 has no tokens"):
+        sequences(pair_tokenizer(byte_tokenizer(), 20), [("a", ""), ("", "")])
+
+
+# Templates.
+
+
+def test_a_template_is_filled() -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), 40, template=TEMPLATE)
+    assert tokenize.num_special_tokens == 2
+    pairs = [("q{}", "{query}"), ("", "")]
+    found = sequences(tokenize, pairs, prompt="in")
+    assert [bytes(sequence.token_ids) for sequence in found] == [b"<in|q{}|{query}>", b"<in||>"]
+    assert {sequence.num_first_tokens for sequence in found} == {None}
+
+
+@pytest.mark.parametrize("max_seq_tokens", [8, 9, 11])
+def test_only_the_document_is_cut(max_seq_tokens: int) -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), max_seq_tokens, template=TEMPLATE)
+    job = Job(1, 1, Lane.BULK)
+    [sequence] = tokenize(job, 0, [("q", "document")], "in")
+    cut = b"document"[: max_seq_tokens - 7]
+    assert bytes(sequence.token_ids) == b"<in|q|" + cut + b">"
+    assert job.truncated == [(0, 15)]
+
+
+def test_no_special_tokens_are_added_to_a_template() -> None:
+    template = PairTemplate(prefix="[CLS] the", body="{query} [SEP] {document}", suffix="[SEP]")
+    tokenizer = bert()
+    [sequence] = sequences(pair_tokenizer(tokenizer, 20, template=template), [("of", "and")])
+    tokens = [tokenizer.id_to_token(token_id) for token_id in sequence.token_ids]
+    assert tokens == ["[CLS]", "the", "of", "[SEP]", "and", "[SEP]"]
+
+
+@pytest.mark.parametrize("lines_apart", [True, False])
+def test_the_lines_of_a_body_may_be_tokenized_one_by_one(lines_apart: bool) -> None:
+    # Qwen's tokenizers have a token for "?" with the end of its line.
+    tokenizer = tokenizers.Tokenizer(
+        models.WordLevel({"q": 1, "?": 2, "\n": 3, "?\n": 4, "d": 5, "!": 6, "!\n": 7}, "q")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\p{L}|[^\s\p{L}]+\n*|\n"), "isolated")
+    template = PairTemplate(
+        prefix="", body="{query}\n{document}", suffix="\n", lines_apart=lines_apart
+    )
+    [sequence] = sequences(pair_tokenizer(tokenizer, 20, template=template), [("q!\nq?", "d?")])
+    middle = [2, 3] if lines_apart else [4]
+    assert sequence.token_ids == [1, 7, 1, *middle, 5, 2, 3]
+
+
+@pytest.mark.parametrize("max_seq_tokens", [7, 5])
+def test_a_query_that_leaves_no_room_is_refused(max_seq_tokens: int) -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), max_seq_tokens, template=TEMPLATE)
+    with pytest.raises(
+        InputError, match=f"'q' takes 5 of the {max_seq_tokens - 2} tokens that the limit of"
+    ):
+        sequences(tokenize, [("q", "document")], prompt="in")
+
+
+def test_a_pre_tokenizer_sees_each_text_of_a_pair_as_a_first_one() -> None:
+    # What a joined string would get wrong: only the first text of a string gets the sign in front.
+    tokenizer = plain("mistral")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    [sequence] = sequences(pair_tokenizer(tokenizer, 20), [("river", "river")])
+    assert sequence.token_ids == tokenizer.encode("river", "river").ids

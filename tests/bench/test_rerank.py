@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from embedlib.bench import rerank as rerank_module
+from embedlib.bench.contestants import BATCH_SIZES, CROSS_ENCODER, RERANKER, make_contestant
+from embedlib.bench.rerank import (
+    PEER,
+    SEEDED_MODEL,
+    RerankOptions,
+    RerankResult,
+    render_rerank,
+    run_rerank,
+)
+from embedlib.bench.texts import RERANK_QUERY, docstring_pieces, docstrings
+from embedlib.cli import main
+from embedlib.config import Config
+from embedlib.errors import ConfigError, EmbedlibError
+from embedlib.models.files import read_model_files
+from embedlib.models.tokenizer_files import load_tokenizer
+
+NUM_TEXTS = 40
+
+
+@pytest.fixture
+def rerank_course(
+    course: Any, make_fake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """Return a course with embedlib and a peer of half its speed."""
+    monkeypatch.setattr(rerank_module, "missing_modules", lambda name: [])
+    course.fakes = {
+        RERANKER: make_fake(seconds_per_text=1e-3),
+        CROSS_ENCODER: make_fake(seconds_per_text=2e-3, best_batch_size=16, offset=0.5),
+    }
+    return course
+
+
+@pytest.fixture
+def options(tiny_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any]:
+    path = tmp_path / "candidates.txt"
+    path.write_text("".join("x" * length + "\n" for length in range(1, NUM_TEXTS + 1)))
+    return {
+        "model": str(tiny_folder("bert-cross-encoder")),
+        "vs": (PEER,),
+        "texts_path": path,
+        "rounds": 3,
+        "config": Config(threads=2, max_batch_tokens=99),
+    }
+
+
+def run(course: Any, options: dict[str, Any], **more: Any) -> RerankResult:
+    return run_rerank(
+        RerankOptions(**options),
+        machine={"cpu": "a | b"},
+        embedlib_version="9.9",
+        start=course.start,
+        **more,
+    )
+
+
+def test_the_figures(options: dict[str, Any], rerank_course: Any) -> None:
+    result = run(rerank_course, options)
+    assert (result.num_documents, result.num_tokens, result.threads) == (NUM_TEXTS, 820, 2)
+    assert result.documents_per_s.median == pytest.approx(1000)
+    assert result.peer_documents_per_s is not None
+    assert result.peer_documents_per_s.median == pytest.approx(500)
+    assert result.ratio is not None
+    assert result.ratio.values == pytest.approx((2, 2, 2))
+    assert (result.peer_batch_size, result.max_difference) == (16, 0.5)
+
+
+def test_a_turn_of_ours_stands_between_any_two_of_the_peers(
+    options: dict[str, Any], rerank_course: Any
+) -> None:
+    run(rerank_course, options)
+    bulk = [line.split()[0] for line in rerank_course.log if line.endswith(" bulk")]
+    warm_up = [RERANKER, *[CROSS_ENCODER] * (2 * len(BATCH_SIZES) + 2)]
+    assert bulk == [*warm_up, RERANKER, *[CROSS_ENCODER, RERANKER] * 3]
+    assert [name for name, threads, _ in rerank_course.threads if threads == 2] == [
+        *(RERANKER, CROSS_ENCODER)
+    ]
+    loads = [fake.events[0] for fake in rerank_course.fakes.values()]
+    assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}]
+    assert {load[1] for load in loads} == {Path(options["model"]).name}
+    ends = [line for line in rerank_course.log if line.endswith(" ends")]
+    assert ends == [f"{CROSS_ENCODER} ends", f"{RERANKER} ends"]
+
+
+def test_alone(options: dict[str, Any], rerank_course: Any) -> None:
+    result = run(rerank_course, options | {"vs": ()})
+    assert (result.ratio, result.peer_documents_per_s, result.max_difference) == (None,) * 3
+    assert len(result.documents_per_s.values) == 4
+    assert "times as fast" not in render_rerank(result)
+
+
+def test_the_table(options: dict[str, Any], rerank_course: Any) -> None:
+    result = run(rerank_course, options, command="embedlib bench --task rerank")
+    text = render_rerank(result)
+    assert "| embedlib, times as fast | 2.00x (2.00 to 2.00) |" in text
+    assert "| embedlib, documents/s | 1,000 (1,000 to 1,000) |" in text
+    assert "| cpu | a \\| b |" in text
+    assert "40 documents of one query" in text
+    assert json.loads(json.dumps(result.as_json()))["ratio"]["median"] == pytest.approx(2)
+
+
+def test_without_a_model_one_is_written(
+    rerank_course: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rerank_module, "MINILM_SIZE", {"num_hidden_layers": 3})
+    written: list[Any] = []
+    write = rerank_module.write_variant
+
+    def spy(folder: Path, name: str, row: Any) -> Path:
+        written.append(row)
+        return write(folder, name, row)
+
+    monkeypatch.setattr(rerank_module, "write_variant", spy)
+    given = {"vs": (), "num_texts": 5, "document_tokens": 20, "rounds": 1}
+    result = run(rerank_course, given)
+    assert (result.model, result.num_documents) == (SEEDED_MODEL, 5)
+    assert written[0].config["num_hidden_layers"] == 3
+    assert rerank_course.fakes[RERANKER].events[0][1] == "model"
+
+
+def test_what_goes_wrong(
+    options: dict[str, Any], rerank_course: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rerank_course.broken[CROSS_ENCODER] = {"load"}
+    with pytest.raises(EmbedlibError, match=f"{CROSS_ENCODER} failed: TypeError"):
+        run(rerank_course, options)
+    monkeypatch.setattr(rerank_module, "missing_modules", lambda name: ["torch"])
+    with pytest.raises(EmbedlibError, match=r'torch missing; pip install "embedlib\[bench\]"'):
+        run(rerank_course, options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"vs": ("sentence-transformers-openvino",)}, "it must be one of sentence-transformers$"),
+        ({"vs": (PEER, PEER)}, "once"),
+        ({"document_tokens": 0}, "document_tokens = 0"),
+        ({"rounds": 0}, "rounds = 0"),
+    ],
+)
+def test_options_out_of_range(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RerankOptions(**wrong)
+
+
+def test_pieces_have_the_length_asked_for(tiny_folder: Callable[[str], Path]) -> None:
+    tokenizer = load_tokenizer(read_model_files(tiny_folder("bert-cross-encoder"), with_head=True))
+    pieces = docstring_pieces(20, 50, tokenizer)
+    assert len(set(pieces)) == 20
+    assert pieces[0][:40] == docstrings(1)[0][:40].strip()
+    lengths = [len(tokenizer.encode(piece, add_special_tokens=False).ids) for piece in pieces]
+    assert all(48 <= length <= 52 for length in lengths)
+
+
+def test_our_contestant_gives_the_scores_in_the_order_of_the_texts(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts = ["a river", "the large city is quick", "hello", "over the lazy dog"]
+    contestant = make_contestant(RERANKER)
+    contestant.import_library()
+    contestant.load(tiny_folder("bert-cross-encoder"), tmp_path, 1, {})
+    scores = contestant.encode(texts, None)
+    alone = np.concatenate([contestant.query(text) for text in texts])
+    np.testing.assert_allclose(scores, alone, atol=1e-6)
+    assert contestant.stats()["num_tokens"] > len(texts) * len(RERANK_QUERY.split())
+
+
+def test_wrong_arguments_of_the_command() -> None:
+    done = CliRunner().invoke(main, ["bench"])
+    assert done.exit_code != 0
+    assert "Missing argument 'MODEL'" in done.stderr
+    done = CliRunner().invoke(main, ["bench", "--task", "rerank", "--vs", "fastembed"])
+    assert "Error: vs = 'fastembed'; it must be one of sentence-transformers" in done.stderr

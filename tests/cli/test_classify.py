@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from embedlib import Classifier
+from embedlib.cli import classify as classify_module
+
+Run = Callable[..., Result]
+TEXTS = ["a river runs", "the city is large", "hello world"]
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder: Callable[[str], Path]) -> Path:
+    return tiny_folder("bert-classifier")
+
+
+@pytest.fixture
+def classify(run: Run, folder: Path) -> Run:
+    """Run the command with the tiny model."""
+    more = ("--engine-cache-dir", folder / "cache")
+    return lambda *arguments, **rest: run("classify", folder, *arguments, *more, **rest)
+
+
+def test_the_same_as_the_library(
+    classify: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classify_module, "_CHUNK_TEXTS", 2)
+    path = tmp_path / "texts.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": text, "n": i}) + "\n" for i, text in enumerate(TEXTS))
+    )
+    with Classifier(folder, engine_cache_dir=folder / "cache") as classifier:
+        expected = classifier.predict(TEXTS)
+        raw = classifier.predict(TEXTS, raw_scores=True)
+    for option, results in (((), expected), (("--raw-scores",), raw)):
+        done = classify(path, "--json", "--top-k", 2, *option)
+        assert done.exit_code == 0, done.output
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(row["text"], row["n"]) for row in rows] == list(zip(TEXTS, range(3), strict=True))
+        for row, labels in zip(rows, results, strict=True):
+            assert [each["label"] for each in row["labels"]] == [x["label"] for x in labels[:2]]
+            assert [each["score"] for each in row["labels"]] == pytest.approx(
+                [each["score"] for each in labels[:2]], rel=1e-4
+            )
+    lines = classify(path).stdout.splitlines()
+    assert lines == [
+        f"{labels[0]['label']} {labels[0]['score']:.4f}  {text}"
+        for labels, text in zip(expected, TEXTS, strict=True)
+    ]
+
+
+def test_a_missing_file_is_told(classify: Run) -> None:
+    done = classify("no-such-file")
+    assert done.exit_code == 1
+    assert "Error: cannot read 'no-such-file'" in done.stderr

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Engine, Lane
+from embedlib.engines.cuda import short_batches
+from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.engines.cuda.reference import MASKED
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.errors import (
+    EngineBuildError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+    EngineUnavailableError,
+)
+from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.tiny_variants import SCORING_VARIANTS
+from embedlib.models.weights import load_weights
+from embedlib.testing import TINY_VARIANTS, check_engine
+
+GOLDENS = Path(__file__).parents[2] / "goldens"
+WAIT_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
+    return read_model_files(tiny_folder("mistral"))
+
+
+@pytest.fixture(autouse=True)
+def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two buckets, fast to record: longer batches take the other way, layer by layer."""
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16, 48))
+
+
+def make(files: ModelFiles, **options: Any) -> CudaEngine:
+    given = {"precision": "float32", "device": "cpu", "max_batch_tokens": 256, **options}
+    return CudaEngine(files.spec, load_weights(files), **given)
+
+
+def batch_of(ids: list[list[int]], lane: Lane = Lane.BULK, num_prompt_tokens: int = 0) -> Batch:
+    return Batch(
+        lane=lane,
+        token_ids=np.concatenate(ids).astype(np.int32),
+        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
+        num_prompt_tokens=np.full(len(ids), num_prompt_tokens, np.int32),
+        num_first_tokens=np.array([len(part) for part in ids], np.int32),
+    )
+
+
+def run(engine: Engine, batch: Batch) -> NDArray[np.float32]:
+    done = threading.Event()
+    pending = engine.submit(batch, done.set)
+    assert done.wait(WAIT_SECONDS)
+    return pending.result()
+
+
+def relative_errors(
+    vectors: NDArray[np.float32], expected: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """float32[N]: the norm of each difference by the norm of what was expected."""
+    difference = np.linalg.norm(vectors - expected, axis=1)
+    return difference / np.linalg.norm(expected, axis=1)
+
+
+@pytest.mark.parametrize("variant", TINY_VARIANTS)
+def test_vectors_are_those_of_sentence_transformers(
+    variant: str, tiny_folder: Callable[[str], Path], golden: Callable[[str], Any]
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    engine = make(files, max_batch_tokens=4096)
+    for case in golden(variant).cases:
+        vectors = run(engine, batch_of(case.ids, num_prompt_tokens=case.num_prompt_tokens))
+        vectors = vectors[:, : files.spec.truncate_dim]
+        assert relative_errors(vectors, case.vectors).max() <= 2e-5
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance"),
+    # About four times what rounding gives; a wrong step gives 1.
+    [("bf16", 0.08), ("fp16", 0.01), ("fp8", 0.6)],
+)
+@pytest.mark.parametrize("variant", ["bert", "roberta", "mistral", "qwen2", "mpnet"])
+def test_lower_precisions_are_near(
+    variant: str,
+    precision: str,
+    tolerance: float,
+    tiny_folder: Callable[[str], Path],
+    golden: Callable[[str], Any],
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    engine = make(files, precision=precision, max_batch_tokens=4096)
+    case = golden(variant).cases[0]
+    vectors = run(engine, batch_of(case.ids, num_prompt_tokens=case.num_prompt_tokens))
+    errors = relative_errors(vectors[:, : files.spec.truncate_dim], case.vectors)
+    assert 1e-5 < errors.max() <= tolerance
+    engine.close()
+
+
+@pytest.mark.parametrize("variant", TINY_VARIANTS)
+def test_the_engine_keeps_its_promises(
+    variant: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    check_engine(make(files), files.spec)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_text_has_one_vector_in_any_batch(files: ModelFiles, precision: str) -> None:
+    check_engine(make(files, precision=precision), files.spec, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("variant", SCORING_VARIANTS)
+def test_scores_are_those_of_transformers(
+    variant: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    template = SCORING_VARIANTS[variant].template
+    files = read_model_files(tiny_folder(variant), with_head=True, template=template)
+    engine = make(files, max_batch_tokens=2048)
+    with np.load(GOLDENS / "heads" / f"{variant}.npz") as stored:
+        for kind in {key.partition(".")[0] for key in stored.files}:
+            lengths = stored[f"{kind}.lengths"]
+            batch = Batch(
+                lane=Lane.BULK,
+                token_ids=stored[f"{kind}.ids"],
+                cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+                num_prompt_tokens=np.zeros(len(lengths), np.int32),
+                num_first_tokens=stored.get(f"{kind}.num_first_tokens", lengths),
+            )
+            expected = stored[f"{kind}.numbers"]
+            difference = np.linalg.norm(run(engine, batch) - expected)
+            assert difference / np.linalg.norm(expected) <= 1e-4
+    engine.close()
+
+
+def test_without_pooling_there_is_a_row_for_every_token(files: ModelFiles) -> None:
+    spec = replace(files.spec, modules=())
+    for ids in ([[5, 6, 7], [8]], [[5] * 40, [6, 7]]):
+        batch = batch_of(ids)
+        engine = CudaEngine(
+            spec, load_weights(files), precision="float32", device="cpu", max_batch_tokens=64
+        )
+        theirs = OpenVINOEngine(spec, load_weights(files), threads=1)
+        vectors = run(engine, batch)
+        assert engine.limits.is_per_token
+        assert vectors.shape == (len(batch.token_ids), 32)
+        np.testing.assert_allclose(vectors, run(theirs, batch), atol=1e-4)
+        engine.close()
+
+
+def test_the_same_vector_on_either_way(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [[5, 6, 7, 8, 9], [3, 4], [11] * 30]  # 37 tokens: the larger bucket
+    for precision in ("float32", "bf16", "fp8"):
+        short = run(make(files, precision=precision), batch_of(ids))
+        with monkeypatch.context() as patch:
+            patch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+            long = run(make(files, precision=precision), batch_of(ids))
+        np.testing.assert_allclose(short, long, atol=1e-6)
+
+
+def test_a_sequence_longer_than_the_budget_is_a_batch(files: ModelFiles) -> None:
+    engine = make(files, max_batch_tokens=8)
+    assert engine.limits.max_batch_tokens == 8
+    assert run(engine, batch_of([[5] * files.spec.max_seq_tokens])).shape == (1, 32)
+    engine.close()
+
+
+def test_a_batch_without_room_is_out_of_memory(files: ModelFiles) -> None:
+    engine = make(files, max_batch_tokens=64)
+    for ids, told in (([[5] * 13] * 5, "65 tokens in 5"), ([[5]] * 9, "9 tokens in 9")):
+        with pytest.raises(EngineOutOfMemoryError, match=f"{told} sequences; .*64 tokens in 8"):
+            engine.submit(batch_of(ids), lambda: None)
+    run(engine, batch_of([[5] * 16] * 4))
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [([[10**6]], "ids from 1000000"), ([[-1, 5]], "ids from -1 to 5"), ([[5] * 57], "has 57 tokens")],
+)
+def test_what_would_read_other_memory_is_refused(
+    files: ModelFiles, ids: list[list[int]], told: str
+) -> None:
+    engine = make(files)
+    with pytest.raises(EngineRunError, match=told):
+        engine.submit(batch_of(ids), lambda: None)
+    engine.close()
+
+
+def test_limits(files: ModelFiles) -> None:
+    limits = make(files).limits
+    assert (limits.is_padded, limits.embedding_dim, limits.max_batch_tokens) == (False, 32, 256)
+    assert limits.max_inflight_batches > limits.max_inflight_bulk == 2
+    assert make(files, max_inflight_bulk=5).limits.max_inflight_bulk == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\nto"), EngineOutOfMemoryError),
+        (RuntimeError("device-side assert\nCUDA kernel errors"), EngineRunError),
+        (RuntimeError(""), EngineRunError),
+    ],
+)
+@pytest.mark.parametrize("num_tokens", [5, 50])
+def test_a_batch_that_fails_is_told_and_the_next_one_runs(
+    files: ModelFiles,
+    error: Exception,
+    kind: type[Exception],
+    num_tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make(files)
+    batch = batch_of([[5] * num_tokens])
+    expected = run(engine, batch)
+
+    def broken(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._executor, "finish", broken)
+        patch.setattr(engine._short, "launch", broken)
+        with pytest.raises(kind) as caught:
+            run(engine, batch)
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    np.testing.assert_array_equal(run(engine, batch), expected)
+    engine.close()
+
+
+def test_a_model_without_room_is_not_built(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(EngineBuildError, match=r"batches of 256 tokens do not fit into 0\.9 of"):
+        make(files)
+
+
+def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:
+    engine = make(files)
+    done: list[int] = []
+    jobs = [engine.submit(batch_of([[5] * 40]), lambda: done.append(1)) for _ in range(3)]
+    engine.close()
+    assert len(done) == 3
+    assert all(job.result().shape == (1, 32) for job in jobs)
+    assert not any(thread.is_alive() for thread in engine._threads)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_it_says_so(files: ModelFiles) -> None:
+    with pytest.raises(EngineUnavailableError, match=r"sees no NVIDIA GPU; check nvidia-smi"):
+        make(files, device="cuda")
+
+
+def test_the_prompt_is_left_out(tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder("bert-prompt"))
+    engine = make(files)
+    ids = [[5, 6, 7, 8]]
+    whole, part = (run(engine, batch_of(ids, num_prompt_tokens=count)) for count in (0, 2))
+    assert relative_errors(whole, part).max() > 0.01
+    engine.close()
+
+
+def test_pooling_nothing_but_prompt_is_as_in_the_reference(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    files = read_model_files(tiny_folder("bert-prompt"))
+    pooling = replace(files.spec.pooling, modes=("max",))
+    files = replace(files, spec=replace(files.spec, modules=(pooling,)))
+    files = replace(files, module_dirs=files.module_dirs[:1])
+    engine = make(files)
+    vectors = run(engine, batch_of([[5, 6]], num_prompt_tokens=2))
+    assert (vectors == np.float32(MASKED)).all()
+    engine.close()

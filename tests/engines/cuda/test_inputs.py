@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda.inputs import TILE_QUERIES, Layout, check, fill, layout_of, split
+from embedlib.errors import EngineRunError
+from embedlib.models.spec import Head, ModelSpec, Pooling, PoolingMode, Rope
+from embedlib.testing import fake_spec
+
+BOTH: tuple[PoolingMode, ...] = ("cls", "last_token")
+
+
+def batch_of(ids: list[list[int]], **arrays: object) -> Batch:
+    lengths = [len(part) for part in ids]
+    given = {
+        "num_prompt_tokens": np.zeros(len(ids), np.int32),
+        "num_first_tokens": np.array(lengths, np.int32),
+        **arrays,
+    }
+    return Batch(
+        lane=Lane.BULK,
+        token_ids=np.concatenate(ids).astype(np.int32),
+        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def filled(
+    batch: Batch, spec: ModelSpec, modes: tuple[PoolingMode, ...] = (), layout: Layout | None = None
+) -> dict[str, list[object]]:
+    layout = layout or layout_of(batch, modes)
+    values = np.full(layout.size, -7, np.int32)
+    fill(values, batch, layout, spec, modes)
+    return {name: part.tolist() for name, part in split(values, layout).items()}
+
+
+def spec_with(max_seq_tokens: int = 32, **traits: object) -> ModelSpec:
+    spec = fake_spec(max_seq_tokens, modules=(Pooling(modes=("last_token",)),))
+    return replace(spec, encoder=replace(spec.encoder, **traits))  # type: ignore[arg-type]
+
+
+def test_a_batch_in_full() -> None:
+    parts = filled(batch_of([[4, 5, 6], [7]]), spec_with(rope=Rope()), BOTH)
+    assert parts == {
+        "token_ids": [4, 5, 6, 7],
+        "positions": [0, 1, 2, 0],
+        "token_types": [0, 0, 0, 0],
+        "cu_seqlens": [0, 3, 4],
+        "num_prompt_tokens": [0, 0],
+        "tiles": [[0, 3, 0, 0, 3], [3, 1, 0, 3, 1]],
+        "pooled_rows": [0, 2, 3, 3],
+        "pooled_positions": [0, 2, 0, 0],
+        # By work: the last of three tokens, the first of three, those of the single one.
+        "pooled_tiles": [[1, 1, 2, 0, 3], [0, 1, 0, 0, 3], [2, 1, 0, 3, 1], [3, 1, 0, 3, 1]],
+    }
+
+
+def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
+    layout = Layout(num_tokens=6, num_seqs=3, num_pooled_modes=1)
+    parts = filled(batch_of([[4, 5]]), spec_with(rope=Rope()), ("last_token",), layout)
+    assert parts["token_ids"] == [4, 5, 0, 0, 0, 0]
+    assert parts["cu_seqlens"] == [0, 2, 2, 2]
+    assert parts["tiles"] == [[0, 2, 0, 0, 2], [0] * 5, [0] * 5]
+    assert parts["pooled_rows"] == [1, 0, 0]
+    assert parts["pooled_tiles"] == [[0, 1, 1, 0, 2], [0] * 5, [0] * 5]
+
+
+@pytest.mark.parametrize(
+    ("traits", "positions"),
+    [
+        ({"rope": Rope(), "position_offset": 0}, [0, 1, 2, 0, 1]),
+        ({"position_offset": 0}, [0, 1, 2, 0, 1]),
+        ({"position_offset": 2}, [2, 3, 4, 2, 3]),
+        # The padding token as text: neither counted nor moved.
+        ({"position_offset": 2, "pad_token_id": 1}, [2, 1, 3, 1, 2]),
+    ],
+)
+def test_positions(traits: dict[str, object], positions: list[int]) -> None:
+    batch = batch_of([[4, 1, 6], [1, 8]])
+    assert filled(batch, spec_with(**traits))["positions"] == positions
+
+
+@pytest.mark.parametrize(
+    ("head", "num_types", "types"),
+    [
+        (Head(labels=("a",), activation="identity"), 2, [0, 1, 1, 0, 0]),
+        (Head(labels=("a",), activation="identity"), 1, [0] * 5),
+        (Head(labels=("a",), activation="identity", has_token_types=False), 2, [0] * 5),
+        (None, 2, [0] * 5),
+    ],
+)
+def test_token_types(head: Head | None, num_types: int, types: list[int]) -> None:
+    batch = batch_of([[4, 5, 6], [7, 8]], num_first_tokens=np.array([1, 2], np.int32))
+    spec = replace(spec_with(num_token_types=num_types), head=head)
+    assert filled(batch, spec)["token_types"] == types
+
+
+def test_the_last_token_that_may_be_taken() -> None:
+    pooling = Pooling(modes=("last_token",), skipped_token_id=9)
+    spec = replace(spec_with(), modules=(pooling,))
+    parts = filled(batch_of([[4, 5, 9, 9], [9, 9], [9, 4]]), spec, ("last_token",))
+    assert parts["pooled_rows"] == [1, 4, 7]
+
+
+@given(st.lists(st.integers(1, 3 * TILE_QUERIES + 1), min_size=1, max_size=6))
+def test_tiles_hold_every_query_once(lengths: list[int]) -> None:
+    batch = batch_of([[5] * length for length in lengths])
+    layout = layout_of(batch, ())
+    tiles = np.array(filled(batch, spec_with(1000))["tiles"])
+    assert len(tiles) == layout.max_tiles
+    seen = []
+    for row, count, place, key_row, num_keys in tiles[tiles[:, 1] > 0].tolist():
+        seq = batch.cu_seqlens.tolist().index(key_row)
+        assert num_keys == lengths[seq]
+        assert row - place == key_row
+        assert 0 < count <= TILE_QUERIES
+        assert place + count <= num_keys
+        seen += range(row, row + count)
+    assert sorted(seen) == list(range(sum(lengths)))
+    work = (tiles[:, 2] + tiles[:, 4])[tiles[:, 1] > 0]
+    assert (np.diff(work) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([[256]], "ids from 256 to 256; the model has 256"),
+        ([[-1, 5]], "ids from -1 to 5"),
+        ([[5] * 33], "33 tokens; the model allows 32"),
+    ],
+)
+def test_what_would_read_other_memory_is_refused(ids: list[list[int]], told: str) -> None:
+    with pytest.raises(EngineRunError, match=told):
+        check(batch_of(ids), fake_spec(32))
+
+
+def test_the_limits_themselves_are_fine() -> None:
+    check(batch_of([[0, 255], [5] * 32]), fake_spec(32))

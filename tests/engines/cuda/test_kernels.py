@@ -1,0 +1,345 @@
+"""Every kernel against plain torch: on the GPU where there is one, else under the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda import kernels, reference
+from embedlib.engines.cuda.buffers import FP8, Buffer
+from embedlib.engines.cuda.device_weights import Embeddings, LinearWeight, NormWeight, Rotation
+from embedlib.engines.cuda.inputs import TILE_QUERIES, fill, layout_of, split
+from embedlib.engines.cuda.reference import MASKED, AttentionShape
+from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
+from embedlib.testing import fake_spec
+
+HALF_A_STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+"""Of a number: what two ways of one sum may differ by, once it is rounded."""
+
+
+def numbers(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Numbers that differ from call to call, and are the same in every run."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(device, dtype)
+
+
+def buffer(device: torch.device, rows: int, columns: int, dtype: torch.dtype) -> Buffer:
+    """Memory full of what no kernel may leave there."""
+    values = torch.full((rows, columns), torch.nan, device=device).to(dtype)
+    scales = torch.full((rows, 1), torch.nan, device=device) if dtype == FP8 else None
+    return Buffer(values, scales)
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
+    """The same numbers, but for the last bit."""
+    assert found.dtype == expected.dtype
+    step = HALF_A_STEP[found.dtype]
+    torch.testing.assert_close(
+        found.float().cpu(), expected.float().cpu(), rtol=step, atol=step, equal_nan=True, msg=what
+    )
+
+
+def assert_same_buffer(found: Buffer, expected: Buffer) -> None:
+    if found.scales is None or expected.scales is None:
+        assert_same(found.values, expected.values)
+        return
+    torch.testing.assert_close(found.scales, expected.scales, rtol=1e-5, atol=0, equal_nan=True)
+    codes, others = (item.values.view(torch.uint8).int() for item in (found, expected))
+    # A number in the middle of two codes may go either way.
+    assert (codes - others).abs().max() <= 1
+    assert (codes == others).float().mean() > 0.99
+
+
+def norm_weight(
+    device: torch.device, columns: int, is_rms: bool, has_bias: bool = False, shift: int = 0
+) -> NormWeight:
+    weight = 1 + 0.3 * numbers(device, columns + shift)[:columns]
+    bias = numbers(device, columns + 1 + shift)[:columns] if has_bias else None
+    return NormWeight(weight, bias, 1e-5, is_rms)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("has_positions", "has_types"), [(0, 0), (1, 0), (1, 1)])
+def test_embed(
+    has_positions: int, has_types: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    tables = Embeddings(
+        tokens=numbers(device, 9, 40, dtype=dtype),
+        positions=numbers(device, 7, 40, dtype=dtype) if has_positions else None,
+        token_types=numbers(device, 2, 40, dtype=dtype) if has_types else None,
+        scale=1.7,
+    )
+    ids = torch.tensor([[8, 0, 3], [6, 0, 2], [1, 0, 1]], dtype=torch.int32, device=device)
+    found, expected = (buffer(device, 3, 40, dtype) for _ in range(2))
+    kernels.embed(*ids, tables, found)
+    reference.embed(*ids, tables, expected)
+    assert_same_buffer(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("is_rms", "has_bias", "change", "keeps", "out"),
+    [
+        (True, False, "none", "nothing", FP8),
+        (True, False, "plain", "sum", FP8),
+        (True, False, "plain", "sum", torch.bfloat16),
+        (True, False, "normed", "sum", FP8),
+        (True, False, "plain", "nothing", torch.float32),
+        (False, True, "none", "norm", None),
+        (False, True, "plain", "norm", FP8),
+        (False, False, "plain", "norm", None),
+        (False, True, "normed", "sum", torch.bfloat16),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_norm(
+    is_rms: bool,
+    has_bias: bool,
+    change: str,
+    keeps: str,
+    out: torch.dtype | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    columns = 40
+    residual = numbers(device, 3, columns, dtype=dtype) + 0.5
+    added = None if change == "none" else 2 * numbers(device, 4, columns, dtype=dtype)[1:]
+    first = norm_weight(device, columns, is_rms, has_bias, 9) if change == "normed" else None
+    weight = norm_weight(device, columns, is_rms, has_bias)
+    results = []
+    for module in (kernels, reference):
+        kept = residual.clone()
+        written = None if out is None else buffer(device, 3, columns, out)
+        module.norm(kept, added, first, weight, keeps, written)
+        results.append((kept, written))
+    (kept, found), (expected_kept, expected) = results
+    assert_same(kept, expected_kept)
+    assert torch.equal(kept, residual) == (keeps == "nothing")
+    if found is not None and expected is not None:
+        assert_same_buffer(found, expected)
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activate(activation: Any, is_gated: bool, device: torch.device) -> None:
+    source = 3 * numbers(device, 3, 80 if is_gated else 40)
+    source[0, :4] = torch.tensor([0.0, -20.0, 20.0, 1e-4])
+    for dtype in (torch.float32, FP8):
+        found, expected = (buffer(device, 3, 40, dtype) for _ in range(2))
+        kernels.activate(source, activation, is_gated, found)
+        reference.activate(source, activation, is_gated, expected)
+        assert_same_buffer(found, expected)
+
+
+def test_quantize(device: torch.device) -> None:
+    source = numbers(device, 6, 300, dtype=torch.bfloat16)
+    source[0] = 0
+    source[1, 7] = 1e4  # an outlier makes the others small, some of them subnormal
+    source[2] *= 1e-30
+    source[3] = 448 * torch.linspace(-1, 1, 300)
+    source[4, 0] = torch.nan
+    source[5, 0] = torch.inf
+    found, expected = (buffer(device, 6, 300, FP8) for _ in range(2))
+    kernels.quantize(source, found)
+    reference.quantize(source, expected)
+    finite = slice(0, 4)
+    assert found.scales is not None
+    assert expected.scales is not None
+    assert_same_buffer(
+        Buffer(found.values[finite], found.scales[finite]),
+        Buffer(expected.values[finite], expected.scales[finite]),
+    )
+    assert found.scales[0] == 1
+    values = found.values.float() * found.scales
+    assert (values[0] == 0).all()
+    # Off by 1/16 of itself at most, but where the scale's smallest number is larger.
+    error = (values[finite] - source[finite].float()).abs()
+    bound = torch.maximum(source[finite].float().abs() / 16, found.scales[finite] / 1024)
+    assert (error <= bound * 1.001).all()
+    # What is not finite must not look finite: the whole row becomes NaN in the product.
+    assert values[4].isnan().any()
+    assert values[5].isnan().any()
+
+
+@pytest.mark.parametrize("module", [kernels, reference])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_bad_row_stays_alone(module: Any, bad: float, device: torch.device) -> None:
+    weight = norm_weight(device, 40, is_rms=True)
+    for dtype in (FP8, torch.bfloat16):
+        residual = numbers(device, 3, 40)
+        residual[1, 5] = bad
+        out = buffer(device, 3, 40, dtype)
+        module.norm(residual, None, None, weight, "nothing", out)
+        is_bad = out.values.float().isnan().any(dim=1).cpu()
+        assert is_bad.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("half", [5, 16])
+@pytest.mark.parametrize(
+    ("num_queries", "num_keys", "has_norm", "turns"),
+    [(3, 2, False, True), (3, 2, True, True), (3, 0, True, True), (0, 2, True, True), (2, 2, True, False)],
+)
+def test_rotate(
+    num_queries: int, num_keys: int, has_norm: bool, turns: bool, half: int, device: torch.device
+) -> None:
+    shape = AttentionShape(3, 2, 2 * half, 1.0, None, True)
+    # Two more heads, the values, are not touched.
+    columns = (num_queries + num_keys + 2) * 2 * half
+    positions = torch.tensor([0, 6, 3], dtype=torch.int32, device=device)
+    rotation = Rotation(numbers(device, 7, half), numbers(device, half, 7).T.contiguous())
+    norms = [
+        norm_weight(device, 2 * half, True, shift=shift) if has_norm and count else None
+        for shift, count in ((0, num_queries), (4, num_keys))
+    ]
+    for dtype in (torch.float32, torch.bfloat16):
+        given = numbers(device, 3, columns, dtype=dtype)
+        results = []
+        for module in (kernels, reference):
+            values = given.clone()
+            module.rotate(
+                values, positions, rotation if turns else None, shape, num_queries, num_keys, *norms
+            )
+            results.append(values)
+        assert_same(*results)
+        assert torch.equal(results[0][:, -4 * half :], given[:, -4 * half :])
+        assert not torch.equal(results[0], given)
+
+
+def tiles_of(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    batch = Batch(
+        lane=Lane.BULK,
+        token_ids=np.zeros(sum(lengths), np.int32),
+        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
+        num_prompt_tokens=np.zeros(len(lengths), np.int32),
+        num_first_tokens=np.array(lengths, np.int32),
+    )
+    layout = layout_of(batch, ())
+    values = np.empty(layout.size, np.int32)
+    fill(values, batch, layout, fake_spec(1000), ())
+    return torch.from_numpy(split(values, layout)["tiles"]).to(device)
+
+
+@pytest.mark.parametrize(
+    ("is_causal", "window", "cap", "has_bias", "kv_heads", "head_dim", "dtype"),
+    [
+        (True, None, None, False, 2, 32, torch.float32),
+        (True, None, None, False, 1, 64, torch.bfloat16),
+        (False, None, None, False, 2, 12, torch.float32),
+        (False, None, None, True, 2, 32, torch.float32),
+        (True, 9, None, False, 1, 32, torch.float32),
+        (False, 9, None, False, 1, 32, torch.float32),
+        (True, 70, 0.7, False, 1, 16, torch.float32),
+        (False, 70, 0.7, False, 2, 10, torch.bfloat16),
+        (True, None, None, False, 2, 256, torch.float32),
+        (True, 1, None, False, 2, 16, torch.float32),
+    ],
+)
+def test_attend(
+    is_causal: bool,
+    window: int | None,
+    cap: float | None,
+    has_bias: bool,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    lengths = [3, 2 * TILE_QUERIES + 5, 1]
+    num_tokens = sum(lengths)
+    shape = AttentionShape(2, kv_heads, head_dim, 1.3 * head_dim**-0.5, cap, is_causal)
+    qkv = 2 * numbers(device, num_tokens, (2 + 2 * kv_heads) * head_dim, dtype=dtype)
+    bias = numbers(device, 2, 2 * max(lengths) - 1) if has_bias else None
+    tiles = tiles_of(lengths, device)
+    results = []
+    for module in (kernels, reference):
+        out = torch.full((num_tokens, 2 * head_dim), torch.nan, device=device).to(dtype)
+        module.attend(qkv, qkv, tiles, shape, window, bias, out)
+        results.append(out)
+    found, expected = results
+    tolerance = 2e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_attention_of_single_rows(device: torch.device) -> None:
+    """Queries of their own matrix, as the last layer has them; a tile without queries is nothing."""
+    shape = AttentionShape(2, 1, 16, 0.25, None, True)
+    lengths = [5, 70]
+    qkv = numbers(device, 75, 4 * 16)
+    whole = torch.empty(75, 2 * 16, device=device)
+    kernels.attend(qkv, qkv, tiles_of(lengths, device), shape, None, None, whole)
+    rows = [4, 0, 74]
+    table = [[0, 1, 4, 0, 5], [1, 1, 0, 0, 5], [0] * 5, [2, 1, 69, 5, 70]]
+    tiles = torch.tensor(table, dtype=torch.int32, device=device)
+    out = torch.empty(3, 2 * 16, device=device)
+    kernels.attend(
+        qkv[rows, :32].contiguous(), qkv[:, 32:].contiguous(), tiles, shape, None, None, out
+    )
+    torch.testing.assert_close(out, whole[rows], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("module", [kernels, reference])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_attention_never_looks_into_another_sequence(
+    module: Any, is_causal: bool, device: torch.device
+) -> None:
+    shape = AttentionShape(2, 2, 16, 0.25, None, is_causal)
+    lengths = [TILE_QUERIES + 3, 4, 2]
+    qkv = numbers(device, sum(lengths), 6 * 16)
+    qkv[TILE_QUERIES + 3 + 2] = torch.nan  # the third of the four
+    out = torch.zeros(sum(lengths), 2 * 16, device=device)
+    module.attend(qkv, qkv, tiles_of(lengths, device), shape, None, None, out)
+    bad = out.isnan().any(dim=1).nonzero().flatten().tolist()
+    first = TILE_QUERIES + 3
+    assert bad == ([first + 2, first + 3] if is_causal else list(range(first, first + 4)))
+
+
+@pytest.mark.parametrize("leaves_out", [False, True])
+@pytest.mark.parametrize("modes", [*([mode] for mode in POOLING_MODES), POOLING_MODES])
+def test_pool(
+    modes: tuple[PoolingMode, ...], leaves_out: bool, device: torch.device
+) -> None:
+    lengths = [3, 70, 1, 0, 32, 2]
+    hidden = numbers(device, sum(lengths), 72)
+    ends = torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32, device=device)
+    skipped = torch.tensor([1, 40, 0, 0, 0, 2], dtype=torch.int32, device=device)
+    left_out = skipped if leaves_out else None
+    found, expected = (torch.full((6, 72 * len(modes)), torch.nan, device=device) for _ in "ab")
+    kernels.pool(hidden, ends, left_out, modes, found)
+    reference.pool(hidden, ends, left_out, modes, expected)
+    assert_same(found, expected)
+    assert (found[3] == 0).all()
+    if modes == ["max"] and leaves_out:
+        assert (found[5] == MASKED).all()
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+def test_pooling_shows_what_is_not_finite(mode: PoolingMode, device: torch.device) -> None:
+    hidden = numbers(device, 6, 4)
+    hidden[[0, 2]] = torch.nan
+    ends = torch.tensor([0, 3, 6], dtype=torch.int32, device=device)
+    out = torch.zeros(2, 4, device=device)
+    kernels.pool(hidden, ends, None, (mode,), out)
+    assert out[0].isnan().all()
+    assert out[1].isfinite().all()
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, FP8])
+def test_linear(dtype: torch.dtype, has_bias: bool, device: torch.device) -> None:
+    rows, weights = numbers(device, 5, 64), numbers(device, 48, 64)
+    plain = torch.bfloat16 if dtype == FP8 else dtype
+    bias = numbers(device, 48).to(plain) if has_bias else None
+    source, weight = buffer(device, 5, 64, dtype), buffer(device, 48, 64, dtype)
+    for target, values in ((source, rows), (weight, weights)):
+        reference.quantize(values, target)
+    scales = None if weight.scales is None else weight.scales.T
+    matrix = LinearWeight(weight.values, scales, bias)
+    found, expected = (buffer(device, 5, 48, plain) for _ in range(2))
+    kernels.linear(source, matrix, found)
+    reference.linear(source, matrix, expected)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(found.values, expected.values, rtol=tolerance, atol=10 * tolerance)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from embedlib.engines.cuda.plan import Linear, Norm, TakePooled, build_plan, linear_roles
+from embedlib.errors import EngineUnsupportedError
+from embedlib.models.spec import ModelSpec, Pooling, PoolingMode, Rope
+from embedlib.testing import fake_spec
+
+
+def decoder(modes: tuple[PoolingMode, ...] = ("last_token",), **traits: object) -> ModelSpec:
+    spec = fake_spec(modules=(Pooling(modes=modes),))
+    given = {
+        "hidden_size": 32,
+        "num_layers": 3,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 48,
+        "is_gated": True,
+        "norm": "rms_norm",
+        "norm_placement": "pre",
+        "rope": Rope(),
+        "windows": (None, None, None),
+        **traits,
+    }
+    return replace(spec, encoder=replace(spec.encoder, **given))  # type: ignore[arg-type]
+
+
+def names(spec: ModelSpec, layer: int, quantized: set[str] | None = None) -> list[str]:
+    plan = build_plan(spec, quantized or ())
+    return [type(step).__name__ for step in plan.layers[layer]]
+
+
+def test_the_launches_of_a_layer() -> None:
+    spec = decoder()
+    roles = set(linear_roles(spec.encoder))
+    bf16 = ["Linear", "Rotate", "Attend", "Linear", "Norm", "Linear", "Activate", "Linear", "Norm"]
+    assert names(spec, 1) == bf16
+    assert names(spec, 0) == ["Embed", "Norm", *bf16]
+    # In FP8 all but attention's output is quantized by the kernel that makes it.
+    assert names(spec, 1, roles) == [*bf16[:3], "Quantize", *bf16[3:]]
+    assert names(spec, 1, roles - {"layers.1.o"}) == bf16
+
+
+def test_what_one_pooled_token_saves() -> None:
+    pruned, whole = build_plan(decoder(("cls", "last_token"))), build_plan(decoder(("mean",)))
+    assert (pruned.pooled_modes, whole.pooled_modes) == (("cls", "last_token"), ())
+    assert pruned.hidden.rows == "pooled"
+    rows = {step.roles[0]: step.out.rows for step in pruned.steps if isinstance(step, Linear)}
+    assert {role for role, kind in rows.items() if kind == "pooled"} == {
+        *("layers.2.q", "layers.2.o", "layers.2.gate", "layers.2.down"),
+    }
+    assert rows["layers.2.k"] == "token"
+    assert Counter(type(step) for step in pruned.steps)[TakePooled] == 2
+    assert Counter(type(step) for step in whole.steps)[TakePooled] == 0
+    assert {step.out.rows for step in whole.steps if isinstance(step, Linear)} == {"token"}
+
+
+def test_every_weight_is_read_once() -> None:
+    for modes in (("mean",), ("last_token",)):
+        spec = decoder(modes)  # type: ignore[arg-type]
+        steps = [step for step in build_plan(spec).steps if isinstance(step, Linear)]
+        assert sorted(role for step in steps for role in step.roles) == sorted(
+            linear_roles(spec.encoder)
+        )
+
+
+def test_quantized_layers_read_fp8_and_no_other_does() -> None:
+    spec = decoder()
+    roles = {role for role in linear_roles(spec.encoder) if not role.endswith("down")}
+    for step in build_plan(spec, roles).steps:
+        if isinstance(step, Linear):
+            assert step.source.is_fp8 == (step.roles[0] in roles)
+            assert not step.out.is_fp8
+
+
+def test_a_norm_behind_the_sum_is_written_once() -> None:
+    # In bfloat16 the residual is the norm, and the next layer reads it there.
+    plan = build_plan(decoder(norm_placement="post", norm="layer_norm"))
+    inner = [step for step in plan.steps if isinstance(step, Norm)][:-1]
+    assert all((step.keeps, step.out) == ("norm", None) for step in inner)
+    roles = linear_roles(decoder().encoder)
+    plan = build_plan(decoder(norm_placement="post", norm="layer_norm"), roles)
+    inner = [step for step in plan.steps if isinstance(step, Norm)][:-1]
+    assert all(step.keeps == "norm" and step.out and step.out.is_fp8 for step in inner)
+
+
+def test_groups_are_all_steps_in_order() -> None:
+    plan = build_plan(decoder())
+    groups = plan.groups(2)
+    assert len(groups) == 2
+    assert groups[0] + groups[1] == plan.steps
+    assert groups[0] == plan.layers[0] + plan.layers[1]
+
+
+@pytest.mark.parametrize(
+    ("traits", "quantized", "told"),
+    [
+        ({"head_dim": 257}, (), r"head_dim = 257; its attention kernel allows at most 256"),
+        ({"num_layers": 0, "windows": ()}, (), r"num_layers = 0"),
+        ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 takes multiples of 16"),
+        ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 takes mul"),
+        ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not"),
+        ({}, ("layers.0.up",), r"layers.0.up is FP8 and layers.0.gate is not"),
+        ({}, ("layers.3.up",), r"'layers.3.up' is no linear layer"),
+    ],
+)
+def test_what_is_refused(
+    traits: dict[str, object], quantized: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(EngineUnsupportedError, match=told):
+        build_plan(decoder(**traits), quantized)  # type: ignore[arg-type]
+
+
+def test_skipping_tokens_goes_with_single_tokens_only() -> None:
+    pooling = Pooling(modes=("last_token", "mean"), skipped_token_id=0)
+    with pytest.raises(EngineUnsupportedError, match="skipped_token_id with the pooling modes"):
+        build_plan(replace(decoder(), modules=(pooling,)))

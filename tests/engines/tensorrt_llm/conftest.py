@@ -1,0 +1,109 @@
+"""A machine with a GPU and TensorRT-LLM, as far as tests need one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STANDINS = Path(__file__).parents[2] / "standins"
+OURS = "embedlib.engines.tensorrt_llm"
+KEPT_VARIABLES = (
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "FLASHINFER_WORKSPACE_BASE",
+    "TLLM_AUTOTUNER_CACHE_PATH",
+    "TRTLLM_NO_USAGE_STATS",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+H200 = "GPU-1, NVIDIA H200, 143771, 143000, 580.1, 9.0"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("torch") is None:
+        skip = pytest.mark.skip(reason="needs torch (CPU): pip install torch==2.13.0")
+        for item in items:
+            if "gpu" in getattr(item, "fixturenames", ()) or item.path.name == "test_pooling.py":
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled models, made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that makes these lines the answer of the driver's tool."""
+
+    def install(*rows: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        tool = folder / "nvidia-smi"
+        tool.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    for name in KEPT_VARIABLES:  # what is set meanwhile is taken back
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return install
+
+
+class FakeStream:
+    """A CUDA stream; the CPU has finished a copy before it returns."""
+
+    def wait_stream(self, stream: FakeStream) -> None:
+        assert isinstance(stream, FakeStream)
+
+
+class FakeEvent:
+    def __init__(self) -> None:
+        self.is_recorded = False
+
+    def record(self, stream: FakeStream) -> None:
+        assert isinstance(stream, FakeStream)
+        self.is_recorded = True
+
+    def synchronize(self) -> None:
+        assert self.is_recorded
+
+
+@contextmanager
+def on_stream(stream: FakeStream) -> Iterator[None]:
+    assert isinstance(stream, FakeStream)
+    yield
+
+
+@pytest.fixture
+def gpu(nvidia_smi: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Put the stand-in of tensorrt_llm, and an H200, into this process; return the package."""
+    import torch
+
+    torch.set_num_threads(1)  # for tensors this small, more only wait for one another
+    nvidia_smi(H200)
+    for name, fake in (
+        ("Stream", FakeStream),
+        ("Event", FakeEvent),
+        ("stream", on_stream),
+        ("current_stream", FakeStream),
+        ("set_per_process_memory_fraction", lambda fraction: None),
+        ("empty_cache", lambda: None),
+    ):
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.syspath_prepend(str(STANDINS))
+    before = set(sys.modules)
+    import tensorrt_llm
+
+    yield tensorrt_llm
+    for name in set(sys.modules) - before:
+        if name.startswith(("tensorrt_llm", OURS)):
+            del sys.modules[name]

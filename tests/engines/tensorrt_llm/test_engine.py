@@ -1,0 +1,471 @@
+"""The whole path, from text to vector, on the stand-in of TensorRT-LLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib import Classifier, Embedder, Reranker
+from embedlib.config import Config
+from embedlib.engines.compile import compile_model
+from embedlib.engines.engine_folder import MANIFEST_NAME, open_engine_folder
+from embedlib.errors import (
+    ConfigError,
+    EngineBuildError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+    EngineUnavailableError,
+    EngineUnsupportedError,
+    ModelWeightsError,
+)
+from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.similarity import normalize
+from embedlib.testing import check_engine
+
+TEXTS = [
+    "a short text",
+    "Ein anderer Text, mit Wörtern und Zahlen: 12, 13.",
+    "x",
+    "one more, a little longer than the others are, so that lengths differ",
+] * 3
+LIMITS = {"mistral": 6, "qwen3": 32}
+"""Where the model has windows, a length that they do not cut."""
+
+Array = NDArray[np.float32]
+Make = Callable[..., Embedder]
+
+
+def cosines(vectors: Array, expected: Array) -> Array:
+    cosine: Array = (normalize(vectors) * normalize(expected)).sum(1)
+    return cosine
+
+
+@pytest.fixture
+def make(gpu: Any, tiny_folder: Callable[[str], Path], caches: Path) -> Make:
+    """Return a function that makes an Embedder on a tiny model."""
+
+    def make(variant: str, **options: Any) -> Embedder:
+        defaults = {
+            "engine": "tensorrt_llm",
+            "engine_cache_dir": caches,
+            "max_seq_tokens": LIMITS.get(variant),
+            "on_truncate": "ignore",
+            "threads": 1,
+        }
+        return Embedder(tiny_folder(variant), **(defaults | options))
+
+    return make
+
+
+@pytest.fixture
+def compiled(gpu: Any, tiny_folder: Callable[[str], Path], caches: Path) -> Callable[..., Any]:
+    """Return a function that makes an engine directory of a tiny model, and the engine."""
+
+    def compile_and_load(variant: str, change: Callable[[Path], None] | None = None) -> Any:
+        from embedlib.engines.tensorrt_llm.engine import TensorRTLLMEngine
+
+        files = read_model_files(tiny_folder(variant))
+        folder = compile_model(files, "fp8", (), Config(engine_cache_dir=caches))
+        if change is not None:
+            copy = caches / f"{folder.name}-{threading.get_ident()}-changed"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(folder, copy)
+            folder = copy
+            change(folder)
+        return TensorRTLLMEngine(files, folder, cache_dir=caches / "tensorrt_llm")
+
+    return compile_and_load
+
+
+@pytest.mark.parametrize(
+    ("variant", "precision"),
+    [
+        ("mistral", "bf16"),
+        ("mistral", "fp8"),
+        ("qwen3", "bf16"),
+        ("qwen3", "fp8"),
+        ("llama-bidirectional", "bf16"),
+        ("bert-cls-dense", "fp8"),
+        ("xlm-roberta", "bf16"),
+    ],
+)
+def test_vectors_are_those_of_the_reference(variant: str, precision: str, make: Make) -> None:
+    with make(variant, engine="openvino") as reference:
+        expected = reference.encode(TEXTS, prompt="")
+    with make(variant, precision=precision) as embedder:
+        vectors = embedder.encode(TEXTS, prompt="")
+        query = embedder.encode(TEXTS[0], prompt="")
+    assert vectors.dtype == np.float32
+    # Weights drawn at random bend more than any that were learned.
+    assert cosines(vectors, expected).min() > (0.9995 if precision == "bf16" else 0.985)
+    assert cosines(query[None], expected[:1]).min() > (0.9995 if precision == "bf16" else 0.985)
+
+
+@pytest.mark.parametrize("variant", ["llama-reward", "roberta-emotions"])
+def test_a_classifier(variant: str, gpu: Any, tmp_path: Path, caches: Path) -> None:
+    from embedlib.models.tiny import write_tiny_model
+
+    folder = write_tiny_model(tmp_path / "model", variant)
+    texts = TEXTS[:3]
+    with Classifier(folder, engine="openvino", threads=1, engine_cache_dir=caches) as reference:
+        expected = reference.predict(texts, raw_scores=True)
+    with Classifier(
+        folder, engine="tensorrt_llm", precision="bf16", engine_cache_dir=caches
+    ) as classifier:
+        scores = classifier.predict(texts, raw_scores=True)
+    for row, wanted in zip(scores, expected, strict=True):
+        reached = {entry["label"]: entry["score"] for entry in row}
+        assert reached == pytest.approx(
+            {entry["label"]: entry["score"] for entry in wanted}, abs=0.05
+        )
+
+
+def test_both_lanes_and_any_batch(compiled: Callable[..., Any]) -> None:
+    engine = compiled("llama")
+    spec = engine._llm._encoder_executor.model_engine.model.source.files.spec
+    check_engine(engine, spec, tolerance=2e-2)
+    assert any(len(sequences) > 1 for sequences, _ in engine_calls())
+
+
+def engine_calls() -> list[Any]:
+    import tensorrt_llm
+
+    calls: list[Any] = tensorrt_llm.LLM.made[-1].calls
+    return calls
+
+
+def test_what_the_library_is_asked_for(make: Make, gpu: Any, caches: Path) -> None:
+    with make("llama", precision="fp8", max_batch_tokens=256) as embedder:
+        llm = gpu.LLM.made[-1]
+        assert llm.args.encode_only
+        assert llm.args.skip_tokenizer_init
+        assert llm.args.telemetry_config == {"disabled": True}
+        assert llm.args.max_num_tokens == 256
+        assert llm.args.max_seq_len == embedder.spec.max_seq_tokens
+        embedder.encode(TEXTS)
+        embedder.encode(TEXTS[0])
+        assert all(type(ids) is list for sequences, _ in llm.calls for ids in sequences)
+        assert llm.thread.name == "embedlib-tensorrt-llm"
+        assert (1, 16) in llm._encoder_executor.model_engine.replayed, "a query runs in a graph"
+    kept = {
+        name: llm.environment[name]
+        for name in (
+            "TLLM_AUTOTUNER_CACHE_PATH",
+            "TRITON_CACHE_DIR",
+            "TORCHINDUCTOR_CACHE_DIR",
+            "FLASHINFER_WORKSPACE_BASE",
+        )
+    }
+    assert len(set(kept.values())) == 4
+    for path in kept.values():
+        assert path.startswith(str(caches / "tensorrt_llm" / "fp8-"))
+        assert "1.3.0rc26" in path
+    assert llm.environment["TRTLLM_NO_USAGE_STATS"] == "1"
+    assert "TLLM_AUTOTUNER_CACHE_PATH" not in os.environ
+
+
+def test_a_cache_of_the_users_own(make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TLLM_AUTOTUNER_CACHE_PATH", "/mine")
+    make("llama", precision="bf16").close()
+    assert gpu.LLM.made[-1].environment["TLLM_AUTOTUNER_CACHE_PATH"] == "/mine"
+    assert os.environ["TLLM_AUTOTUNER_CACHE_PATH"] == "/mine"
+
+
+def test_the_limits_are_those_the_library_has(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorrt_llm._torch.pyexecutor import ModelEngine
+
+    original = ModelEngine.__init__
+
+    def smaller(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.batch_size, self.max_num_tokens = 2, 64
+
+    monkeypatch.setattr(ModelEngine, "__init__", smaller)
+    with make("llama", precision="bf16") as embedder:
+        assert embedder.encode(TEXTS).shape == (len(TEXTS), 32)
+        sizes = [len(sequences) for sequences, _ in gpu.LLM.made[-1].calls]
+        assert max(sizes) == 2
+        tokens = [sum(map(len, sequences)) for sequences, _ in gpu.LLM.made[-1].calls]
+        assert max(tokens) <= 64
+
+
+def test_no_room_for_the_longest_sequence(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorrt_llm._torch.pyexecutor import ModelEngine
+
+    original = ModelEngine.__init__
+
+    def smaller(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.max_num_tokens = 10
+
+    monkeypatch.setattr(ModelEngine, "__init__", smaller)
+    told = r"^engine tensorrt_llm has max_num_tokens = 10, less than this model's 64 tokens; max_"
+    with pytest.raises(EngineBuildError, match=told):
+        make("llama", precision="bf16")
+    assert gpu.LLM.made[-1]._encoder_executor is None, "the GPU's memory is free again"
+
+
+def test_closing_frees_the_model(make: Make, gpu: Any) -> None:
+    embedder = make("llama", precision="bf16")
+    llm = gpu.LLM.made[-1]
+    model = weakref.ref(llm._encoder_executor.model_engine.model)
+    embedder.encode(TEXTS)
+    embedder.close()
+    embedder.close()
+    assert llm._encoder_executor is None
+    assert model() is None
+    names = {thread.name for thread in threading.enumerate()}
+    assert not any(name.startswith("embedlib-tensorrt-llm") for name in names)
+    with pytest.raises(RuntimeError, match="shut down"):
+        llm.encode([[1, 2]])
+
+
+@pytest.mark.parametrize("is_memory", [False, True])
+def test_a_batch_that_fails(
+    is_memory: bool, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    error = (
+        torch.OutOfMemoryError("CUDA out of memory\nsee the manual")
+        if is_memory
+        else RuntimeError("an illegal memory access\nsee the manual")
+    )
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    with make("llama", precision="bf16") as embedder:
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu.LLM, "encode", fail)
+            kind = EngineOutOfMemoryError if is_memory else EngineRunError
+            with pytest.raises(kind, match=r"engine tensorrt_llm: .*(memory|access)$"):
+                embedder.encode("a text")
+        assert embedder.encode("a text").shape == (32,)
+
+
+def test_the_whole_batch_is_split_where_memory_is_short(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    encode = gpu.LLM.encode
+
+    def fail(self: Any, inputs: Any, return_raw_logits: bool = False, **kwargs: Any) -> Any:
+        if sum(map(len, inputs)) > 100:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return encode(self, inputs, return_raw_logits=return_raw_logits, **kwargs)
+
+    monkeypatch.setattr(gpu.LLM, "encode", fail)
+    with make("llama", precision="bf16") as embedder:
+        assert embedder.encode(TEXTS).shape == (len(TEXTS), 32)
+
+
+def test_loading_without_enough_memory(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu.LLM, "__init__", fail)
+    with pytest.raises(EngineBuildError, match=r"too little memory for .*; max_batch_tokens makes"):
+        make("llama", precision="bf16")
+
+
+def test_an_engine_directory(
+    make: Make, tiny_folder: Callable[[str], Path], tmp_path: Path, gpu: Any
+) -> None:
+    files = read_model_files(tiny_folder("llama"))
+    out = compile_model(files, "fp8", ("layers.1.down",), Config(), out=tmp_path / "out")
+    with make("llama", precision="fp8", engine_cache_dir=tmp_path) as plain:
+        expected = plain.encode(TEXTS)
+    with Embedder(out, engine_cache_dir=tmp_path) as embedder:
+        assert gpu.LLM.made[-1].args.model == str(out)
+        vectors = embedder.encode(TEXTS)
+    assert cosines(vectors, expected).min() > 0.98
+    assert not np.array_equal(vectors, expected), "a layer is not in FP8"
+    layers = gpu.LLM.made[-1]
+    assert layers.args.model_kwargs["architectures"] == ["EmbedlibModel_out"]
+
+
+def test_precisions_have_fingerprints_of_their_own(make: Make, caches: Path) -> None:
+    prints = set()
+    for options in ({"engine": "openvino"}, {"precision": "bf16"}, {"precision": "fp8"}):
+        with make("llama", **options) as embedder:
+            prints.add(embedder.fingerprint)
+    assert len(prints) == 3
+
+
+def test_an_engine_directory_and_wrong_options(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, gpu: Any
+) -> None:
+    files = read_model_files(tiny_folder("llama"))
+    out = compile_model(files, "fp8", (), Config(), out=tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"^precision = 'bf16': .*out was compiled to fp8; give"):
+        Embedder(out, precision="bf16")
+    told = r"^engine = 'openvino' cannot run .*out, which was compiled to fp8; give the model"
+    with pytest.raises(ConfigError, match=told):
+        Embedder(out, engine="openvino")
+
+
+def test_a_damaged_engine_directory(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, gpu: Any
+) -> None:
+    files = read_model_files(tiny_folder("llama"))
+    out = compile_model(files, "fp8", (), Config(), out=tmp_path / "out")
+    weights = out / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(EngineBuildError, match=r"model\.safetensors is damaged .*compile the mod"):
+        Embedder(out)
+    weights.write_bytes(content[:-1])
+    with pytest.raises(EngineBuildError, match=r"has \d+ bytes, expected \d+; compile the model"):
+        Embedder(out)
+    (out / MANIFEST_NAME).write_text("{")
+    with pytest.raises(EngineBuildError, match=r"embedlib\.json: is damaged"):
+        Embedder(out)
+
+
+def test_one_of_another_revision(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    files = read_model_files(tiny_folder("llama"))
+    out = compile_model(files, "bf16", (), Config(), out=tmp_path / "out")
+    with pytest.raises(EngineBuildError, match=r"was made from another revision of the model"):
+        open_engine_folder(out, "folder:other")
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    edit(tensors)
+    save_file(tensors, path)
+
+
+NORM = "model.layers.0.input_layernorm.weight"
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (lambda t: t.pop(NORM), rf"has no tensor {NORM}; compile the model again$"),
+        (
+            lambda t: t.pop(DOWN + "_scale"),
+            rf"has no tensor {DOWN}_scale; compile the model again$",
+        ),
+        (lambda t: t.pop("model.embed_tokens.weight"), r"has no tensor embed_tokens\.weight"),
+        (
+            lambda t: t.update(more=t[NORM].clone()),
+            r"^the compiled model's tensor more is left over$",
+        ),
+        (
+            lambda t: t.update({NORM: t[NORM][:4].clone()}),
+            r"layers\.0\.attention_norm\.weight has shape \[4\]; expected: \[32\]",
+        ),
+    ],
+)
+def test_every_tensor_is_taken(
+    edit: Callable[[dict[str, Any]], None], told: str, compiled: Callable[..., Any]
+) -> None:
+    with pytest.raises(ModelWeightsError, match=told):
+        compiled("llama", lambda folder: edit_tensors(folder, edit))
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "weight_scale"])
+def test_every_parameter_is_filled(
+    name: str, compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorrt_llm._torch.modules.linear import Linear
+
+    copy = Linear._copy
+
+    def forget(self: Any, which: str, parts: Any) -> None:
+        if which != name:
+            copy(self, which, parts)
+
+    monkeypatch.setattr(Linear, "_copy", forget)
+    with pytest.raises(ModelWeightsError, match=rf"^the parameter \S+\.{name} was not filled from"):
+        compiled("llama")
+
+
+def test_a_version_that_keeps_its_parts_elsewhere(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "tensorrt_llm._torch.modules.attention", None)
+    monkeypatch.delitem(sys.modules, "embedlib.engines.tensorrt_llm.model", raising=False)
+    told = (
+        r"^tensorrt-llm 1\.3\.0rc26 cannot be loaded: .*; this engine was written for 1\.3\.0rc22"
+    )
+    with pytest.raises(EngineUnavailableError, match=told):
+        make("llama", precision="bf16")
+
+
+@pytest.mark.parametrize("what", ["encode", "encode_only", "return_raw_logits"])
+def test_a_version_without_what_is_called(
+    what: str, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorrt_llm.llmapi import TorchLlmArgs
+
+    if what == "encode":
+        monkeypatch.delattr(gpu.LLM, "encode")
+    elif what == "encode_only":
+        monkeypatch.setattr(TorchLlmArgs, "model_fields", {})
+    else:
+        monkeypatch.setattr(gpu.LLM, "encode", lambda self, inputs: None)
+    told = r"has no LLM\.encode with encode_only and return_raw_logits; install 1\.3\.0rc22 to 1\.3"
+    with pytest.raises(EngineUnavailableError, match=told):
+        make("llama", precision="bf16")
+
+
+def test_a_pair_with_token_types_is_refused(gpu: Any, tmp_path: Path) -> None:
+    from embedlib.models.tiny import write_tiny_model
+
+    folder = write_tiny_model(tmp_path / "model", "bert-reranker")
+    with pytest.raises(EngineUnsupportedError, match="pairs of texts with token types"):
+        Reranker(folder, engine="tensorrt_llm")
+
+
+def test_a_head_is_as_wide_as_the_model_says(
+    compiled: Callable[..., Any],
+) -> None:
+    def widen(folder: Path) -> None:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps(config | {"head_dim": 4}))
+
+    with pytest.raises(EngineUnsupportedError, match=r"takes heads for 4 wide, .* are 8; engine ="):
+        compiled("llama", widen)
+
+
+def test_it_is_not_asked_for_what_it_refuses(
+    gpu: Any, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from embedlib.engines.tensorrt_llm.engine import TensorRTLLMEngine
+
+    files: ModelFiles = read_model_files(tiny_folder("gemma2"))
+    with pytest.raises(EngineUnsupportedError, match="attention_cap"):
+        TensorRTLLMEngine(files, tmp_path, cache_dir=tmp_path)
+    spec = replace(files.spec, modules=())
+    with pytest.raises(EngineUnsupportedError, match="vectors per token"):
+        TensorRTLLMEngine(replace(files, spec=spec), tmp_path, cache_dir=tmp_path)

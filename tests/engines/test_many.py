@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib import Embedder
+from embedlib.engines.base import Batch, Engine, Lane, Pending
+from embedlib.engines.many import ManyEngines
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.models.files import read_model_files
+from embedlib.models.weights import load_weights
+from embedlib.testing import (
+    FakeEngine,
+    byte_tokenizer,
+    check_engine,
+    fake_spec,
+    fake_vector,
+)
+
+WAIT_SECONDS = 30
+TEXTS = [f"text {number}" for number in range(40)]
+
+
+class DeadEngine(FakeEngine):
+    """An engine whose device has gone: every batch fails, as it is started or later."""
+
+    def __init__(self, *, at_submit: bool = False) -> None:
+        super().__init__()
+        self.at_submit = at_submit
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
+        if self.at_submit:
+            self.batches.append(batch)
+            raise EngineRunError("the device is gone")
+        self.fail_next(EngineRunError("the device is gone"))
+        return super().submit(batch, on_done)
+
+
+def many(*engines: Engine) -> ManyEngines:
+    return ManyEngines([(f"cuda:{index}", engine) for index, engine in enumerate(engines)])
+
+
+def make_batch(text: str, lane: Lane = Lane.BULK) -> Batch:
+    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    return Batch(
+        lane=lane,
+        token_ids=ids,
+        cu_seqlens=np.array([0, len(ids)], np.int32),
+        num_prompt_tokens=np.zeros(1, np.int32),
+        num_first_tokens=np.array([len(ids)], np.int32),
+    )
+
+
+class Submitted:
+    """A batch given to an engine, and how often it was called done."""
+
+    def __init__(self, engine: ManyEngines, batch: Batch) -> None:
+        self._done = threading.Semaphore(0)
+        self._pending = engine.submit(batch, self._done.release)
+
+    def result(self) -> NDArray[np.float32]:
+        assert self._done.acquire(timeout=WAIT_SECONDS)
+        assert not self._done.acquire(blocking=False), "on_done was called twice"
+        return self._pending.result()
+
+    @property
+    def is_done(self) -> bool:
+        if self._done.acquire(blocking=False):
+            self._done.release()
+            return True
+        return False
+
+
+@pytest.fixture
+def embedder_of() -> Iterator[Callable[..., Embedder]]:
+    made: list[Embedder] = []
+
+    def make(*engines: Engine) -> Embedder:
+        made.append(Embedder.from_engine(many(*engines), fake_spec(), byte_tokenizer()))
+        return made[-1]
+
+    yield make
+    for embedder in made:
+        embedder.close()
+
+
+def expected() -> NDArray[np.float32]:
+    return np.stack([fake_vector(list(text.encode())) for text in TEXTS])
+
+
+def test_rows_come_in_order_and_every_engine_works(embedder_of: Callable[..., Embedder]) -> None:
+    engines = [FakeEngine(), FakeEngine(), FakeEngine()]
+    for engine in engines:
+        engine.hold()
+    future = embedder_of(*engines).submit_batch(TEXTS)
+    for engine in engines:
+        engine.wait_submitted(1)
+    # The last one finishes first.
+    for engine in reversed(engines):
+        engine.release()
+    np.testing.assert_array_equal(future.result(WAIT_SECONDS), expected())
+
+
+def test_limits_are_the_sum() -> None:
+    first = FakeEngine(max_batch_tokens=64, max_inflight_batches=3, max_inflight_bulk=2)
+    second = FakeEngine(max_batch_tokens=48, max_inflight_batches=5, max_inflight_bulk=4)
+    engine = many(first, second)
+    limits = engine.limits
+    assert limits.max_batch_tokens == 48
+    assert limits.num_parallel_batches == 2
+    assert (limits.max_inflight_batches, limits.max_inflight_bulk) == (8, 6)
+    engine.close()
+    assert first.is_closed
+    assert second.is_closed
+    engine.close()
+
+
+def test_no_engine_gets_more_than_it_takes() -> None:
+    first, second = FakeEngine(max_inflight_bulk=1), FakeEngine(max_inflight_bulk=2)
+    first.hold()
+    second.hold()
+    engine = many(first, second)
+    bulk = [Submitted(engine, make_batch(text)) for text in TEXTS[:4]]
+    first.wait_submitted(1)
+    second.wait_submitted(2)
+    query = Submitted(engine, make_batch("query", Lane.QUERY))
+    first.wait_submitted(2)  # the one with less to do, ahead of the fourth bulk batch
+    assert [batch.lane for batch in first.batches] == [Lane.BULK, Lane.QUERY]
+    first.release()
+    second.release()
+    for submitted, text in zip([*bulk, query], [*TEXTS[:4], "query"], strict=True):
+        np.testing.assert_array_equal(submitted.result()[0], fake_vector(list(text.encode())))
+    engine.close()
+
+
+def test_a_query_that_waits_goes_first() -> None:
+    first, second = (FakeEngine(max_inflight_batches=1, max_inflight_bulk=1) for _ in range(2))
+    first.hold()
+    second.hold()
+    engine = many(first, second)
+    bulk = [Submitted(engine, make_batch(text)) for text in TEXTS[:4]]
+    query = Submitted(engine, make_batch("query", Lane.QUERY))
+    first.wait_submitted(1)
+    second.wait_submitted(1)
+    first.release_one()
+    first.wait_submitted(2)
+    assert first.batches[1].lane is Lane.QUERY
+    first.release()
+    second.release()
+    for submitted in [*bulk, query]:
+        submitted.result()
+    engine.close()
+
+
+@pytest.mark.parametrize("at_submit", [False, True])
+def test_a_dying_engine_loses_no_row(
+    at_submit: bool, embedder_of: Callable[..., Embedder], caplog: pytest.LogCaptureFixture
+) -> None:
+    dead, alive = DeadEngine(at_submit=at_submit), FakeEngine()
+    embedder = embedder_of(dead, alive)
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(embedder.encode(TEXTS), expected())
+    assert len(caplog.records) == 1
+    assert "cuda:0 gets no more batches" in caplog.text
+    assert "the device is gone" in caplog.text
+    num_batches = len(dead.batches)
+    np.testing.assert_array_equal(embedder.encode(TEXTS), expected())
+    assert len(dead.batches) == num_batches, "it is given up for good"
+
+
+def test_an_engine_that_dies_with_batches_in_flight() -> None:
+    first, second = FakeEngine(), FakeEngine()
+    first.hold()
+    second.hold()
+    engine = many(first, second)
+    first.fail_next(*[EngineRunError("the device is gone")] * 2)
+    submitted = [Submitted(engine, make_batch(text)) for text in TEXTS[:4]]
+    first.wait_submitted(2)
+    second.wait_submitted(2)
+    first.release()
+    second.release()
+    for entry, text in zip(submitted, TEXTS[:4], strict=True):
+        np.testing.assert_array_equal(entry.result()[0], fake_vector(list(text.encode())))
+    assert len(second.batches) == 4
+    engine.close()
+
+
+def test_when_all_are_dead_the_error_is_told(embedder_of: Callable[..., Embedder]) -> None:
+    embedder = embedder_of(DeadEngine(), DeadEngine(at_submit=True))
+    told = "no engine could compute it: cuda:0: the device is gone; cuda:1: the device is gone"
+    for _ in range(2):
+        with pytest.raises(EngineRunError, match=told) as caught:
+            embedder.encode(TEXTS)
+        assert isinstance(caught.value.__cause__, EngineRunError)
+
+
+def test_a_batch_that_is_to_blame_ends_no_engine() -> None:
+    first, second = FakeEngine(), FakeEngine()
+    engine = many(first, second)
+    for fake in (first, second):
+        fake.fail_next(EngineRunError("a bad batch"))
+    with pytest.raises(EngineRunError, match="no engine could compute it"):
+        Submitted(engine, make_batch("bad")).result()
+    for fake in (first, second):
+        fake.hold()
+    good = [Submitted(engine, make_batch(text)) for text in TEXTS[:2]]
+    first.wait_submitted(2)
+    second.wait_submitted(2)
+    first.release()
+    second.release()
+    for submitted in good:
+        submitted.result()
+    engine.close()
+
+
+def test_two_engines_never_give_each_other_up() -> None:
+    first, second = FakeEngine(), FakeEngine()
+    first.hold()
+    second.hold()
+    engine = many(first, second)
+    first.fail_next(EngineRunError("once"))
+    second.fail_next(EngineRunError("once"))
+    submitted = [Submitted(engine, make_batch(text)) for text in TEXTS[:2]]
+    first.wait_submitted(1)
+    second.wait_submitted(1)
+    first.release_one()  # fails, and waits on the second
+    second.wait_submitted(2)
+    second.release_one()  # fails, and waits on the first
+    first.wait_submitted(2)
+    first.release()
+    submitted[1].result()  # so the second is given up, with a batch of the first in flight
+    second.release()
+    submitted[0].result()
+    assert Submitted(engine, make_batch("after")).result().shape == (1, 6)
+    engine.close()
+
+
+def test_a_batch_whose_last_engine_was_given_up_is_told() -> None:
+    first, second = FakeEngine(), FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    first.hold()
+    second.hold()
+    engine = many(first, second)
+    first.fail_next(EngineRunError("once"))
+    second.fail_next(EngineRunError("gone"))
+    failing = Submitted(engine, make_batch("one"))
+    first.wait_submitted(1)
+    other = Submitted(engine, make_batch("two"))
+    second.wait_submitted(1)
+    first.release_one()  # "one" has to wait for the second, which is full
+    second.release_one()  # "two" fails there, too, and the second takes "one"
+    first.wait_submitted(2)
+    second.fail_next(EngineRunError("gone"))
+    first.release()
+    other.result()  # the second is given up
+    second.release()
+    assert failing.result().shape == (1, 6)  # what was in flight there was computed all the same
+    engine.close()
+
+
+def test_too_little_memory_is_for_the_caller_to_split(
+    embedder_of: Callable[..., Embedder],
+) -> None:
+    first, second = FakeEngine(memory_tokens=20), FakeEngine(memory_tokens=20)
+    np.testing.assert_array_equal(embedder_of(first, second).encode(TEXTS), expected())
+
+
+def test_it_is_told_at_once_on_one_engine() -> None:
+    first, second = FakeEngine(), FakeEngine()
+    first.fail_next(EngineOutOfMemoryError("too large"))
+    engine = many(first, second)
+    with pytest.raises(EngineOutOfMemoryError, match=r"^too large$"):
+        Submitted(engine, make_batch("long")).result()
+    assert not second.batches
+    engine.close()
+
+
+def test_close_waits_for_what_is_in_flight() -> None:
+    fake = FakeEngine()
+    fake.hold()
+    engine = many(fake, FakeEngine())
+    submitted = Submitted(engine, make_batch("in flight"))
+    fake.wait_submitted(1)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    fake.release()
+    closing.join(WAIT_SECONDS)
+    assert not closing.is_alive()
+    assert submitted.result().shape == (1, 6)
+
+
+def test_one_that_cannot_be_closed_leaves_the_others_no_trouble(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Stuck(FakeEngine):
+        def close(self) -> None:
+            raise EngineRunError("stuck")
+
+    other = FakeEngine()
+    many(Stuck(), other).close()
+    assert other.is_closed
+    assert "closing cuda:0 failed: stuck" in caplog.text
+
+
+def test_two_cpu_engines_keep_every_promise(tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    engines = [OpenVINOEngine(files.spec, load_weights(files), threads=1) for _ in range(2)]
+    check_engine(many(*engines), files.spec)
+
+
+def test_a_list_of_devices(tiny_folder: Callable[[str], Path]) -> None:
+    with (
+        Embedder(tiny_folder("bert"), device=["cpu", "cpu"], threads=2) as two,
+        Embedder(tiny_folder("bert"), device="cpu", threads=1) as one,
+    ):
+        np.testing.assert_allclose(two.encode(TEXTS), one.encode(TEXTS), atol=1e-5)
+        assert two.fingerprint == one.fingerprint

