@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Final, cast
 
 import tokenizers
 
-from embedlib.config import Config
+from embedlib.config import Config, EngineName
 from embedlib.engines.base import Engine
 from embedlib.engines.engine_folder import (
     MANIFEST_NAME,
     Manifest,
+    file_hashes,
     open_engine_folder,
 )
 from embedlib.engines.select import choose_engine, make_engine, plan_engine
-from embedlib.errors import ConfigError
-from embedlib.models.files import read_model_files
+from embedlib.errors import ConfigError, EngineUnsupportedError
+from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.fingerprint import fingerprint
 from embedlib.models.hub import resolve
-from embedlib.models.known_prompts import KnownPrompts, known_prompts
+from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.spec import ModelSpec
 from embedlib.models.tokenizer_files import load_tokenizer
+
+PER_TOKEN_ENGINES: Final[tuple[EngineName, ...]] = ("openvino",)
+"""Engines that can give a vector for every token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +44,15 @@ class LoadedModel:
     engine: Engine
     fingerprint: Callable[[Mapping[str, object]], str]
     """From the settings that decide the vectors; reads all weights once."""
-    known: KnownPrompts = field(default_factory=KnownPrompts)
+    known: KnownModel = field(default_factory=KnownModel)
     """Of a hub model."""
     precision: str = "float32"
     """What the vectors are computed in, and which layers are not, for the fingerprint."""
+    files: ModelFiles | None = None
+    """None: the engine is the caller's own."""
+    lower_tokens: Callable[[], Engine] | None = None
+    """Makes a second engine, which gives the transformer's vector of every token; the weights are
+    mapped, not read again. None: the engine is the caller's own."""
 
 
 def load_model(
@@ -82,10 +94,41 @@ def load_model(
         spec=files.spec,
         tokenizer=tokenizer,
         engine=make_engine(plan, files, config),
-        fingerprint=partial(fingerprint, files, folder.revision),
-        known=KnownPrompts() if folder.revision is None else known_prompts(folder.name),
+        fingerprint=partial(fingerprint, files, folder.revision, hashes=file_hashes(config))
+        if manifest is None
+        else partial(_compiled_fingerprint, manifest),
+        known=KnownModel() if folder.revision is None else known_model(folder.name),
         precision=str(plan.precision),
+        files=files,
+        lower_tokens=partial(_lower_tokens, cast(EngineName, plan.engine), files, config, manifest),
     )
+
+
+def _lower_tokens(
+    engine: EngineName, files: ModelFiles, config: Config, manifest: Manifest | None
+) -> Engine:
+    """Make an engine without what follows the transformer.
+
+    Raises:
+        EngineUnsupportedError: this kind of engine cannot.
+        EngineBuildError: compiling failed.
+    """
+    if engine not in PER_TOKEN_ENGINES:
+        raise EngineUnsupportedError(
+            f"engine {engine} gives one vector for a text and none for its tokens; pass "
+            "engine='openvino' for these"
+        )
+    # Planned anew, since the first engine may have compiled what this one is to run.
+    plan = plan_engine(files, replace(config, engine=engine), manifest)
+    spec = replace(files.spec, modules=(), embedding_dim=files.spec.encoder.hidden_size)
+    return make_engine(plan, replace(files, spec=spec, module_dirs=()), config)
+
+
+def _compiled_fingerprint(manifest: Manifest, settings: Mapping[str, object]) -> str:
+    """Return `folder:DIGEST` of the model that was compiled, of how, and of the settings."""
+    made = (manifest.fingerprint, manifest.precision, manifest.excluded)
+    content = json.dumps([made, dict(settings)], sort_keys=True)
+    return f"folder:{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"
 
 
 def _read_compiled(folder: Path) -> Manifest | None:

@@ -25,6 +25,8 @@ MAY_IMPORT = {
     "batching": MODELS | {"engines.base"},
     "similarity": MODELS,
     "vector_files": LOW,
+    "quantization": LOW,
+    "token_vectors": LOW,
     "engines.base": LOW,
     "engines": MODELS | {"engines.base"},
     "engines.precision": MODELS | {"engines"},

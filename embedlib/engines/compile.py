@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,17 +28,18 @@ from embedlib.engines.engine_folder import (
     Manifest,
     Precision,
     cache_folder,
+    file_hashes,
     is_made_from,
     load_manifest,
     model_fingerprint,
     open_engine_folder,
-    sha256,
     spec_facts,
 )
 from embedlib.engines.fidelity_report import REPORT_NAME
 from embedlib.engines.int8_file import INT8_NAME, write_int8
 from embedlib.engines.new_folder import new_folder, place_lock
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
+from embedlib.models.file_hashes import FileHashes, sha256
 from embedlib.models.files import ModelFiles
 from embedlib.models.weights import INDEX_NAME, Weights, load_weights
 
@@ -98,14 +98,15 @@ def compile_model(
         if out == files.folder.resolve():
             raise ConfigError(f"out = {str(out)!r} is the model itself; give a new folder")
         _check_replaceable(out)
-    digest = model_fingerprint(files)
+    hashes = file_hashes(config)
+    digest = model_fingerprint(files, hashes)
     target = out or cache_folder(digest, precision, excluded, config)
     try:
         with place_lock(target):
             if _is_done(target, digest, precision, excluded):
                 return target
             with new_folder(target) as part:
-                inputs = _write_files(files, weights, part, precision, layers, report)
+                inputs = _write_files(files, weights, part, precision, layers, hashes, report)
                 manifest = Manifest(
                     format_version=FORMAT_VERSION,
                     precision=precision,
@@ -117,7 +118,7 @@ def compile_model(
                         **{name: importlib.metadata.version(name) for name in PACKAGES[precision]},
                     },
                     inputs=inputs,
-                    outputs=_digests(part, (path for path in part.rglob("*") if path.is_file())),
+                    outputs=_digests(part, (p for p in part.rglob("*") if p.is_file()), sha256),
                 )
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
@@ -134,6 +135,7 @@ def _write_files(
     part: Path,
     precision: Precision,
     layers: Mapping[str, str],
+    hashes: FileHashes,
     report: Report,
 ) -> dict[str, FileDigest]:
     """Fill an engine directory, except for its manifest, and return what was read."""
@@ -156,17 +158,12 @@ def _write_files(
         copy = part / path.relative_to(files.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-    pool = ThreadPoolExecutor(1, thread_name_prefix="embedlib-sha256")
-    try:
-        digests = [pool.submit(_digests, files.folder, [path]) for path in read]
-        if precision == "int8":
-            roles = {f"{layer}.weight" for layer in layers}
-            write_int8(weights, part / INT8_NAME, roles, count)
-        else:
-            write_checkpoint(files, part, set(layers.values()), count)
-        return {name: entry for done in digests for name, entry in done.result().items()}
-    finally:
-        pool.shutdown(cancel_futures=True)
+    if precision == "int8":
+        roles = {f"{layer}.weight" for layer in layers}
+        write_int8(weights, part / INT8_NAME, roles, count)
+    else:
+        write_checkpoint(files, part, set(layers.values()), count)
+    return _digests(files.folder, read, hashes.sha256)
 
 
 def _copied_files(files: ModelFiles) -> list[Path]:
@@ -176,10 +173,12 @@ def _copied_files(files: ModelFiles) -> list[Path]:
     return sorted(path for path in paths if path.is_file() and path.name not in WRITTEN_NAMES)
 
 
-def _digests(folder: Path, paths: Iterable[Path]) -> dict[str, FileDigest]:
+def _digests(
+    folder: Path, paths: Iterable[Path], hash_of: Callable[[Path], str]
+) -> dict[str, FileDigest]:
     """Return size and SHA-256 of files by their path in the folder."""
     return {
-        path.relative_to(folder).as_posix(): FileDigest(path.stat().st_size, sha256(path))
+        path.relative_to(folder).as_posix(): FileDigest(path.stat().st_size, hash_of(path))
         for path in sorted(paths)
     }
 

@@ -11,6 +11,7 @@ from embedlib.engines.engine_folder import (
     Manifest,
     Precision,
     compiled_place,
+    file_hashes,
     model_fingerprint,
     read_manifest,
 )
@@ -37,8 +38,8 @@ class Compiled:
 def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
     """Return the whole engine directories of a model in the cache, in order of their names.
 
-    Whole: their files are there in the right sizes. The weights of the model are read once in full
-    if a directory may be this model's, and not at all otherwise.
+    Whole: their files are there in the right sizes. The weights of the model are read once in full,
+    and only if a directory may be this model's; later the cache knows their hash.
 
     Args:
         files: the model.
@@ -54,7 +55,7 @@ def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
             manifests[folder] = manifest
     if not manifests:
         return []
-    digest = model_fingerprint(files)
+    digest = model_fingerprint(files, file_hashes(config))
     return [
         _describe(folder, manifest)
         for folder, manifest in manifests.items()

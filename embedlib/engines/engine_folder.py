@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args
 
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError
+from embedlib.models.file_hashes import FileHashes, sha256
 from embedlib.models.files import ModelFiles
 from embedlib.models.fingerprint import fingerprint
 from embedlib.models.spec import ModelSpec
@@ -25,7 +26,6 @@ Precision = Literal["fp8", "bf16", "int8"]
 MANIFEST_NAME: Final = "embedlib.json"
 FORMAT_VERSION: Final = 1
 """Of the manifest and of all that is written beside it; a change of either raises it."""
-READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def compiled_folder(
         excluded: roles of linear layers that are kept, such as `layers.3.down`.
         config: says where the cache is.
     """
-    digest = model_fingerprint(files)
+    digest = model_fingerprint(files, file_hashes(config))
     folder = cache_folder(digest, precision, excluded, config)
     try:
         manifest = read_manifest(folder)
@@ -159,9 +159,14 @@ def load_manifest(folder: Path) -> Manifest:
     )
 
 
-def model_fingerprint(files: ModelFiles) -> str:
+def model_fingerprint(files: ModelFiles, hashes: FileHashes | None = None) -> str:
     """Return what an engine directory knows its model by: the content of files, not their place."""
-    return fingerprint(files, None, {})
+    return fingerprint(files, None, {}, hashes)
+
+
+def file_hashes(config: Config) -> FileHashes:
+    """Return what is remembered in the cache of the hashes of large files."""
+    return FileHashes(config.engine_cache_path / "hashes")
 
 
 def cache_folder(
@@ -194,15 +199,6 @@ def spec_facts(spec: ModelSpec) -> dict[str, Any]:
     facts = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     encoder = dataclasses.asdict(spec.encoder)
     return {**facts, "encoder": encoder, "modules": modules, "prompts": dict(spec.prompts)}
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    content = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(READ_BYTES):
-            content.update(chunk)
-    return content.hexdigest()
 
 
 def _parse(content: dict[str, Any]) -> Manifest:

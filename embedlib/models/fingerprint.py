@@ -6,24 +6,31 @@ import json
 from collections.abc import Mapping
 from hashlib import blake2b
 
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles
 from embedlib.models.weights import weights_digest
 
 
-def fingerprint(files: ModelFiles, revision: str | None, settings: Mapping[str, object]) -> str:
+def fingerprint(
+    files: ModelFiles,
+    revision: str | None,
+    settings: Mapping[str, object],
+    hashes: FileHashes | None = None,
+) -> str:
     """Return `REVISION:DIGEST`; REVISION is the hub's commit, or "folder".
 
     The digest covers the weights, every JSON file of the model as it is on disk (so that a new
-    version of embedlib keeps the fingerprint) and the settings. The weights are read once in full;
-    the hub's cache already knows their hash.
+    version of embedlib keeps the fingerprint) and the settings. The weights are read once in full,
+    unless `hashes` knows them.
 
     Args:
         files: the model.
         revision: the hub's commit.
         settings: what else decides the vectors, JSON values by name.
+        hashes: what is remembered of large files; None: only the names in the hub's cache.
     """
     digest = blake2b(digest_size=16)
-    digest.update(weights_digest(files).encode())
+    digest.update(weights_digest(files, hashes or FileHashes()).encode())
     folders = {files.folder, files.transformer_dir, *files.module_dirs}
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         content = path.read_bytes()

@@ -6,10 +6,7 @@ length of a JSON header, the header, then the tensors, all little-endian.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -129,30 +126,3 @@ def list_tensors(path: Path, file: str) -> dict[str, StoredTensor]:
         for name, entry in header.items()
         if name != "__metadata__"
     }
-
-
-def digest(paths: Sequence[Path]) -> str:
-    """Return a digest of the content of files: 32 hexadecimal digits.
-
-    The same bytes give the same digest whether they lie in a plain folder or in the hub's cache,
-    where a file is a link to a blob that is named by its SHA-256 and need not be read.
-    """
-    total = hashlib.blake2b(digest_size=16)
-    for path in paths:
-        total.update(_sha256(path))
-    return total.hexdigest()
-
-
-def _sha256(path: Path) -> bytes:
-    target = path.resolve()
-    if (
-        path.is_symlink()
-        and target.parent.name == "blobs"
-        and re.fullmatch("[0-9a-f]{64}", target.name)
-    ):
-        return bytes.fromhex(target.name)
-    content = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(READ_BYTES):
-            content.update(chunk)
-    return content.digest()

@@ -17,6 +17,7 @@ K = key/value heads x head_dim:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from embedlib.errors import ModelWeightsError
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Family, Rows
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles
 from embedlib.models.heads import AnswerRows
 from embedlib.models.json_files import JsonObject
@@ -36,11 +38,11 @@ from embedlib.models.safetensors_files import (
     STORED_DTYPES,
     RowDifference,
     StoredTensor,
-    digest,
     list_tensors,
     map_file,
 )
 from embedlib.models.spec import Dense, Encoder, LayerNorm
+from embedlib.models.token_heads import head_files
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -108,15 +110,21 @@ def load_weights(files: ModelFiles) -> Weights:
     return Weights(tensors)
 
 
-def weights_digest(files: ModelFiles) -> str:
-    """Return a digest of everything the weight files hold: 32 hexadecimal digits."""
+def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
+    """Return a digest of everything the weight files hold: 32 hexadecimal digits.
+
+    The same bytes give the same digest wherever they lie.
+    """
     paths = _weight_files(files.transformer_dir, files.folder)
     for position, (module, path) in enumerate(
         zip(files.spec.modules, files.module_dirs, strict=True)
     ):
         if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
             paths += _weight_files(path, files.folder)
-    return digest(paths)
+    total = hashlib.blake2b(digest_size=16)
+    for path in paths + head_files(files.transformer_dir):
+        total.update(bytes.fromhex(hashes.sha256(path)))
+    return total.hexdigest()
 
 
 def encoder_shapes(encoder: Encoder) -> Shapes:

@@ -333,9 +333,9 @@ def test_two_at_once_make_it_once(
     real_write = compile_module.write_checkpoint
     num_written = []
 
-    def fingerprint(files: Any) -> str:
+    def fingerprint(*arguments: Any) -> str:
         both_here.wait()
-        return real_fingerprint(files)
+        return real_fingerprint(*arguments)
 
     def write(*arguments: Any) -> None:
         num_written.append(1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from embedlib.errors import ModelWeightsError
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
 from embedlib.models.safetensors_files import StoredTensor
 from embedlib.models.tiny import uniform, write_tiny_model
@@ -247,25 +248,25 @@ def test_an_index_stays_in_its_folder(tmp_path: Path) -> None:
 
 def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-cls-dense")
-    first = weights_digest(read_model_files(folder))
+    first = weights_digest(read_model_files(folder), FileHashes())
     assert len(first) == 32
     (folder / "0_Transformer" / "model.safetensors").touch()
-    assert weights_digest(read_model_files(folder)) == first
+    assert weights_digest(read_model_files(folder), FileHashes()) == first
     _rewrite(
         folder / "2_Dense", lambda arrays: arrays.update({"linear.bias": arrays["linear.bias"] + 1})
     )
-    assert weights_digest(read_model_files(folder)) != first
+    assert weights_digest(read_model_files(folder), FileHashes()) != first
 
 
 def test_the_digest_reads_no_blob_that_its_name_tells(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "snapshot", "bert")
-    plain = weights_digest(read_model_files(folder))
+    plain = weights_digest(read_model_files(folder), FileHashes())
     path = folder / "model.safetensors"
     blob = tmp_path / "blobs" / hashlib.sha256(path.read_bytes()).hexdigest()
     blob.parent.mkdir()
     path.rename(blob)
     path.symlink_to(blob)
-    assert weights_digest(read_model_files(folder)) == plain
+    assert weights_digest(read_model_files(folder), FileHashes()) == plain
     # As long as its name stays, the content is not looked at.
     blob.write_bytes(blob.read_bytes()[:-1])
-    assert weights_digest(read_model_files(folder)) == plain
+    assert weights_digest(read_model_files(folder), FileHashes()) == plain
