@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedlib.batching.sequence import Vectors
-from embedlib.config import Config
+from embedlib.config import Config, VectorPrecision
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError
-from embedlib.models.known_prompts import KnownPrompts
+from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
+from embedlib.pooled_modules import layer_norm
+from embedlib.quantization import check_precision, load_ranges, quantize
 from embedlib.similarity import normalize
 
 MAX_QUERY_TEXTS = 16
@@ -36,30 +39,45 @@ class Call:
     lacks_prompt: bool
     """Nothing says which prompt, and the model has one for queries and another for documents."""
     truncate_dim: int | None
+    truncation: Truncation
     normalizes: bool
+    precision: VectorPrecision
+    ranges: NDArray[np.float32] | None
+    """float32[2, D], for vectors in bytes."""
 
-    def finish(self, vectors: Vectors) -> Vectors:
+    def finish(self, vectors: Vectors) -> NDArray[Any]:
         """Turn float32[N, D] of the model into what the caller asked for."""
         if self.truncate_dim is not None:
+            if self.truncation == "layer_norm":
+                vectors = layer_norm(vectors)
             vectors = np.ascontiguousarray(vectors[:, : self.truncate_dim])
         if self.normalizes:
             vectors = normalize(vectors)
-        return vectors[0] if self.is_single else vectors
+        finished = quantize(vectors, self.precision, self.ranges)
+        return finished[0] if self.is_single else finished
 
 
 class Calls:
     """Makes calls for one model."""
 
-    def __init__(self, spec: ModelSpec, config: Config, known: KnownPrompts) -> None:
+    def __init__(self, spec: ModelSpec, config: Config, known: KnownModel) -> None:
         """Take what holds for every call.
 
         Raises:
-            ConfigError: a prompt name, examples or `truncate_dim` that the model does not have.
+            ConfigError: a prompt name, examples, `truncate_dim` or ranges that do not fit the
+                model.
         """
         self._spec = spec
+        self._adds_windows = config.on_truncate == "chunk"
+        self._truncation = known.truncation
         self.prompts = Prompts(spec, config, known)
         self.truncate_dim = config.truncate_dim or spec.truncate_dim
         self.check_dim(self.truncate_dim)
+        self.ranges: NDArray[np.float32] | None = None
+        """float32[2, D], of the vectors that a call without arguments gives."""
+        if config.quantization_ranges is not None:
+            dim = self.truncate_dim or spec.embedding_dim
+            self.ranges = load_ranges(config.quantization_ranges, dim)
 
     def make(
         self,
@@ -72,6 +90,7 @@ class Calls:
         examples: Examples | None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        precision: str = "float32",
     ) -> Call:
         """Check the arguments that all ways of encoding share.
 
@@ -91,6 +110,11 @@ class Calls:
         dim = truncate_dim or self.truncate_dim
         is_query = role != "document" and is_single
         is_query |= role == "query" and len(texts) <= MAX_QUERY_TEXTS
+        normalizes = normalize_embeddings
+        if dim is not None or self._adds_windows:  # what had unit length gets it again
+            normalizes |= self._spec.is_normalized
+        normalizes |= dim is not None and self._truncation == "layer_norm"
+        self._check_precision(precision, dim, normalizes)
         names_nothing = prompt_name is None and prompt is None and role is None and task is None
         return Call(
             texts=texts,
@@ -99,14 +123,61 @@ class Calls:
             is_single=is_single,
             lacks_prompt=names_nothing and self.prompts.differ,
             truncate_dim=dim,
-            normalizes=normalize_embeddings or (dim is not None and self._spec.is_normalized),
+            truncation=self._truncation,
+            normalizes=normalizes,
+            precision=cast(VectorPrecision, precision),
+            ranges=self.ranges,
         )
+
+    def settings(self) -> dict[str, object]:
+        """Return all that decides the vectors beside the model, as JSON values."""
+        found = {**self.prompts.settings(), "truncate_dim": self.truncate_dim}
+        # Most models have none of these, and their fingerprints are older than these.
+        if self._adds_windows:
+            found["on_truncate"] = "chunk"
+        if self.truncate_dim is not None and self._truncation != "slice":
+            found["truncation"] = self._truncation
+        return found
 
     def check_dim(self, truncate_dim: int | None) -> None:
         """Refuse dimensions the model does not have."""
         dim = self._spec.embedding_dim
         if truncate_dim is not None and not 1 <= truncate_dim <= dim:
             raise ConfigError(f"truncate_dim = {truncate_dim}; this model allows 1 to {dim}")
+
+    def _check_precision(self, precision: str, dim: int | None, normalizes: bool) -> None:
+        """Refuse a precision before the work, should it be unknown or its ranges missing."""
+        check_precision(precision, self.ranges)
+        if precision not in ("int8", "uint8") or self.ranges is None:
+            return
+        num_ranges = self.ranges.shape[1]
+        num_dims = dim or self._spec.embedding_dim
+        # Of vectors that are cut and get unit length again, all numbers are others.
+        if num_dims > num_ranges or (normalizes and num_dims < num_ranges):
+            raise ConfigError(
+                f"precision = {precision!r} with truncate_dim = {num_dims}: the ranges are those "
+                f"of vectors with {num_ranges} dimensions; pass truncate_dim to the Embedder and "
+                "calibrate it"
+            )
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse an argument that has other values only."""
+    if value not in allowed:
+        raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
+
+
+def as_tensors(vectors: Any, *, is_one: bool) -> Any:
+    """Return a tensor of an array, or with `is_one` false a list of them; dicts stay as they are.
+
+    Raises:
+        ConfigError: torch is not installed.
+    """
+    if isinstance(vectors, dict):
+        return vectors
+    if is_one and isinstance(vectors, np.ndarray):
+        return import_torch().from_numpy(vectors)
+    return [as_tensors(item, is_one=True) for item in vectors]
 
 
 def check_only(name: str, value: object, *allowed: object) -> None:

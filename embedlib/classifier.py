@@ -13,7 +13,7 @@ from embedlib.batching.tokenizer import Tokenizer
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError
 from embedlib.models.prompts import Prompt
-from embedlib.scoring import Activation, Scores, ScoringSession, activate
+from embedlib.scoring import Activation, Scores, ScoringSession, activate, check_top_k, is_list
 
 LabelScores = list[dict[str, Any]]
 """{"label": str, "score": float} of each label, the highest score first."""
@@ -70,7 +70,7 @@ class Classifier(ScoringSession):
             EmbedderClosedError: the Classifier was closed.
         """
         rows, is_single = _check_texts(texts)
-        self._check_top_k(top_k)
+        check_top_k(top_k)
         numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar, stacklevel=2)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
@@ -83,7 +83,7 @@ class Classifier(ScoringSession):
         Cancelling drops the texts that are not being computed yet.
         """
         rows, is_single = _check_texts(texts)
-        self._check_top_k(top_k)
+        check_top_k(top_k)
         numbers = await self._arun(rows, _lane(is_single), self._tokenize, stacklevel=2)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
@@ -129,10 +129,6 @@ class Classifier(ScoringSession):
     def _activation(self, raw_scores: bool) -> Activation:
         return "identity" if raw_scores else self._head.activation
 
-    def _check_top_k(self, top_k: int | None) -> None:
-        if top_k is not None and top_k < 1:
-            raise ConfigError(f"top_k = {top_k}; it must be at least 1, or None for all labels")
-
     def _named(self, scores: Scores, top_k: int | None) -> list[LabelScores]:
         orders = np.argsort(-scores, axis=1, kind="stable")[:, :top_k].tolist()
         return [
@@ -148,6 +144,6 @@ def _lane(is_single: bool) -> Lane:
 def _check_texts(texts: object) -> tuple[list[str], bool]:
     if isinstance(texts, str):
         return [texts], True
-    if not isinstance(texts, Iterable):
+    if not is_list(texts):
         raise InputError(f"texts = {texts!r:.60}; pass a text or a list of texts")
     return list(texts), False

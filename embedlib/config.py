@@ -8,14 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from embedlib.errors import ConfigError
 
 EngineName = Literal["auto", "tensorrt_llm", "cuda", "openvino"]
 PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
-OnTruncate = Literal["warn", "error", "ignore"]
+OnTruncate = Literal["warn", "error", "ignore", "chunk"]
+VectorPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+
+FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "activation_fn": "pass it to rank or predict",
+        "backend": "pass engine=",
+        "default_activation_function": "pass activation_fn= to rank or predict",
+        "max_length": "pass max_seq_tokens=",
+        "max_seq_length": "pass max_seq_tokens=",
+        "num_labels": "the model's files say how many there are; leave it out",
+        "use_fp16": "pass precision=",
+    }
+)
+"""Of CrossEncoder, SentenceTransformer and FlagEmbedding, and what takes their place."""
 
 EXAMPLE_KEYS = ("instruct", "query", "response")
 """What a few-shot example has."""
@@ -50,9 +65,14 @@ class Config:
     max_seq_tokens: int | None = None
     """Texts are cut at this many tokens; lower is faster, at most the model's own limit."""
     on_truncate: OnTruncate = "warn"
-    """What happens when a text is cut: a warning with its row, an error, or nothing."""
+    """What happens to a text that is too long: it is cut, with a warning that names its row or
+    (ignore) without; it is an error; or (chunk) it is divided into windows, and its vector is the
+    mean of theirs."""
     truncate_dim: int | None = None
     """Keep only the first dimensions (Matryoshka models); None: the model's own choice."""
+    quantization_ranges: Any = field(default=None, repr=False, compare=False)
+    """For vectors in int8 and uint8: float32[2, D], what `Embedder.calibrate` returns, or the .npy
+    file that holds it."""
     similarity_fn_name: Similarity | None = None
     """What `similarity` computes: cosine, dot, euclidean or manhattan; None: the model's own."""
 
@@ -132,6 +152,9 @@ class Config:
         Raises:
             ConfigError: an option is unknown or out of range.
         """
+        for name in options:
+            if name in FOREIGN_OPTIONS:
+                raise ConfigError(f"unknown option {name!r}; {FOREIGN_OPTIONS[name]}")
         check_names(cls, options)
         return cls(**options)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,17 +16,29 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
-from embedlib.call import Call, Calls, check_only, import_torch, same_arguments_as
+from embedlib.call import (
+    Call,
+    Calls,
+    as_tensors,
+    check_choice,
+    check_only,
+    import_torch,
+    same_arguments_as,
+)
 from embedlib.config import Config, Similarity
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError, PromptWarning
 from embedlib.loading import LoadedModel
 from embedlib.models.prompts import Examples, Role
+from embedlib.quantization import calibrate
 from embedlib.session import Session
 from embedlib.similarity import similarity
 from embedlib.streaming import stream, submit
+from embedlib.token_outputs import OUTPUT_VALUES, OutputValue, TokenOutputs
+from embedlib.token_vectors import Span
 
-Vectors = NDArray[np.float32]
+Vectors = NDArray[Any]
+"""float32, unless `precision` says otherwise."""
 
 
 class Embedder(Session):
@@ -43,6 +55,7 @@ class Embedder(Session):
         self._calls = Calls(model.spec, config, model.known)
         self._precision = model.precision
         self._has_warned = False
+        self._model = model
         super()._start(name, model, config)
 
     def _prepare(self, meter: Meter) -> None:
@@ -54,6 +67,8 @@ class Embedder(Session):
             meter=meter,
             num_positions=self._length_limit,
         )
+        self._token_outputs = TokenOutputs(self._model, self.config, self._tokenizer, meter)
+        self._resources.callback(self._token_outputs.close)
 
     # Encoding: the names and the order of arguments are sentence-transformers'.
 
@@ -75,6 +90,7 @@ class Embedder(Session):
         role: Role | None = None,
         task: str | None = None,
         examples: Examples | None = None,
+        chunks: Sequence[Span] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, in their order.
@@ -85,8 +101,10 @@ class Embedder(Session):
             prompt: the prompt to put in front, as text; wins over `prompt_name`.
             batch_size: accepted as a hint; batches are made by token budget.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            output_value: "sentence_embedding".
-            precision: "float32".
+            output_value: "sentence_embedding", "token_embeddings", "sparse" or "multi_vector";
+                docs/outputs.md says what each is. The last three are as the model gives them,
+                whatever `normalize_embeddings` and `truncate_dim` say.
+            precision: "float32", "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
             convert_to_tensor: True returns one torch tensor; needs torch.
             device: None or "cpu".
@@ -97,10 +115,14 @@ class Embedder(Session):
                 take an instruction, the task in words; `embedlib inspect` says which there are.
                 "query" and "document" mean the role.
             examples: few-shot examples for queries, instead of those of the Embedder.
+            chunks: late chunking: spans of characters, (start, end), of a single text, to get a
+                vector each after one pass over the whole text.
             sentences: the former name of `inputs`.
 
         Returns:
-            float32[N, D] for N texts, float32[D] for a single str.
+            float32[N, D] for N texts, float32[D] for a single str, float32[C, D] for C chunks; or
+            of another type as `precision` says. Other outputs are a list, and for a single str its
+            only item: float32[L, H] for L tokens, dict of token id to weight, or float32[L - 1, D].
 
         Raises:
             InputError: a text is not a str or not valid Unicode; the message names its row.
@@ -111,8 +133,7 @@ class Embedder(Session):
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size = {batch_size}; it must be at least 1")
-        check_only("output_value", output_value, "sentence_embedding")
-        check_only("precision", precision, "float32")
+        check_choice("output_value", output_value, OUTPUT_VALUES)
         check_only("device", device, None, "cpu")
         if inputs is not None and sentences is not None:
             raise ConfigError("inputs and sentences are two names of one argument; pass one")
@@ -127,15 +148,24 @@ class Embedder(Session):
             examples=examples,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
+            precision=precision,
         )
         self._warn_of_missing_prompt(call)
-        tokenize = self._tokenize(call)
         stacklevel = 2 if role is None else 3
-        rows = self._run(call.texts, call.lane, tokenize, show_progress_bar, stacklevel)
-        vectors = call.finish(rows)
+        if output_value == "sentence_embedding" and chunks is None:
+            tokenize = self._tokenize(call)
+            rows = self._run(call.texts, call.lane, tokenize, show_progress_bar, stacklevel)
+            vectors = call.finish(rows)
+        else:
+            output = self._token_outputs.output(call, cast(OutputValue, output_value), chunks)
+            self._pipeline.check_open()
+            pipeline = self._token_outputs.pipeline()
+            rows = self._run(
+                call.texts, call.lane, output.tokenize, show_progress_bar, stacklevel, pipeline
+            )
+            vectors = output.finish(rows)
         if convert_to_tensor or not convert_to_numpy:
-            tensor = import_torch().from_numpy(vectors)
-            return tensor if convert_to_tensor or call.is_single else list(tensor)
+            return as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
         return vectors
 
     @same_arguments_as(encode)
@@ -154,6 +184,7 @@ class Embedder(Session):
         prompt_name: str | None = None,
         prompt: str | None = None,
         *,
+        precision: str = "float32",
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         role: Role | None = None,
@@ -173,6 +204,7 @@ class Embedder(Session):
             examples=examples,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
+            precision=precision,
         )
         self._warn_of_missing_prompt(call)
         stacklevel = 2 if role is None else 3
@@ -196,6 +228,7 @@ class Embedder(Session):
         prompt_name: str | None = None,
         prompt: str | None = None,
         *,
+        precision: str = "float32",
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         role: Role | None = None,
@@ -221,6 +254,7 @@ class Embedder(Session):
             examples=examples,
             normalize_embeddings=normalize_embeddings,
             truncate_dim=truncate_dim,
+            precision=precision,
         )
         self._warn_of_missing_prompt(call)
         return stream(
@@ -277,6 +311,25 @@ class Embedder(Session):
         call = replace(call, lane=Lane.BULK)
         return submit(self._pipeline, self._tokenize(call), call)
 
+    def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
+        """Set the ranges for vectors in int8 and uint8, and return them: float32[2, D].
+
+        They are the least and the greatest value of every dimension in the vectors that
+        `encode_document(texts)` gives. Save them beside your vectors with `numpy.save`, and pass
+        them as `quantization_ranges` from then on: other ranges are other codes.
+
+        Args:
+            texts: some hundreds or thousands that are like your own.
+
+        Raises:
+            ConfigError: a dimension has only one value; there are too few texts.
+            InputError: `texts` is a single str.
+        """
+        if isinstance(texts, str):
+            raise InputError("texts is one str; calibrate takes some hundreds")
+        self._calls.ranges = calibrate(self.encode_document(list(texts)))
+        return self._calls.ranges
+
     def _tokenize(self, call: Call) -> Tokenize:
         return partial(self._tokenizer, prompt=call.prompt)
 
@@ -285,8 +338,8 @@ class Embedder(Session):
             self._has_warned = True
             warnings.warn(
                 "this model has different prompts for queries and documents, and encode adds "
-                'neither; use encode_query and encode_document, or pass prompt="" for texts as '
-                "they are",
+                "neither; use encode_query and encode_document (--query and --document), or pass "
+                'prompt="" for texts as they are',
                 PromptWarning,
                 stacklevel=3,
             )
@@ -330,9 +383,8 @@ class Embedder(Session):
         return self._fingerprint(
             {
                 "precision": self._precision,
-                **self._calls.prompts.settings(),
+                **self._calls.settings(),
                 "max_seq_length": self.max_seq_length,
-                "truncate_dim": self._calls.truncate_dim,
             }
         )
 

@@ -15,7 +15,7 @@
     │   └── EngineRunError                   a batch failed
     │       └── EngineOutOfMemoryError       a batch did not fit, even when split
     ├── QueueFullError                       more queries wait than `max_queued_texts`
-    ├── EmbedderClosedError                  the embedder was closed, or belongs to another process
+    ├── EmbedderClosedError                  the model was closed, or loaded in another process
     ├── SourceError                          texts could not be read
     └── SinkError                            vectors could not be written
 
@@ -97,7 +97,7 @@ class QueueFullError(EmbedlibError):
 
 
 class EmbedderClosedError(EmbedlibError):
-    """The embedder was closed, or was made in another process."""
+    """The model was closed, or was loaded in another process, be it embedder or reranker."""
 
 
 class SourceError(EmbedlibError):

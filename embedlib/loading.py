@@ -7,22 +7,28 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import tokenizers
+from numpy.typing import NDArray
 
 from embedlib.config import Config, EngineName
 from embedlib.engines.base import Engine
+from embedlib.engines.compiled import int8_weights
 from embedlib.engines.engine_folder import (
     MANIFEST_NAME,
     Manifest,
     file_hashes,
+    model_fingerprint,
     open_engine_folder,
 )
+from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
 from embedlib.engines.select import choose_engine, make_engine, plan_engine
-from embedlib.errors import ConfigError, EngineUnsupportedError
+from embedlib.errors import ConfigError, EngineUnsupportedError, ModelUnsupportedError
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.fingerprint import fingerprint
 from embedlib.models.hub import resolve
@@ -30,6 +36,7 @@ from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.spec import ModelSpec
 from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.models.weights import load_weights
 
 PER_TOKEN_ENGINES: Final[tuple[EngineName, ...]] = ("openvino",)
 """Engines that can give a vector for every token."""
@@ -50,6 +57,8 @@ class LoadedModel:
     """What the vectors are computed in, and which layers are not, for the fingerprint."""
     files: ModelFiles | None = None
     """None: the engine is the caller's own."""
+    open_weights: Callable[[], Mapping[str, NDArray[Any]]] = dict
+    """By role, those of the modules behind the pooling in float32; maps the files."""
     lower_tokens: Callable[[], Engine] | None = None
     """Makes a second engine, which gives the transformer's vector of every token; the weights are
     mapped, not read again. None: the engine is the caller's own."""
@@ -78,9 +87,10 @@ def load_model(
         local_files_only=config.local_files_only,
     )
     manifest = _read_compiled(folder.path)
-    template = config.template
-    if template is None and with_head and folder.revision is not None:
-        template = template_of(folder.name)
+    known_template = None if folder.revision is None else template_of(folder.name)
+    if known_template is not None and not with_head:  # its files are those of any language model
+        raise ModelUnsupportedError(f"{folder.name} is a reranker; use Reranker")
+    template = config.template or known_template
     files = read_model_files(
         folder.path,
         with_head=with_head,
@@ -94,12 +104,15 @@ def load_model(
         spec=files.spec,
         tokenizer=tokenizer,
         engine=make_engine(plan, files, config),
-        fingerprint=partial(fingerprint, files, folder.revision, hashes=file_hashes(config))
-        if manifest is None
-        else partial(_compiled_fingerprint, manifest),
+        fingerprint=partial(
+            _fingerprint, files, folder.revision, manifest, plan.precision, file_hashes(config)
+        ),
         known=KnownModel() if folder.revision is None else known_model(folder.name),
         precision=str(plan.precision),
         files=files,
+        open_weights=partial(load_weights, files)
+        if manifest is None or manifest.precision != "int8"
+        else partial(int8_weights, folder.path),
         lower_tokens=partial(_lower_tokens, cast(EngineName, plan.engine), files, config, manifest),
     )
 
@@ -124,11 +137,24 @@ def _lower_tokens(
     return make_engine(plan, replace(files, spec=spec, module_dirs=()), config)
 
 
-def _compiled_fingerprint(manifest: Manifest, settings: Mapping[str, object]) -> str:
-    """Return `folder:DIGEST` of the model that was compiled, of how, and of the settings."""
-    made = (manifest.fingerprint, manifest.precision, manifest.excluded)
+def _fingerprint(
+    files: ModelFiles,
+    revision: str | None,
+    manifest: Manifest | None,
+    precision: ChosenPrecision,
+    hashes: FileHashes,
+    settings: Mapping[str, object],
+) -> str:
+    """Return `REVISION:DIGEST`; of a compiled model DIGEST is the same however it was opened."""
+    if manifest is not None:
+        made = (manifest.fingerprint, str(manifest.precision), manifest.excluded)
+    elif precision.name != NOT_COMPILED:
+        made = (model_fingerprint(files, hashes), precision.name, precision.excluded)
+    else:
+        return fingerprint(files, revision, settings, hashes)
     content = json.dumps([made, dict(settings)], sort_keys=True)
-    return f"folder:{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"
+    digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return f"{revision or 'folder'}:{digest}"
 
 
 def _read_compiled(folder: Path) -> Manifest | None:
@@ -166,8 +192,9 @@ def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> No
     Raises:
         ConfigError: it is beyond the model's positions or leaves no room for text.
     """
-    if not num_special_tokens < max_seq_tokens <= limit:
+    is_number = isinstance(max_seq_tokens, Integral)
+    if not is_number or not num_special_tokens < max_seq_tokens <= limit:
         raise ConfigError(
-            f"max_seq_length = {max_seq_tokens}; this model allows {num_special_tokens + 1} to "
+            f"max_seq_length = {max_seq_tokens!r}; this model allows {num_special_tokens + 1} to "
             f"{limit}"
         )

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from embedlib.config import VectorPrecision
 from embedlib.errors import ConfigError
-
-VectorPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 
 NUM_STEPS = 255
 """Codes of a byte, less one. Source: sentence-transformers 6.2, `quantize_embeddings`."""
@@ -49,6 +48,22 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
         ) from error
 
 
+def check_precision(precision: str, ranges: NDArray[np.float32] | None) -> None:
+    """Refuse a precision that is unknown or whose ranges are missing.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if precision not in get_args(VectorPrecision):
+        known = ", ".join(get_args(VectorPrecision))
+        raise ConfigError(f"precision = {precision!r}; it must be one of {known}")
+    if precision in ("int8", "uint8") and ranges is None:
+        raise ConfigError(
+            f"precision = {precision!r} needs the range of every dimension; call "
+            "embedder.calibrate(texts) once, or pass quantization_ranges= to the Embedder"
+        )
+
+
 def quantize(
     vectors: NDArray[np.float32],
     precision: VectorPrecision,
@@ -71,6 +86,7 @@ def quantize(
     Raises:
         ConfigError: no such precision, `ranges` is missing, or a value does not fit float16.
     """
+    check_precision(precision, ranges)
     if precision == "float32":
         return vectors
     if precision == "float16":
@@ -83,18 +99,11 @@ def quantize(
     if precision in ("binary", "ubinary"):
         bits = np.packbits(vectors > 0, axis=-1)
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
-    if precision not in ("int8", "uint8"):
-        known = ", ".join(get_args(VectorPrecision))
-        raise ConfigError(f"precision = {precision!r}; it must be one of {known}")
-    if ranges is None:
-        raise ConfigError(
-            f"precision = {precision!r} needs the range of every dimension; call "
-            "embedder.calibrate(texts) once, or pass quantization_ranges= to the Embedder"
-        )
+    assert ranges is not None, "checked above"
     least, greatest = ranges[:, : vectors.shape[1]]
     # Divided and cut in this order, as the reference does, so that the codes are the same.
     steps = (vectors - least) / ((greatest - least) / NUM_STEPS)
-    codes = np.clip(steps, 0, NUM_STEPS).astype(np.uint8)
+    codes: NDArray[np.uint8] = np.clip(steps, 0, NUM_STEPS).astype(np.uint8)
     return codes if precision == "uint8" else (codes.astype(np.int16) - 128).astype(np.int8)
 
 

@@ -13,10 +13,18 @@ from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter
 from embedlib.call import check_only, import_torch
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, InputError
-from embedlib.loading import check_length
+from embedlib.errors import ConfigError, InputError, ModelUnsupportedError
+from embedlib.models.known_rerankers import template_names
 from embedlib.models.prompts import Prompts
-from embedlib.scoring import Activation, Scores, ScoringSession, activate
+from embedlib.scoring import (
+    Activation,
+    Scores,
+    ScoringSession,
+    activate,
+    check_activation,
+    check_top_k,
+    is_list,
+)
 
 Ranking = list[dict[str, Any]]
 """{"corpus_id": int, "score": float}, and "text" where asked for; the best first."""
@@ -41,12 +49,22 @@ class Reranker(ScoringSession):
 
     def _prepare(self, meter: Meter) -> None:
         self._template = self._head.template
+        if self._template is None and self._head.has_chat_template:
+            raise ModelUnsupportedError(
+                "the tokenizer has a chat template, which sentence-transformers fills with a pair; "
+                "it is a program and is not run here: give template= "
+                f"({', '.join(template_names())}), or take Classifier for a model of single texts"
+            )
         self._prompts = Prompts(self.spec, self.config)
         self._tokenizer = PairTokenizer(
             self._rust_tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=meter
         )
-        limit = self.max_seq_length
-        check_length(limit, limit, self._tokenizer.num_special_tokens)
+        num_around = self._tokenizer.num_special_tokens
+        if self.max_seq_length <= num_around:
+            raise ConfigError(
+                f"max_seq_length = {self.max_seq_length}; this model puts {num_around} tokens "
+                "around every pair, it needs more than these"
+            )
 
     # Scoring: names and order of the arguments are those of sentence-transformers' CrossEncoder.
 
@@ -103,7 +121,8 @@ class Reranker(ScoringSession):
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         pairs = [(query, document) for document in documents]
-        numbers = self._run(pairs, _rank_lane(pairs), tokenize, show_progress_bar, stacklevel=2)
+        lane = self._rank_lane(pairs)
+        numbers = self._run(pairs, lane, tokenize, show_progress_bar, stacklevel=2)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     async def arank(
@@ -128,7 +147,7 @@ class Reranker(ScoringSession):
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         pairs = [(query, document) for document in documents]
-        numbers = await self._arun(pairs, _rank_lane(pairs), tokenize, stacklevel=2)
+        numbers = await self._arun(pairs, self._rank_lane(pairs), tokenize, stacklevel=2)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     def predict(
@@ -234,6 +253,8 @@ class Reranker(ScoringSession):
                     "for it, pass prompt= to put a text in front of the query"
                 )
             return partial(self._tokenizer, prompt=text)
+        if instruction is not None and not isinstance(instruction, str):
+            raise ConfigError(f"instruction = {instruction!r:.60}; it must be a str")
         if instruction is not None and prompt is not None:
             raise ConfigError("prompt is the instruction of this model's template; pass one")
         given = text or None if instruction is None else instruction
@@ -245,7 +266,9 @@ class Reranker(ScoringSession):
 
     def _activation(self, activation_fn: Activation | None, raw_scores: bool) -> Activation:
         if not raw_scores:
-            return self._head.reranker_activation if activation_fn is None else activation_fn
+            if activation_fn is None:
+                return self._head.reranker_activation
+            return check_activation(activation_fn, self.num_labels)
         if activation_fn not in (None, "identity"):
             raise ConfigError("raw_scores=True means no activation; leave out activation_fn")
         return "identity"
@@ -264,12 +287,12 @@ class Reranker(ScoringSession):
                 f"this model has {self.num_labels} scores for a pair ({', '.join(self.labels)}); "
                 "rank needs one, predict returns them all"
             )
-        if top_k is not None and top_k < 1:
-            raise ConfigError(f"top_k = {top_k}; it must be at least 1, or None for all")
+        check_top_k(top_k)
 
-
-def _rank_lane(pairs: list[Pair]) -> Lane:
-    return Lane.QUERY if len(pairs) <= MAX_QUERY_DOCUMENTS else Lane.BULK
+    def _rank_lane(self, pairs: list[Pair]) -> Lane:
+        # What does not fit into the queue of queries would be refused there.
+        limit = min(MAX_QUERY_DOCUMENTS, self.config.max_queued_texts)
+        return Lane.QUERY if len(pairs) <= limit else Lane.BULK
 
 
 def _ranking(
@@ -295,7 +318,7 @@ def _check_inert(batch_size: int, device: str | None, pool: object, chunk_size: 
 def _check_documents(query: object, documents: Iterable[str]) -> list[str]:
     if not isinstance(query, str):
         raise InputError(f"query = {query!r:.60}; it must be a str")
-    if isinstance(documents, str) or not isinstance(documents, Iterable):
+    if not is_list(documents):
         raise InputError(f"documents = {documents!r:.60}; pass a list of texts")
     return list(documents)
 
@@ -304,7 +327,7 @@ def _check_pairs(inputs: object) -> tuple[list[Pair], bool]:
     """Return the pairs, and whether a single one was given instead of a list."""
     if isinstance(inputs, np.ndarray):
         inputs = inputs.tolist()
-    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+    if not is_list(inputs):
         raise InputError(f"inputs = {inputs!r:.60}; pass a pair of texts or a list of pairs")
     items = list(inputs)
     # As CrossEncoder tells them apart: a pair is a list or tuple that starts with no list or tuple.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ Scores = NDArray[np.float32]
 Activation = ScoreActivation | Callable[[Any], ArrayLike]
 """A name, a function of float32[N, num_labels], or a module of torch."""
 
-_EMBEDDING_OPTIONS = ("truncate_dim", "similarity_fn_name", "examples")
+_EMBEDDING_OPTIONS = ("truncate_dim", "similarity_fn_name", "examples", "quantization_ranges")
 
 
 class ScoringSession(Session):
@@ -49,16 +49,50 @@ class ScoringSession(Session):
         for name in _EMBEDDING_OPTIONS:
             if getattr(config, name) is not None:
                 raise ConfigError(
-                    f"{name} = {getattr(config, name)!r} is for embeddings and a "
+                    f"{name} = {getattr(config, name)!r:.60} is for embeddings and a "
                     f"{type(self).__name__} makes scores; leave it out"
                 )
+        if config.on_truncate == "chunk":
+            raise ConfigError(
+                f"on_truncate = 'chunk' is for embeddings: a {type(self).__name__} cannot take the "
+                "mean of scores; split long texts, or pass warn, error or ignore"
+            )
+
+
+def check_top_k(top_k: object) -> None:
+    """Refuse what cannot be a number of results.
+
+    Raises:
+        ConfigError: it is neither None nor a whole number of at least 0.
+    """
+    if top_k is not None and (not isinstance(top_k, (int, np.integer)) or top_k < 0):
+        raise ConfigError(
+            f"top_k = {top_k!r}; it must be a whole number of at least 0, or None for all"
+        )
+
+
+def is_list(texts: object) -> TypeGuard[Iterable[Any]]:
+    """Whether this is several texts in an order; a mapping would give its keys, a set no order."""
+    no_list = (str, bytes, Mapping, set, frozenset)
+    return isinstance(texts, Iterable) and not isinstance(texts, no_list)
+
+
+def check_activation(activation: Activation, num_labels: int) -> Activation:
+    """Return what `activate` takes, after a try: before the work and not after it.
+
+    Raises:
+        ConfigError: it is no activation.
+    """
+    activate(np.zeros((1, num_labels), np.float32), activation)
+    return activation
 
 
 def activate(numbers: Scores, activation: Activation) -> Scores:
     """Return the scores, float32[N, num_labels], of float32[N, num_labels].
 
     Raises:
-        ConfigError: the name is unknown, or the function gives another shape.
+        ConfigError: the name is unknown, or the function does not take the numbers or gives another
+            shape.
     """
     if isinstance(activation, str):
         if activation not in _ACTIVATIONS:
@@ -71,7 +105,13 @@ def activate(numbers: Scores, activation: Activation) -> Scores:
     if torch is not None and isinstance(activation, torch.nn.Module):
         scores: NDArray[Any] = activation(torch.from_numpy(numbers)).numpy(force=True)
     else:
-        scores = np.asarray(activation(numbers))
+        try:
+            scores = np.asarray(activation(numbers))
+        except (TypeError, AttributeError) as error:  # a function of torch, say
+            raise ConfigError(
+                f"activation_fn = {activation!r:.80} does not take a numpy array ({error}); pass "
+                f"one of {', '.join(_ACTIVATIONS)}, or for torch a module: torch.nn.Sigmoid()"
+            ) from error
     if scores.shape != numbers.shape:
         raise ConfigError(
             f"activation_fn made the shape {scores.shape} of {numbers.shape}; it must keep it"

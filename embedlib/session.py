@@ -9,6 +9,7 @@ import asyncio
 import warnings
 import weakref
 from collections.abc import Sequence as Items
+from contextlib import ExitStack
 from os import PathLike
 from time import perf_counter
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
@@ -26,6 +27,9 @@ from embedlib.errors import ConfigError, TruncationWarning
 from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
 from embedlib.models.spec import ModelSpec
 from embedlib.progress import Progress
+
+ASYNC_SLICE_TEXTS = 16
+"""Queries, or documents to rank, that are tokenized on the event loop in one go: milliseconds."""
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -85,7 +89,7 @@ class Session:
             )
         self._check_config(config)
         model = load_model(model_name_or_path, config, with_head=self._has_head)
-        self._start(str(model_name_or_path), model, config)
+        self._open(str(model_name_or_path), model, config)
 
     @classmethod
     def from_engine(
@@ -107,7 +111,7 @@ class Session:
             engine=engine,
             fingerprint=lambda _: fingerprint,
         )
-        session._start(spec.encoder.family, model, config)
+        session._open(spec.encoder.family, model, config)
         return session
 
     def _check_config(self, config: Config) -> None:
@@ -117,6 +121,13 @@ class Session:
         """Make what is needed beside the pipeline, `_tokenizer` at least; no thread runs yet."""
         raise NotImplementedError
 
+    def _open(self, name: str, model: LoadedModel, config: Config) -> None:
+        try:
+            self._start(name, model, config)
+        except BaseException:  # an option that does not fit this model
+            model.engine.close()
+            raise
+
     def _start(self, name: str, model: LoadedModel, config: Config) -> None:
         self.model_name = name
         self.spec = model.spec
@@ -124,10 +135,13 @@ class Session:
         self._fingerprint = model.fingerprint
         self._rust_tokenizer = model.tokenizer
         meter = Meter(perf_counter)
+        self._resources = ExitStack()
+        """What is to be closed."""
         self._prepare(meter)
         self._pipeline = Pipeline(model.engine, meter, max_queued_texts=config.max_queued_texts)
+        self._resources.callback(self._pipeline.close)
         # Runs when the object is collected and at the end of the program, whichever comes first.
-        self._finalizer = weakref.finalize(self, self._pipeline.close)
+        self._finalizer = weakref.finalize(self, self._resources.close)
 
     # Running.
 
@@ -138,11 +152,22 @@ class Session:
         tokenize: Tokenize,
         show_progress_bar: bool | None,
         stacklevel: int,
+        pipeline: Pipeline | None = None,
     ) -> Vectors:
-        """Return the engine's rows for texts or pairs; `stacklevel` is that of the caller."""
-        job = self._pipeline.open_job(len(items), lane)
+        """Return the engine's rows for texts or pairs.
+
+        Args:
+            items: the texts or pairs.
+            lane: who is waiting.
+            tokenize: makes the sequences.
+            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            stacklevel: that of the caller.
+            pipeline: None: that of the model.
+        """
+        pipeline = pipeline or self._pipeline
+        job = pipeline.open_job(len(items), lane)
         with Progress(job, show_progress_bar) as progress:
-            self._pipeline.feed(job, items, tokenize, progress.update)
+            pipeline.feed(job, items, tokenize, progress.update)
             vectors = progress.wait()
         self._warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
         return vectors
@@ -154,7 +179,11 @@ class Session:
         job = self._pipeline.open_job(len(items), lane)
         try:
             if lane is Lane.QUERY:
-                self._pipeline.feed(job, items, tokenize)
+                for first_row in range(0, len(items), ASYNC_SLICE_TEXTS):
+                    if first_row:
+                        await asyncio.sleep(0)  # the event loop's other tasks have their turn
+                    part = items[first_row : first_row + ASYNC_SLICE_TEXTS]
+                    self._pipeline.feed_queries(job, first_row, part, tokenize)
             else:  # may have to wait for room in the queue
                 await asyncio.to_thread(self._pipeline.feed, job, items, tokenize)
             vectors = await asyncio.wrap_future(job.future)

@@ -219,6 +219,7 @@ def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
         has_qkv_bias=True,
         has_output_bias=True,
         has_mlp_bias=True,
+        has_down_bias=True,
     )
     given = {"modules": (Pooling(modes=("mean",)),), **fields}
     return ModelSpec(

@@ -26,8 +26,8 @@ class VectorWriter(ABC):
     """Takes records with their vectors in order."""
 
     @abstractmethod
-    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
-        """Add one row."""
+    def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
+        """Add one row; all are of one type."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -43,7 +43,7 @@ class _JsonlWriter(VectorWriter):
         # json, number by number.
         self._template = ", ".join(["%.9g"] * dim)
 
-    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
+    def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
         fields = {key: value for key, value in fields.items() if key != "embedding"}
         head = json.dumps(fields)[:-1]
         comma = ", " if fields else ""
@@ -55,24 +55,28 @@ class _JsonlWriter(VectorWriter):
 
 
 class _NpyWriter(VectorWriter):
-    """A float32[N, D] array whose N is filled in at the end."""
+    """An array [N, D] of the vectors' type whose N is filled in at the end."""
 
     def __init__(self, stream: IO[bytes], dim: int) -> None:
         self._stream = stream
         self._dim = dim
         self._num_rows = 0
+        self._dtype = np.dtype("<f4")
         self._write_header()
         self._header_bytes = stream.tell()
 
-    def write(self, fields: dict[str, Any], vector: NDArray[np.float32]) -> None:
-        self._stream.write(np.ascontiguousarray(vector, dtype="<f4").tobytes())
+    def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
+        if self._num_rows == 0:
+            self._dtype = vector.dtype.newbyteorder("<")
+        self._stream.write(np.ascontiguousarray(vector, dtype=self._dtype).tobytes())
         self._num_rows += 1
 
     def finish(self) -> None:
         end = self._stream.tell()
         self._stream.seek(0)
         self._write_header()
-        # numpy pads the header so that the first dimension can grow without moving the data.
+        # numpy pads the header so that the first dimension can grow without moving the data; all
+        # types have names of three characters.
         assert self._stream.tell() == self._header_bytes
         self._stream.seek(end)
         self._stream.flush()
@@ -80,7 +84,11 @@ class _NpyWriter(VectorWriter):
     def _write_header(self) -> None:
         np.lib.format.write_array_header_1_0(
             self._stream,
-            {"descr": "<f4", "fortran_order": False, "shape": (self._num_rows, self._dim)},
+            {
+                "descr": self._dtype.str,
+                "fortran_order": False,
+                "shape": (self._num_rows, self._dim),
+            },
         )
 
 

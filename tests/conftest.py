@@ -75,3 +75,9 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return folders[variant]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for compiled engines, so that a tiny model is compiled once for all tests."""
+    return tmp_path_factory.mktemp("engines")

@@ -144,7 +144,12 @@ async def test_async_gives_the_same(make: Make) -> None:
 
 @pytest.mark.parametrize(
     ("texts", "message"),
-    [(None, "texts = None"), (["abc", 5], "text 1 is 5"), (["ab\ud800"], "text 0 has the lone")],
+    [
+        (None, "texts = None"),
+        ({"text": "a"}, "texts = {'text"),
+        (["abc", 5], "text 1 is 5"),
+        (["ab\ud800"], "text 0 has the lone"),
+    ],
 )
 def test_wrong_texts(texts: Any, message: str, make: Make) -> None:
     with pytest.raises(InputError, match=message):
@@ -153,11 +158,12 @@ def test_wrong_texts(texts: Any, message: str, make: Make) -> None:
         make().predict_scores(texts)
 
 
-def test_a_wrong_top_k(make: Make) -> None:
-    with pytest.raises(ConfigError, match="top_k = 0"):
-        make().predict("cab", top_k=0)
-    with pytest.raises(ConfigError, match="top_k = 0"):
-        asyncio.run(make().apredict("cab", top_k=0))
+@pytest.mark.parametrize("top_k", [-1, 1.5, "2"])
+def test_a_wrong_top_k(top_k: Any, make: Make) -> None:
+    with pytest.raises(ConfigError, match=f"top_k = {top_k!r}; it must be a whole number"):
+        make().predict("cab", top_k=top_k)
+    with pytest.raises(ConfigError, match="top_k = "):
+        asyncio.run(make().apredict("cab", top_k=top_k))
 
 
 def test_cut_texts_are_warned_of_where_the_call_stands(make: Make) -> None:
@@ -203,14 +209,14 @@ CLASSIFIERS = [
 
 @pytest.mark.parametrize("variant", CLASSIFIERS)
 def test_scores_are_those_of_the_pipeline(
-    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+    variant: str, tiny_folder: Callable[[str], Path], engine_cache: Path
 ) -> None:
     # Stored outputs of transformers' text-classification, see goldens/make_heads.py.
     texts = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
     with np.load(GOLDENS / "heads" / f"{variant}.npz") as stored:
         expected = stored["texts.scores"]
         lengths = stored["texts.lengths"]
-    options: dict[str, Any] = {"engine_cache_dir": tmp_path, "on_truncate": "ignore"}
+    options: dict[str, Any] = {"engine_cache_dir": engine_cache, "on_truncate": "ignore"}
     with Classifier(tiny_folder(variant), **options) as classifier:
         # The pipeline was told to cut two tokens before the last position.
         classifier.max_seq_length = max(lengths)

@@ -32,7 +32,7 @@ def test_counts_are_whole_numbers_of_at_least_one(name: str, value: Any) -> None
     ("name", "value", "allowed"),
     [
         ("engine", "onnx", "auto, tensorrt_llm, cuda, openvino"),
-        ("on_truncate", "raise", "warn, error, ignore"),
+        ("on_truncate", "raise", "warn, error, ignore, chunk"),
         ("precision", "fp16", "auto, float32, bf16, fp8, int8"),
         ("similarity_fn_name", "cos", "cosine, dot, euclidean, manhattan"),
     ],

@@ -191,9 +191,10 @@ def test_arguments_by_position() -> None:
     [
         ({"batch_size": 0}, "batch_size = 0; it must be at least 1"),
         ({"batch_size": -1}, "batch_size = -1"),
-        ({"output_value": "token_embeddings"}, "output_value = 'token_embeddings' is not supp"),
-        ({"output_value": None}, "it must be 'sentence_embedding'"),
-        ({"precision": "int8"}, "precision = 'int8' is not supported; it must be 'float32'"),
+        ({"output_value": "tokens"}, "output_value = 'tokens'; it must be one of sentence_emb"),
+        ({"output_value": None}, "output_value = None; it must be one of sentence_embedding, "),
+        ({"precision": "int4"}, "precision = 'int4'; it must be one of float32, float16, int8, "),
+        ({"precision": "int8"}, "precision = 'int8' needs the range of every dimension; call emb"),
         ({"device": "cuda"}, "device = 'cuda' is not supported; it must be None or 'cpu'"),
         ({"truncate_dim": 0}, "truncate_dim = 0; this model allows 1 to 6"),
         ({"truncate_dim": 7}, "truncate_dim = 7; this model allows 1 to 6"),
@@ -1051,7 +1052,7 @@ def test_use_after_close() -> None:
         lambda: asyncio.run(embedder.aencode(["a"])),
     ]
     for call in calls:
-        with pytest.raises(EmbedderClosedError, match="closed; make a new one"):
+        with pytest.raises(EmbedderClosedError, match="closed; load it again"):
             call()
 
 

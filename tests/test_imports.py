@@ -43,12 +43,16 @@ MAY_IMPORT = {
     "engines.fidelity_report": LOW,
     "engines.compiled": MODELS
     | {"engines.engine_folder", "engines.fidelity_report", "engines.int8_file"},
-    "call": COMPUTE,
+    "pooled_modules": MODELS | {"similarity"},
+    "call": COMPUTE | {"pooled_modules", "quantization"},
+    "token_outputs": COMPUTE | {"call", "loading", "pooled_modules", "token_vectors"},
     "loading": MODELS | {"engines"},
     "progress": COMPUTE,
     "session": COMPUTE | {"loading", "progress"},
     "streaming": COMPUTE | {"call"},
-    "embedder": COMPUTE | {"call", "loading", "session", "streaming", "fidelity"},
+    "embedder": COMPUTE
+    | {"call", "loading", "session", "streaming", "fidelity"}
+    | {"quantization", "token_outputs", "token_vectors"},
     "scoring": COMPUTE | {"session"},
     "reranker": COMPUTE | {"call", "loading", "scoring"},
     "classifier": COMPUTE | {"scoring"},

@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 import embedlib
-from embedlib import Reranker
+from embedlib import Embedder, Reranker
 from embedlib.batching.sequence import Job
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
@@ -25,13 +26,21 @@ from embedlib.errors import (
     ConfigError,
     EmbedderClosedError,
     InputError,
+    ModelUnsupportedError,
     SequenceTooLongError,
     TruncationWarning,
 )
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.reranker import MAX_QUERY_DOCUMENTS
-from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec, fake_vector
+from embedlib.session import ASYNC_SLICE_TEXTS
+from embedlib.testing import (
+    FakeEngine,
+    byte_tokenizer,
+    fake_spec,
+    fake_vector,
+    write_tiny_model,
+)
 
 GOLDENS = Path(__file__).parent / "goldens" / "heads"
 ONE = Head(labels=("score",), activation="identity", reranker_activation="sigmoid")
@@ -249,12 +258,21 @@ def test_activations(arguments: dict[str, Any], expected: float, reranker: Reran
     ],
 )
 def test_arguments_out_of_range(
-    arguments: dict[str, Any], message: str, reranker: Reranker
+    arguments: dict[str, Any], message: str, reranker: Reranker, engine: FakeEngine
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         reranker.rank("q", ["a"], **arguments)
     with pytest.raises(ConfigError, match=message):
         reranker.predict(("q", "a"), **arguments)
+    assert not engine.batches  # told before the work
+
+
+def test_functions_of_torch_are_told_apart(reranker: Reranker, engine: FakeEngine) -> None:
+    torch = pytest.importorskip("torch")
+    for activation in (torch.sigmoid, lambda numbers: numbers.sigmoid(), torch.nn.Sigmoid, 5):
+        with pytest.raises(ConfigError, match=r"for torch a module: torch\.nn\.Sigmoid\(\)"):
+            reranker.predict(("q", "a"), activation_fn=activation)
+    assert not engine.batches
 
 
 def test_torch(reranker: Reranker) -> None:
@@ -277,6 +295,7 @@ def test_torch(reranker: Reranker) -> None:
     [
         (None, "inputs = None; pass a pair of texts or a list of pairs"),
         ("text", "inputs = 'text'"),
+        ({"q": "a"}, "inputs = {'q': 'a'}; pass a pair"),
         (["q", "a", "b"], r"pair 0 is \['q', 'a', 'b'\]; a pair is"),
         ([("q", "a"), ("q",)], r"pair 1 is \('q',\)"),
         ([("q", "a"), "qa"], "pair 1 is 'qa'"),
@@ -296,6 +315,8 @@ def test_wrong_pairs(inputs: Any, message: str, reranker: Reranker) -> None:
         (None, ["a"], "query = None; it must be a str"),
         ("q", "document", "documents = 'document'; pass a list of texts"),
         ("q", 5, "documents = 5"),
+        ("q", {"id": "a"}, "documents = {'id': 'a'}; pass a list"),
+        ("q", {"a"}, "documents = {'a'}; pass a list"),
         ("q", ["a", None], "the second text of pair 1 is None"),
     ],
 )
@@ -306,10 +327,17 @@ def test_wrong_documents(query: Any, documents: Any, message: str, reranker: Rer
         asyncio.run(reranker.arank(query, documents))
 
 
-@pytest.mark.parametrize("top_k", [0, -1])
-def test_a_wrong_top_k(top_k: int, reranker: Reranker) -> None:
-    with pytest.raises(ConfigError, match=f"top_k = {top_k}"):
+@pytest.mark.parametrize("top_k", [-1, 1.5, "2"])
+def test_a_wrong_top_k(top_k: Any, reranker: Reranker, engine: FakeEngine) -> None:
+    with pytest.raises(ConfigError, match=f"top_k = {top_k!r}; it must be a whole number"):
         reranker.rank("q", ["a"], top_k=top_k)
+    assert not engine.batches
+
+
+@pytest.mark.parametrize("top_k", [0, np.int64(0)])
+def test_keeping_none_is_allowed(top_k: int, reranker: Reranker) -> None:
+    # As with CrossEncoder: min(5, len(documents)) is 0 where nothing was found.
+    assert reranker.rank("q", ["a"], top_k=top_k) == []
 
 
 def test_cut_pairs_are_warned_of_where_the_call_stands(make: Make) -> None:
@@ -341,14 +369,19 @@ def test_cut_pairs_may_be_an_error_or_nothing(make: Make) -> None:
         make(max_seq_tokens=6, on_truncate="ignore").rank("q", ["a", "a" * 9])
 
 
+def test_more_documents_than_may_wait(make: Make) -> None:
+    assert len(make(max_queued_texts=4).rank("q", ["a"] * 9)) == 9
+
+
 def test_the_length_limit_may_be_set(reranker: Reranker, engine: FakeEngine) -> None:
     assert reranker.max_seq_length == 64
     reranker.max_seq_length = 3
     with pytest.warns(TruncationWarning):
         reranker.predict(("qq", "aa"))
     assert engine.batches[-1].token_ids.tolist() == [*b"qaa"]
-    with pytest.raises(ConfigError, match="max_seq_length = 0"):
-        reranker.max_seq_length = 0
+    for limit in (0, 10**9, 4.5, None):
+        with pytest.raises(ConfigError, match=f"max_seq_length = {limit}; this model allows"):
+            reranker.max_seq_length = limit  # type: ignore[assignment]
 
 
 # Prompts and templates.
@@ -371,6 +404,8 @@ def test_a_template_has_an_instruction(make: Make, engine: FakeEngine) -> None:
     assert rows == [b"<find|q|a>", b"<I|q|a>", b"<P|q|a>", b"<|q|a>"]
     with pytest.raises(ConfigError, match="pass one"):
         reranker.rank("q", ["a"], instruction="I", prompt="P")
+    with pytest.raises(ConfigError, match="instruction = 5; it must be a str"):
+        reranker.rank("q", ["a"], instruction=5)  # type: ignore[arg-type]
 
 
 def test_a_template_without_an_instruction(make: Make) -> None:
@@ -392,6 +427,33 @@ async def test_async_gives_the_same(reranker: Reranker) -> None:
     assert await reranker.apredict(pairs[0], raw_scores=True) == pytest.approx(number("qa"))
     ranking = reranker.rank("q", ["a", "b"], top_k=1, return_documents=True)
     assert await reranker.arank("q", ["a", "b"], top_k=1, return_documents=True) == ranking
+
+
+async def test_other_tasks_run_while_documents_are_tokenized(reranker: Reranker) -> None:
+    num_turns = 0
+    seen: list[tuple[int, int]] = []
+    form = reranker._tokenizer._form
+    encode = form.encode
+
+    def spy(pairs: Any, *rest: Any) -> Any:
+        seen.append((len(pairs), num_turns))
+        return encode(pairs, *rest)
+
+    async def other_task() -> None:
+        nonlocal num_turns
+        while True:
+            num_turns += 1
+            await asyncio.sleep(0)
+
+    form.encode = spy  # type: ignore[method-assign]
+    other = asyncio.create_task(other_task())
+    found = await reranker.arank("q", [f"{number:03}" for number in range(MAX_QUERY_DOCUMENTS)])
+    other.cancel()
+    assert len(found) == MAX_QUERY_DOCUMENTS
+    assert sum(num_pairs for num_pairs, _ in seen) == MAX_QUERY_DOCUMENTS
+    assert max(num_pairs for num_pairs, _ in seen) == ASYNC_SLICE_TEXTS
+    turns = [turn for _, turn in seen]
+    assert all(before < after for before, after in pairwise(turns))
 
 
 async def test_cancelling_drops_what_waits(reranker: Reranker, engine: FakeEngine) -> None:
@@ -424,14 +486,14 @@ async def test_cancelling_while_the_queue_is_full(make: Make, engine: FakeEngine
 
 @pytest.mark.parametrize("variant", SCORING_VARIANTS)
 def test_scores_and_ids_are_cross_encoders(
-    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+    variant: str, tiny_folder: Callable[[str], Path], engine_cache: Path
 ) -> None:
     pairs = json.loads((GOLDENS / "pairs.json").read_text(encoding="utf-8"))
     with np.load(GOLDENS / f"{variant}.npz") as stored:
         golden = {name: stored[name] for name in stored.files}
     options: dict[str, Any] = {
         "template": SCORING_VARIANTS[variant].template,
-        "engine_cache_dir": tmp_path,
+        "engine_cache_dir": engine_cache,
         "on_truncate": "ignore",
     }
     with Reranker(tiny_folder(variant), **options) as reranker:
@@ -478,7 +540,7 @@ def test_closing(make: Make, engine: FakeEngine) -> None:
     with make() as reranker:
         reranker.rank("q", ["a"])
     assert engine.is_closed
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(EmbedderClosedError, match="this model is closed; load it again"):
         reranker.rank("q", ["a"])
 
 
@@ -518,15 +580,43 @@ def test_options_out_of_range(options: dict[str, Any], message: str, make: Make)
         Reranker("no-such-model", trunc=1)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("max_length", "pass max_seq_tokens="),
+        ("activation_fn", "pass it to rank or predict"),
+        ("num_labels", "leave it out"),
+    ],
+)
+def test_options_of_cross_encoder_name_what_takes_their_place(option: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{option}'; .*{message}"):
+        Reranker("no-such-model", **{option: 1})
+
+
 def test_a_model_without_scores_is_refused(make: Make) -> None:
     with pytest.raises(ConfigError, match="a Reranker needs a model that makes scores"):
         make(spec=fake_spec())
 
 
-def test_a_limit_without_room_for_a_pair_is_refused(make: Make) -> None:
+def test_a_limit_without_room_for_a_pair_is_refused(make: Make, engine: FakeEngine) -> None:
     head = replace(ONE, template=TEMPLATE)
-    with pytest.raises(ConfigError, match="max_seq_length = 2; this model allows 3 to"):
+    with pytest.raises(ConfigError, match="max_seq_length = 2; this model puts 2 tokens around"):
         make(head, max_seq_tokens=2)
+    assert engine.is_closed  # it would be left with its threads otherwise
+
+
+def test_a_known_reranker_is_no_embedding_model(tmp_path: Path) -> None:
+    # Its files are those of a language model, which would give vectors without a meaning.
+    name, commit = "Qwen/Qwen3-Reranker-0.6B", "0" * 40
+    root = tmp_path / "models--Qwen--Qwen3-Reranker-0.6B"
+    write_tiny_model(root / "snapshots" / commit, "qwen3-answers")
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(commit)
+    options: dict[str, Any] = {"cache_folder": tmp_path, "local_files_only": True}
+    with pytest.raises(ModelUnsupportedError, match=f"{name} is a reranker; use Reranker"):
+        Embedder(name, **options)
+    with Reranker(name, engine_cache_dir=tmp_path, **options) as reranker:
+        assert len(reranker.rank("q", ["a"])) == 1
 
 
 def test_the_public_name() -> None:

@@ -102,13 +102,13 @@ class BatchManager:
 
     def stop_accepting(self) -> None:
         """Refuse new sequences and let blocked producers go."""
-        self._refuse(EmbedderClosedError("this Embedder is closed; make a new one"))
+        self._refuse(EmbedderClosedError("this model is closed; load it again"))
 
     def close(self) -> None:
         """Fail what waits, finish what is in flight, join the thread."""
         self.stop_accepting()
         self._inbox.put(_Stop())
-        # A future's callback, or the garbage collector, may close an Embedder from this thread.
+        # A future's callback, or the garbage collector, may close a model from this thread.
         if self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -126,8 +126,8 @@ class BatchManager:
         except BaseException as error:  # a bug: whoever waits must hear of it
             cause: BaseException = error
         else:
-            cause = EmbedderClosedError("the Embedder was closed before this was computed")
-        refusal = EmbedderClosedError(f"this Embedder has stopped: {cause}")
+            cause = EmbedderClosedError("the model was closed before this was computed")
+        refusal = EmbedderClosedError(f"this model has stopped: {cause}")
         refusal.__cause__ = cause
         self._refuse(refusal)
         left = self._scheduler.clear()

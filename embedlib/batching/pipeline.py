@@ -1,7 +1,7 @@
 """Texts in, a Job out: tokenizer thread and batch manager wired to one engine.
 
-This is what an Embedder or a Reranker holds. It is safe to call from any number of threads and has
-to be closed.
+This is what an Embedder, a Reranker or a Classifier holds. It is safe to call from any number of
+threads and has to be closed.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class Pipeline:
         Raises:
             EmbedderClosedError: closed, or called in a forked child.
         """
-        self._check_process()
-        if self._is_closed:
-            raise EmbedderClosedError("this Embedder is closed; make a new one")
+        self.check_open()
         limits = self._engine.limits
         dim = None if limits.is_per_token else limits.embedding_dim
         job = Job(num_texts, dim, lane, first_row)
@@ -78,7 +76,7 @@ class Pipeline:
         """
         try:
             if job.lane is Lane.QUERY:
-                self._manager.add_queries(tokenize(job, 0, texts))
+                self.feed_queries(job, 0, texts, tokenize)
                 return
             for first_row in range(0, len(texts), MICRO_BATCH_TEXTS):
                 if job.is_over:  # failed or cancelled: the rest would be computed for nobody
@@ -90,21 +88,31 @@ class Pipeline:
             job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute
             raise
 
+    def feed_queries(self, job: Job, first_row: int, texts: Items[Any], tokenize: Tokenize) -> None:
+        """Tokenize consecutive texts of a job right here and send them on their way.
+
+        Raises:
+            what `feed` raises; the job goes on.
+        """
+        self._manager.add_queries(tokenize(job, first_row, texts))
+
     def stats(self) -> Stats:
         """Return the totals so far."""
         return self._meter.read()
 
-    def _check_process(self) -> None:
-        """Refuse to work in a forked child, where the threads and the engine are not.
+    def check_open(self) -> None:
+        """Refuse to work after `close`, and in a forked child, where threads and engine are not.
 
         Raises:
-            EmbedderClosedError: this is not the process the pipeline was made in.
+            EmbedderClosedError: closed, or not in the process the pipeline was made in.
         """
         if os.getpid() != self._pid:
             raise EmbedderClosedError(
-                f"this Embedder was made in process {self._pid} and this is its forked child "
-                f"{os.getpid()}; make the Embedder in the child, or start it with 'spawn'"
+                f"this model was loaded in process {self._pid} and this is its forked child "
+                f"{os.getpid()}; load it there, or start the child with 'spawn'"
             )
+        if self._is_closed:
+            raise EmbedderClosedError("this model is closed; load it again")
 
     def close(self) -> None:
         """Fail what waits, finish what is in flight, join the threads, free the engine."""

@@ -1,4 +1,4 @@
-"""What an Embedder has done so far: counts and times, safe to read from any thread."""
+"""What a model has done so far: counts and times, safe to read from any thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """Totals since the Embedder was made.
+    """Totals since the model was loaded.
 
     Times are sums: over texts for `queue_ms`, over micro-batches for `tokenize_ms`, over batches
     for `engine_ms`, which therefore passes the wall clock when batches run side by side.

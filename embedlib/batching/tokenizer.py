@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from itertools import pairwise, takewhile
+from typing import TypeVar
 
 import tokenizers
 
@@ -14,6 +16,8 @@ from embedlib.models.prompts import Prompt
 
 TRUNCATED_ROWS_TOLD = 10
 """Rows named in a message; the rest is counted."""
+
+T = TypeVar("T")
 
 Encoded = tuple[list[int], int | None]
 """Ids, and of a text that was cut how many there were before."""
@@ -76,18 +80,20 @@ class Tokenizer:
     def __call__(
         self, job: Job, first_row: int, texts: Items[str], prompt: Prompt
     ) -> list[Sequence]:
-        """Tokenize consecutive texts of a job.
+        """Tokenize consecutive texts of a job; with on_truncate "chunk" one may become several.
 
         Raises:
             ConfigError: the prompt leaves no room for a text.
             InputError: a text is not a str, holds a lone surrogate or has no tokens.
-            SequenceTooLongError: a text is longer than the limit and on_truncate is "error".
+            SequenceTooLongError: a text is longer than the limit and on_truncate is "error", or
+                "chunk" and its prompt goes on behind it.
         """
         started = self._meter.clock()
         num_prompt_tokens = 0
         if self._excludes_prompt and prompt.prefix:
             num_prompt_tokens = self._count_prompt(prompt.examples + prompt.prefix)
-        sequences, truncated = [], []
+        sequences: list[Sequence] = []
+        truncated = []
         told_row = job.first_row + first_row
         encode = self._encode_framed if prompt.suffix else self._encode_plain
         for index, (ids, num_tokens) in enumerate(encode(texts, prompt, told_row)):
@@ -97,11 +103,17 @@ class Tokenizer:
                 raise InputError(
                     f"text {told_row + index} has no tokens: {texts[index]!r:.60}; leave it out"
                 )
-            sequences.append(Sequence(job, first_row + index, ids, num_prompt_tokens))
-        if truncated and self._on_truncate == "error":
+            if num_tokens is None and self._is_divided(ids, prompt):
+                sequences += self._divide(job, first_row + index, ids, prompt)
+            else:
+                sequences.append(Sequence(job, first_row + index, ids, num_prompt_tokens))
+        if truncated and self._on_truncate in ("error", "chunk"):
+            why = ""
+            if self._on_truncate == "chunk":
+                why = " and their prompt goes on behind them, so they cannot be divided"
             raise SequenceTooLongError(
                 f"{describe_truncated(truncated, len(truncated))}, the limit is "
-                f'{self.max_seq_tokens}; split them, or pass on_truncate="warn" to cut them',
+                f'{self.max_seq_tokens}{why}; split them, or pass on_truncate="warn" to cut them',
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )
@@ -113,10 +125,10 @@ class Tokenizer:
         return sequences
 
     def _encode_plain(self, texts: Items[str], prompt: Prompt, first_row: int) -> list[Encoded]:
-        """Return the ids of texts with a prefix, cut at the limit."""
+        """Return the ids of texts with a prefix, cut at the limit unless they are divided."""
         found: list[Encoded] = []
         for ids in self._encode(texts, prompt.prefix, first_row):
-            is_cut = len(ids) > self.max_seq_tokens
+            is_cut = len(ids) > self.max_seq_tokens and self._on_truncate != "chunk"
             kept = self._cut(ids, self.max_seq_tokens, self._num_trailing) if is_cut else ids
             found.append((kept, len(ids) if is_cut else None))
         return found
@@ -143,9 +155,67 @@ class Tokenizer:
         for before, ids in zip(bare, self._encode(framed, "", first_row), strict=True):
             if len(ids) > limit:
                 ids = self._cut(ids, limit, num_kept)
-            num_tokens = len(before) + num_suffix + self.num_special_tokens
+            # Examples count where they take of the text's room, or the number would be no excess.
+            num_tokens = self.max_seq_tokens + len(before) - room
             found.append((ids, num_tokens if len(before) > room else None))
         return found
+
+    def _is_divided(self, ids: list[int], prompt: Prompt) -> bool:
+        is_long = len(ids) > self.max_seq_tokens
+        return is_long and self._on_truncate == "chunk" and not prompt.suffix
+
+    def _divide(self, job: Job, row: int, ids: list[int], prompt: Prompt) -> list[Sequence]:
+        """Return a text's windows: as few as fit, of the same length, each with the prompt.
+
+        Together they have every token of the text once.
+
+        Raises:
+            ConfigError: the prompt leaves no room for a text.
+        """
+        num_head = self._num_leading
+        if prompt.prefix:
+            # The prompt's last token may be another one with the text behind it: then it is text.
+            by_itself = self._tokenizer.encode(prompt.prefix).ids
+            pairs = zip(by_itself[: len(by_itself) - self._num_trailing], ids, strict=False)
+            num_head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        end = len(ids) - self._num_trailing
+        room, num_tokens = self.max_seq_tokens - num_head - self._num_trailing, end - num_head
+        if room < 1:
+            raise ConfigError(
+                f"the prompt has {num_head} tokens, which leaves no room for a text: "
+                f"max_seq_length is {self.max_seq_tokens}"
+            )
+        num_windows = -(-num_tokens // room)
+        places = [num_head + num_tokens * index // num_windows for index in range(num_windows + 1)]
+        job.expect_windows(row, num_windows)
+        return [
+            Sequence(
+                job,
+                row,
+                ids[:num_head] + ids[first:last] + ids[end:],
+                num_head if self._excludes_prompt and prompt.prefix else 0,
+                share=(last - first) / num_tokens,
+            )
+            for first, last in pairwise(places)
+        ]
+
+    def offsets(self, text: str, prompt: Prompt) -> list[tuple[int, int]]:
+        """Return the characters of every token of a text, cut as its sequence is.
+
+        Those of special tokens and of the prompt are empty: (0, 0).
+
+        Raises:
+            ConfigError: the prompt goes on behind the text.
+            InputError: the text is not a str or holds a lone surrogate.
+        """
+        if prompt.suffix:
+            raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
+        self._encode([text], "", 0)  # complains of a bad text
+        offsets = self._tokenizer.encode(prompt.prefix + text).offsets
+        if len(offsets) > self.max_seq_tokens:
+            offsets = self._cut(offsets, self.max_seq_tokens, self._num_trailing)
+        num_front = len(prompt.prefix)
+        return [(max(0, start - num_front), max(0, end - num_front)) for start, end in offsets]
 
     def _room(self, num_examples: int, num_suffix: int) -> int:
         """Return how many tokens prefix and text may have together.
@@ -184,7 +254,7 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises bare Exception and TypeError
             raise _explain(texts, first_row, error) from error
 
-    def _cut(self, ids: list[int], limit: int, num_kept: int) -> list[int]:
+    def _cut(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
         """Drop tokens at the end of the text, before the last `num_kept`."""
         return ids[: limit - num_kept] + ids[len(ids) - num_kept :]
 

@@ -61,7 +61,7 @@ class TokenizerThread:
                 lambda: self._is_closed or self._num_queued < self._max_queued_texts
             )
             if self._is_closed:
-                raise EmbedderClosedError("this Embedder is closed; make a new one")
+                raise EmbedderClosedError("this model is closed; load it again")
             self._chunks.append(_Chunk(job, first_row, texts, tokenize))
             self._num_queued += len(texts)
             self._changed.notify_all()
@@ -74,8 +74,8 @@ class TokenizerThread:
             self._chunks.clear()
             self._changed.notify_all()
         for chunk in waiting:
-            chunk.job.fail(EmbedderClosedError("the Embedder was closed before this was computed"))
-        # A future's callback, or the garbage collector, may close an Embedder from this thread.
+            chunk.job.fail(EmbedderClosedError("the model was closed before this was computed"))
+        # A future's callback, or the garbage collector, may close a model from this thread.
         if self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.bench.options import PEERS
+from embedlib.bench.options import INT8, PEERS
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Vectors = NDArray[np.float32]
 
 EMBEDLIB = "embedlib"
+OURS = (EMBEDLIB, INT8)
+"""They make batches by token budget and take options."""
 
 # Who takes part in `--task rerank`.
 RERANKER = "embedlib-reranker"
@@ -38,7 +40,10 @@ class Contestant(Protocol):
         """Import what is needed, so that the constructor can be timed without it."""
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Load a model in float32; `cache_dir` outlives the process and is empty the first time."""
+        """Load a model, in float32 unless its name says otherwise.
+
+        `cache_dir` outlives the process and is empty the first time.
+        """
 
     def fill_cache(self, cache_dir: Path) -> None:
         """Leave in `cache_dir` what makes the next start quicker, unless loading did."""
@@ -104,6 +109,24 @@ class EmbedlibContestant:
     def _loaded(self) -> Embedder:
         assert self._embedder is not None, "load comes first; this is a bug in embedlib"
         return self._embedder
+
+
+class EmbedlibInt8Contestant(EmbedlibContestant):
+    """This library in int8, with as many layers kept as it takes to pass the gate."""
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Make an Embedder; the first time the layers to keep are searched, which takes minutes."""
+        from embedlib.config import Config
+        from embedlib.engines.compiled import Gate, compiled_versions
+        from embedlib.fidelity import compile_to_gate
+        from embedlib.models.files import read_model_files
+
+        files = read_model_files(folder)
+        config = Config(engine_cache_dir=cache_dir, threads=threads)
+        versions = compiled_versions(files, config)
+        if not any(version.report and version.report.passes(Gate()) for version in versions):
+            compile_to_gate(files, config)
+        super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
 
 
 class SentenceTransformersContestant:
@@ -193,6 +216,7 @@ def make_contestant(name: str) -> Contestant:
 
     makers: dict[str, Callable[[], Contestant]] = {
         EMBEDLIB: EmbedlibContestant,
+        INT8: EmbedlibInt8Contestant,
         RERANKER: RerankerContestant,
         CROSS_ENCODER: CrossEncoderContestant,
         "sentence-transformers": SentenceTransformersContestant,

@@ -8,11 +8,14 @@ from pathlib import Path
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 
+INT8 = "embedlib-int8"
+
 PEERS = {
     "sentence-transformers": ("sentence_transformers", "torch"),
     "sentence-transformers-openvino": ("sentence_transformers", "optimum.intel", "openvino"),
+    INT8: ("openvino",),
 }
-"""Who may be named in `vs`, and the modules each needs."""
+"""Who may be named in `vs`, and the modules each needs; the last is embedlib itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.contestants import BATCH_SIZES, EMBEDLIB, missing_modules
+from embedlib.bench.contestants import BATCH_SIZES, EMBEDLIB, OURS, missing_modules
 from embedlib.bench.options import BenchOptions
 from embedlib.bench.process import ChildProcess, ContestantFailedError, Process
 from embedlib.bench.provenance import checkout_commit, now
@@ -192,7 +192,8 @@ class _Bench:
                 continue
             try:
                 entry = self._enter(name)
-                entry.batch_size = self._best_batch_size(entry.process)
+                if name not in OURS:
+                    entry.batch_size = self._best_batch_size(entry.process)
                 entry.process.call("bulk", batch_size=entry.batch_size)
             except ContestantFailedError as error:
                 self._skip(name, error.reason)
@@ -230,7 +231,7 @@ class _Bench:
             folder=str(self.folder.path),
             cache_dir=str(cache),
             threads=self.threads,
-            options={"max_batch_tokens": budget} if name == EMBEDLIB else {},
+            options={"max_batch_tokens": budget} if name in OURS else {},
             query=QUERIES[0],
         )
         return Start(first_vector_s=process.age_s, constructor_s=loaded["constructor_s"]), loaded

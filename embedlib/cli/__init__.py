@@ -7,6 +7,7 @@ loaded when it is asked for, and imports the library inside the command's functi
 from __future__ import annotations
 
 import importlib
+import warnings
 
 import click
 
@@ -54,6 +55,7 @@ class _Commands(click.Group):
         return self.commands[cmd_name]
 
     def invoke(self, ctx: click.Context) -> object:
+        formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning
         try:
             return super().invoke(ctx)
         except EmbedlibError as error:
@@ -63,6 +65,19 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(_EXIT_INTERRUPTED)
+        finally:
+            warnings.formatwarning = formatwarning
+
+
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Leave out the line of embedlib's code that a user of the command line did not write."""
+    return f"Warning: {message}\n"
 
 
 @click.command(

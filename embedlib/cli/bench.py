@@ -34,7 +34,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     metavar="PEER[,PEER]",
     default="",
     help=f"Peers to run beside embedlib: {', '.join(PEERS)}. "
-    'For rerank: the first. They come with pip install "embedlib[bench]".  [default: none]',
+    "For rerank: the first. Libraries come with pip install 'embedlib[bench]'.  [default: none]",
 )
 @click.option(
     "--texts",
@@ -85,9 +85,10 @@ def bench(
 ) -> None:
     """Measure MODEL on this machine, beside other libraries if wanted.
 
-    All in float32, on the same texts and as many threads, taking turns, each in a process of its
-    own: bulk rate, query latency alone and during a bulk job, start, memory, and how close embedlib
-    comes to what the machine can multiply. MODEL is a folder, a hub name, or package:NAME.
+    All in float32, but for embedlib-int8, on the same texts and as many threads, taking turns, each
+    in a process of its own: bulk rate, query latency alone and during a bulk job, start, memory,
+    and how close embedlib comes to what the machine can multiply. MODEL is a folder, a hub name, or
+    package:NAME.
 
     \b
     Examples:

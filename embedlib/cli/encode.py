@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -17,6 +17,7 @@ from embedlib.cli.options import (
     config_options,
     make_config,
 )
+from embedlib.config import VectorPrecision
 
 if TYPE_CHECKING:
     from embedlib.cli.records import Record
@@ -40,7 +41,7 @@ _FORMATS = ("npy", "jsonl")
     "--format",
     "output_format",
     type=click.Choice(_FORMATS),
-    help="npy: a float32[N, D] array. jsonl: per text a line with the input's fields and the "
+    help="npy: an array [N, D]. jsonl: per text a line with the input's fields and the "
     "embedding.  [default: by the output's extension; jsonl on standard output]",
 )
 @click.option(
@@ -65,6 +66,18 @@ _FORMATS = ("npy", "jsonl")
 @click.option("--prompt-name", help="Use the model's prompt of this name.")
 @click.option("--prompt", help="Put this in front of every text.")
 @click.option("--normalize", is_flag=True, help="Scale every vector to unit length.")
+@click.option(
+    "--output-precision",
+    type=click.Choice(get_args(VectorPrecision)),
+    default="float32",
+    show_default=True,
+    help="Type of the vectors' numbers; binary and ubinary are one bit each, eight in a byte.",
+)
+@click.option(
+    "--quantization-ranges",
+    type=click.Path(path_type=Path),
+    help="For int8 and uint8: the .npy file with what `Embedder.calibrate` returned.",
+)
 @config_options(*TEXT_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def encode(
     model: str,
@@ -78,6 +91,7 @@ def encode(
     prompt_name: str | None,
     prompt: str | None,
     normalize: bool,
+    output_precision: VectorPrecision,
     **options: Any,
 ) -> None:
     """Embed the texts of INPUTS with MODEL.
@@ -105,6 +119,8 @@ def encode(
     check_inputs(paths)
     with Embedder(model, config=config) as embedder:
         dim = embedder.get_embedding_dimension()
+        if output_precision in ("binary", "ubinary"):
+            dim = -(-dim // 8)
         records = read_records(paths, input_format=input_format, field=field)
         # The embedder reads some texts ahead; their records wait here for their vectors.
         waiting: deque[Record] = deque()
@@ -119,6 +135,7 @@ def encode(
                 texts(),
                 prompt_name=prompt_name,
                 prompt=prompt,
+                precision=output_precision,
                 normalize_embeddings=normalize,
                 role=role,
                 task=task,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from embedlib.engines.fidelity_report import FidelityReport
+from embedlib.engines.fidelity_report import MIN_TEXTS, FidelityReport
 
 
 def fidelity_rows(report: FidelityReport) -> list[tuple[str, str]]:
     """Return names and values for `print_table`."""
     overlap = "-" if report.top10_overlap is None else f"{report.top10_overlap:.1%}"
+    note = "" if report.num_texts >= MIN_TEXTS else f"; fewer than {MIN_TEXTS}: not kept"
     worst = "\n".join(f"{entry.cosine:.5f}  {entry.text!r}" for entry in report.worst)
     return [
         ("measured", f"{report.precision} on {report.engine}, against {report.reference}"),
+        ("hardware", report.hardware),
         ("kept", ", ".join(report.excluded) or "no layer"),
-        ("texts", f"{report.num_texts}, digest {report.texts_digest}"),
+        ("texts", f"{report.num_texts}, cut at {report.max_seq_tokens} tokens{note}"),
+        ("texts digest", report.texts_digest),
         ("mean cosine", f"{report.mean:.5f}"),
         ("p1 cosine", f"{report.p1:.5f}"),
         ("min cosine", f"{report.min:.5f}"),

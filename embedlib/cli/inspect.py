@@ -14,7 +14,7 @@ from embedlib.cli.table import print_table
 if TYPE_CHECKING:
     from embedlib.config import Config
     from embedlib.models.prompts import Prompts, Role
-    from embedlib.models.spec import Encoder, ModelSpec, Module
+    from embedlib.models.spec import Encoder, Head, ModelSpec, Module, ScoreActivation
 
 _MAX_SHOWN_PROMPT = 100
 _ORIGINS = {
@@ -28,12 +28,13 @@ _ORIGINS = {
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--fingerprint", is_flag=True, help="Also load the model and show its fingerprint.")
-@config_options(*MODEL_OPTIONS)
+@config_options("template", *MODEL_OPTIONS)
 def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> None:
     """Show what MODEL is, from its files.
 
-    Layers, pooling, prompts, and the length limit with the file it comes from. MODEL is a folder, a
-    hub name, or package:NAME. Its weights are not read.
+    Layers, pooling, prompts, and the length limit with the file it comes from; of a reranker or
+    classifier its labels, and how a pair is written. MODEL is a folder, a hub name, or
+    package:NAME. Its weights are not read.
 
     \b
     Example:
@@ -41,9 +42,10 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = make_config(options)
 
-    from embedlib.models.files import load_spec
+    from embedlib.models.files import is_scoring_model, read_model_files
     from embedlib.models.hub import resolve
-    from embedlib.models.known_prompts import known_prompts
+    from embedlib.models.known_models import known_model
+    from embedlib.models.known_rerankers import template_of
     from embedlib.models.prompts import Prompts
 
     folder = resolve(
@@ -53,8 +55,13 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
         cache_folder=config.cache_folder,
         local_files_only=config.local_files_only,
     )
-    spec = load_spec(folder.path)
-    known = known_prompts(folder.name) if folder.revision is not None else None
+    known, template = None, config.template
+    if folder.revision is not None:
+        known, template = known_model(folder.name), template or template_of(folder.name)
+    has_head = template is not None or is_scoring_model(folder.path)
+    if has_head and fingerprint:
+        raise click.UsageError("a fingerprint is stored with vectors, and this model makes scores")
+    spec = read_model_files(folder.path, with_head=has_head, template=template).spec
     prompts = Prompts(spec, config, known)
     digest = _fingerprint(model, config) if fingerprint else None
     if as_json:
@@ -76,12 +83,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             *_encoder_rows(spec.encoder),
             ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),
             ("after it", "\n".join(_describe(module) for module in spec.modules)),
-            ("embedding", _embedding(spec)),
-            ("similarity", spec.similarity),
-            ("a query gets", _describe_role(prompts, "query")),
-            ("a document", _describe_role(prompts, "document")),
-            ("tasks", _describe_tasks(prompts)),
-            ("prompts", _list_prompts(prompts)),
+            *(_embedding_rows(spec, prompts) if spec.head is None else _head_rows(spec.head)),
             *([("fingerprint", digest)] if digest else []),
         ]
     )
@@ -132,6 +134,46 @@ def _describe(module: Module) -> str:
     if isinstance(module, LayerNorm):
         return f"layer norm: {module.dim}"
     return "normalize: to unit length"
+
+
+def _embedding_rows(spec: ModelSpec, prompts: Prompts) -> list[tuple[str, str]]:
+    return [
+        ("embedding", _embedding(spec)),
+        ("similarity", spec.similarity),
+        ("a query gets", _describe_role(prompts, "query")),
+        ("a document", _describe_role(prompts, "document")),
+        ("tasks", _describe_tasks(prompts)),
+        ("prompts", _list_prompts(prompts)),
+    ]
+
+
+def _head_rows(head: Head) -> list[tuple[str, str]]:
+    """What the scores are, and what Reranker and Classifier make of them."""
+    return [
+        ("labels", ", ".join(head.labels)),
+        ("Reranker", _describe_scores(head.reranker_activation)),
+        ("Classifier", "none" if head.template else _describe_scores(head.activation)),
+        ("a pair", _describe_pair(head)),
+    ]
+
+
+def _describe_pair(head: Head) -> str:
+    template = head.template
+    if template is not None:
+        text = template.prefix + template.body + template.suffix
+        lines = [json.dumps(text, ensure_ascii=False)]
+        if "{instruction}" in template.body:
+            lines.append(
+                f"{{instruction}} is {_quote(template.instruction)} unless you say otherwise"
+            )
+        return "\n".join(lines)
+    if head.has_chat_template:
+        return "by a chat template, which is not run; give --template"
+    return "as the tokenizer writes it"
+
+
+def _describe_scores(activation: ScoreActivation) -> str:
+    return "the numbers as they are" if activation == "identity" else f"{activation} of the numbers"
 
 
 def _embedding(spec: ModelSpec) -> str:
@@ -191,6 +233,7 @@ def _as_json(spec: ModelSpec) -> dict[str, Any]:
     return {
         **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)},
         "encoder": dataclasses.asdict(spec.encoder),
+        "head": None if spec.head is None else dataclasses.asdict(spec.head),
         "modules": [
             {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
         ],

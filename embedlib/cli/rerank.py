@@ -30,7 +30,7 @@ from embedlib.cli.text_input import one_line, text_input_options
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object per row: score, corpus_id (from 0) and the input's fields.",
+    help="One JSON object per row: score, corpus_id (from 0) and the input's other fields.",
 )
 @config_options(*PAIR_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def rerank(
@@ -49,6 +49,7 @@ def rerank(
     """Sort the candidates of INPUTS by how well they answer QUERY.
 
     INPUTS are files, read one candidate per line; without any, or for -, standard input is read.
+    Empty candidates are left out.
 
     \b
     Examples:
@@ -62,19 +63,21 @@ def rerank(
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
-    records = list(read_records(paths, input_format=input_format, field=field))
+    records = enumerate(read_records(paths, input_format=input_format, field=field))
+    candidates = [(row, record) for row, record in records if record.text.strip()]
     with Reranker(model, config=config) as reranker:
         ranking = reranker.rank(
             query,
-            [record.text for record in records],
+            [record.text for _, record in candidates],
             top_k,
             instruction=instruction,
             prompt=prompt,
             raw_scores=raw_scores,
         )
     for entry in ranking:
-        record = records[entry["corpus_id"]]
+        row, record = candidates[entry["corpus_id"]]
         if as_json:
-            click.echo(json.dumps({**record.fields, **entry}, ensure_ascii=False))
+            told = {**record.fields, "corpus_id": row, "score": entry["score"]}
+            click.echo(json.dumps(told, ensure_ascii=False))
         else:
             click.echo(f"{entry['score']:8.4f}  {one_line(record.text)}")

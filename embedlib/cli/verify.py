@@ -24,10 +24,10 @@ _EXIT_FAILED = 1
 @click.argument("model")
 @click.option(
     "--precision",
-    type=click.Choice(("int8", "fp8", "bf16")),
-    default="int8",
+    type=click.Choice(("auto", "int8", "fp8", "bf16")),
+    default="auto",
     show_default=True,
-    help="What to measure; compiled first where that was not done.",
+    help="What to measure, compiled first where that was not done; auto: the engine's fastest one.",
 )
 @click.option(
     "--against",
@@ -91,16 +91,16 @@ def verify(
 ) -> None:
     """Measure what MODEL's vectors lose in a lower precision, on this machine.
 
-    Each text is embedded twice. The exit code is 1 where the cosines do not pass the gate. The
-    report is kept with the compiled model: an Embedder with the precision "auto" goes by it. MODEL
-    is a folder, a hub name, or package:NAME.
+    Each text is embedded twice. The exit code is 1 where the cosines do not pass the gate. A report
+    on 100 texts or more is kept with the compiled model: an Embedder with the precision "auto" goes
+    by it. MODEL is a folder, a hub name, or package:NAME.
 
     \b
     Examples:
       embedlib verify BAAI/bge-small-en-v1.5
       embedlib verify ./model --texts mine.txt --gate-mean 0.9995 --json
     """  # noqa: D301 - click takes \b as "keep these lines"
-    if emulate and options["precision"] != "fp8":
+    if emulate and options["precision"] not in ("auto", "fp8"):
         raise click.UsageError(f"--emulate is for fp8, not {options['precision']}")
     config = make_config(options)
     draw = None
@@ -119,13 +119,13 @@ def verify(
         comparison = verify(model, texts=texts, reference=against, config=config)
     report, gate = comparison.report, Gate(mean=gate_mean, p1=gate_p1)
     is_close = report.passes(gate)
-    if draw is not None:
-        draw(comparison, gate)
     if as_json:
         content = {**report.as_json(), "gate": {"mean": gate.mean, "p1": gate.p1}}
         click.echo(json.dumps({**content, "passes": is_close}, indent=2, ensure_ascii=False))
     else:
         verdict = f"{'passed' if is_close else 'FAILED'}: mean {gate.mean}, p1 {gate.p1}"
         print_table([*fidelity_rows(report), ("gate", verdict)])
+    if draw is not None:
+        draw(comparison, gate)  # last, for what was measured is shown whatever happens here
     if not is_close:
         click.get_current_context().exit(_EXIT_FAILED)

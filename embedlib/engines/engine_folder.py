@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from embedlib.config import Config
-from embedlib.errors import EngineBuildError
+from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.models.file_hashes import FileHashes, sha256
 from embedlib.models.files import ModelFiles
 from embedlib.models.fingerprint import fingerprint
@@ -128,6 +128,22 @@ def read_manifest(folder: Path) -> Manifest:
                 "compile the model again"
             )
     return manifest
+
+
+def check_not_compiled(folder: Path) -> None:
+    """Refuse an engine directory where a model is needed; one in bf16 is a model as well.
+
+    Raises:
+        ConfigError: it is one of another precision.
+        EngineBuildError: what it says of itself cannot be read.
+    """
+    if not (folder / MANIFEST_NAME).is_file():
+        return
+    precision = load_manifest(folder).precision
+    if precision != "bf16":
+        raise ConfigError(
+            f"{folder} is a model that was compiled to {precision}; give the one it was made from"
+        )
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -13,7 +13,10 @@ from typing import Any, Final
 from embedlib.errors import EngineBuildError
 
 REPORT_NAME: Final = "fidelity.json"
-REPORT_VERSION: Final = 1
+REPORT_VERSION: Final = 2
+
+MIN_TEXTS: Final = 100
+"""A report of fewer decides nothing: 99 of 100 texts say little where there are only three."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,11 @@ class Gate:
     """Of the cosines of all texts."""
     p1: float = 0.998
     """99 of 100 texts have this cosine or a higher one."""
+
+    @classmethod
+    def of_mean(cls, mean: float) -> Gate:
+        """Return the gate of a mean cosine: the worst texts may be twice as far off."""
+        return cls(mean=mean, p1=round(1 - 2 * (1 - mean), 9))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +51,15 @@ class FidelityReport:
     """Of the model, as `engine_folder.model_fingerprint` gives it."""
     engine: str
     """Which computed the lower precision."""
+    hardware: str
+    """What it computed on, as far as vectors depend on it; see `EngineChoice.hardware`."""
     precision: str
     excluded: tuple[str, ...]
     """Linear layers that were kept in the model's precision, sorted."""
     reference: str
-    """Engine and precision that it was compared with."""
+    """The precision that it was compared with: "float32" on the CPU, or that of the engine."""
+    max_seq_tokens: int
+    """Where texts were cut."""
     num_texts: int
     texts_digest: str
     """Of the texts and of which of them are queries."""
@@ -82,9 +94,12 @@ class FidelityReport:
             raise ValueError(f"report_version = {version!r}")
         worst = tuple(TextFidelity(**entry) for entry in values["worst"])
         report = cls(**{**values, "excluded": tuple(values["excluded"]), "worst": worst})
-        for name in ("mean", "p1", "min"):
-            if not isinstance(getattr(report, name), float):
-                raise TypeError(f"{name} = {getattr(report, name)!r}")
+        found = (report.mean, report.p1, report.min, *(entry.cosine for entry in worst))
+        if not all(isinstance(cosine, float) and -1 <= cosine <= 1 for cosine in found):
+            raise ValueError(f"cosines {found}")
+        for count in (report.max_seq_tokens, report.num_texts):
+            if type(count) is not int or count < 1:
+                raise ValueError(f"max_seq_tokens or num_texts = {count!r}")
         return report
 
 

@@ -75,7 +75,8 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str], report:
     Raises:
         ModelWeightsError: a matrix to quantize holds NaN or infinity.
     """
-    stored = {role: weights.stored(role) for role in weights}
+    # What is computed depends on how the model is asked, and is not part of it.
+    stored = {role: weights.stored(role) for role in weights if weights.is_stored(role)}
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     for role, tensor in stored.items():
         # What reading adds (1, to norms stored less one) is in float32.

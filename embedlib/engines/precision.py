@@ -1,7 +1,8 @@
 """Which precision a model is computed in, and the weights that have it.
 
-`auto` takes the fastest precision whose stored fidelity report, made on the same engine, passes
-the gate; one that was never measured is not used. The last precision of an engine needs no report.
+`auto` takes the fastest precision whose stored fidelity report, made on the same engine and on
+hardware that rounds alike, passes the gate; one that was never measured is not used. The last
+precision of an engine needs no report.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from embedlib.config import Config
 from embedlib.engines.engine_folder import Manifest, Precision
+from embedlib.engines.fidelity_report import MIN_TEXTS, Gate
 from embedlib.errors import ConfigError
 from embedlib.models.files import ModelFiles
 
@@ -63,12 +65,13 @@ def check_precision(engine: str, config: Config) -> None:
 
 
 def choose_precision(
-    engine: str, files: ModelFiles, config: Config, manifest: Manifest | None
+    engine: str, hardware: str, files: ModelFiles, config: Config, manifest: Manifest | None
 ) -> ChosenPrecision:
     """Return the precision to compute a model in; compiles nothing.
 
     Args:
         engine: the engine's name.
+        hardware: what it computes on, as `EngineChoice.hardware` says it.
         files: the model, or an engine directory.
         config: says which precision is wanted and where compiled models are.
         manifest: of the engine directory, where it is one.
@@ -78,22 +81,17 @@ def choose_precision(
     """
     check_precision(engine, config)
     if manifest is not None and manifest.precision in ENGINE_PRECISIONS[engine]:
-        if config.precision not in ("auto", manifest.precision):
-            raise ConfigError(
-                f"precision = {config.precision!r}: {files.folder} was compiled to "
-                f"{manifest.precision}; give the model it was made from"
-            )
         return ChosenPrecision(
             name=manifest.precision, excluded=manifest.excluded, folder=files.folder
         )
     if config.precision == "auto":
-        return _fastest_faithful(engine, files, config)
+        return _fastest_faithful(engine, hardware, files, config)
     wanted = config.precision
     if wanted == NOT_COMPILED:
         return ChosenPrecision(name=wanted)
     versions = [version for version in _compiled(files, config) if version.precision == wanted]
     # Among several, the one that was measured to be faithful.
-    versions.sort(key=lambda version: (not _is_faithful(version, engine), len(version.excluded)))
+    versions.sort(key=lambda v: (bool(_doubt(v, engine, hardware, files)), len(v.excluded)))
     return _chosen(versions[0]) if versions else ChosenPrecision(name=wanted)
 
 
@@ -118,27 +116,25 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
     return compile_model(files, cast(Precision, chosen.name), chosen.excluded, config)
 
 
-def _fastest_faithful(engine: str, files: ModelFiles, config: Config) -> ChosenPrecision:
+def _fastest_faithful(
+    engine: str, hardware: str, files: ModelFiles, config: Config
+) -> ChosenPrecision:
     *lower, default = ENGINE_PRECISIONS[engine]
     versions = _compiled(files, config)
+    logger = logging.getLogger(__name__)
     for precision in lower:
-        faithful = [
-            version
-            for version in versions
-            if version.precision == precision and _is_faithful(version, engine)
-        ]
+        faithful = []
+        for version in versions:
+            if version.precision != precision:
+                continue
+            doubt = _doubt(version, engine, hardware, files)
+            if doubt is None:
+                faithful.append(version)
+            else:
+                logger.info("%s is not used by itself: %s", version.folder, doubt)
         if faithful:
             fastest = min(faithful, key=lambda version: len(version.excluded))
-            report = fastest.report
-            assert report is not None, "a faithful version has a report; a bug in embedlib"
-            logging.getLogger(__name__).info(
-                "engine %s, precision %s: mean cosine %.5f, p1 %.5f on %d texts",
-                engine,
-                precision,
-                report.mean,
-                report.p1,
-                report.num_texts,
-            )
+            logger.info("engine %s, precision %s: %s", engine, precision, _figures(fastest))
             return _chosen(fastest)
     if default == NOT_COMPILED:
         return ChosenPrecision(name=default)
@@ -153,11 +149,28 @@ def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
     return compiled_versions(files, config)
 
 
-def _is_faithful(version: Compiled, engine: str) -> bool:
-    from embedlib.engines.compiled import Gate
-
+def _doubt(version: Compiled, engine: str, hardware: str, files: ModelFiles) -> str | None:
+    """Return why a compiled model is not known to be faithful here; None: it is."""
     report = version.report
-    return report is not None and report.engine == engine and report.passes(Gate())
+    if report is None:
+        return "it was not measured"
+    if files.spec.head is not None:
+        return "vectors were measured, not scores"
+    if (report.engine, report.hardware) != (engine, hardware):
+        return f"it was measured on {report.engine}, {report.hardware}"
+    if report.reference not in (NOT_COMPILED, ENGINE_PRECISIONS[engine][-1]):
+        return f"it was compared with {report.reference}"
+    if report.max_seq_tokens < files.spec.max_seq_tokens:
+        return f"it was measured on texts cut at {report.max_seq_tokens} tokens"
+    if report.num_texts < MIN_TEXTS:
+        return f"it was measured on {report.num_texts} texts"
+    return None if report.passes(Gate()) else _figures(version)
+
+
+def _figures(version: Compiled) -> str:
+    report = version.report
+    assert report is not None, "only what was measured has figures; this is a bug in embedlib"
+    return f"mean cosine {report.mean:.5f}, p1 {report.p1:.5f} on {report.num_texts} texts"
 
 
 def _chosen(version: Compiled) -> ChosenPrecision:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import logging
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.engine_folder import Manifest
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
+from embedlib.engines.int8 import int8_hardware
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.precision import (
     ENGINE_PRECISIONS,
@@ -23,8 +25,14 @@ from embedlib.engines.precision import (
     choose_precision,
     compiled_weights,
 )
-from embedlib.errors import ConfigError, EngineError, EngineUnavailableError
+from embedlib.errors import (
+    ConfigError,
+    EngineError,
+    EngineUnavailableError,
+    EngineUnsupportedError,
+)
 from embedlib.models.files import ModelFiles
+from embedlib.models.heads import AnswerRows
 
 _Check = Callable[[Config], "EngineChoice"]
 """Raises where the engine cannot be used."""
@@ -49,6 +57,8 @@ class EngineChoice:
     """What it would run on."""
     gpus: tuple[Gpu, ...] = ()
     """What the devices are, where they are GPUs."""
+    hardware: str = ""
+    """What lower precisions are computed with; vectors of two of the same name are alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +67,8 @@ class EnginePlan:
 
     engine: str
     devices: tuple[str, ...]
+    hardware: str
+    """As `EngineChoice` has it."""
     precision: ChosenPrecision
 
 
@@ -168,10 +180,15 @@ def _candidates(config: Config, manifest: Manifest | None = None) -> list[Engine
 
 
 def _check_compiled(files: ModelFiles, config: Config, manifest: Manifest) -> None:
-    """Refuse an engine that an engine directory was not made for."""
-    if config.engine == "auto" or _is_model(manifest):
+    """Refuse an engine and a precision that an engine directory was not made for."""
+    if _is_model(manifest):
         return
-    if manifest.precision not in ENGINE_PRECISIONS[config.engine]:
+    if config.precision not in ("auto", manifest.precision):
+        raise ConfigError(
+            f"precision = {config.precision!r}: {files.folder} was compiled to "
+            f"{manifest.precision}; give the model it was made from, or leave precision out"
+        )
+    if config.engine != "auto" and manifest.precision not in ENGINE_PRECISIONS[config.engine]:
         raise ConfigError(
             f"engine = {config.engine!r} cannot run {files.folder}, which was compiled to "
             f"{manifest.precision}; give the model it was made from, or leave engine out"
@@ -190,10 +207,15 @@ def _plan(
         from embedlib.engines.tensorrt_llm.support import check_supported
 
         check_supported(files.spec)
-    precision = choose_precision(choice.name, files, config, manifest)
+    precision = choose_precision(choice.name, choice.hardware, files, config, manifest)
     for device, gpu in zip(choice.devices, choice.gpus, strict=False):
         _check_gpu(device, gpu, precision, files, config)
-    return EnginePlan(engine=choice.name, devices=choice.devices, precision=precision)
+    return EnginePlan(
+        engine=choice.name,
+        devices=choice.devices,
+        hardware=choice.hardware,
+        precision=precision,
+    )
 
 
 def _check_gpu(
@@ -227,12 +249,20 @@ def _make_openvino(
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.models.weights import load_weights
 
+    weights: Mapping[str, Any]
     if folder is None:
-        weights: Mapping[str, Any] = load_weights(files)
+        weights = load_weights(files)
     else:
         from embedlib.engines.compiled import int8_weights
 
         weights = int8_weights(folder)
+        if files.folder != folder:  # what the directory lacks: a head made of answers' rows
+            weights = ChainMap(cast(Any, weights), cast(Any, load_weights(files)))
+        elif any(isinstance(place, AnswerRows) for place in files.module_tensors.values()):
+            raise EngineUnsupportedError(
+                f"{folder} has no head, a compiled model that answers in words has none; give the "
+                "model it was made from, with precision = 'int8'"
+            )
     return OpenVINOEngine(
         files.spec,
         weights,
@@ -281,6 +311,7 @@ def _openvino(config: Config) -> EngineChoice:
         reason="runs on any x86-64 or ARM CPU, in float32 or int8",
         version=importlib.metadata.version("openvino"),
         devices=("cpu",) if "all" in wanted else wanted,
+        hardware=int8_hardware(),
     )
 
 
@@ -307,6 +338,7 @@ def _tensorrt_llm(config: Config) -> EngineChoice:
         version=version,
         devices=("cuda:0",),
         gpus=(gpus[0],),
+        hardware=gpus[0].name,
     )
 
 

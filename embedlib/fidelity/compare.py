@@ -25,9 +25,11 @@ class Subject:
 
     fingerprint: str
     engine: str
+    hardware: str
     precision: str
     excluded: tuple[str, ...]
     reference: str
+    max_seq_tokens: int
     versions: Mapping[str, str]
 
 
@@ -105,9 +107,11 @@ def compare(
     report = FidelityReport(
         fingerprint=subject.fingerprint,
         engine=subject.engine,
+        hardware=subject.hardware,
         precision=subject.precision,
         excluded=subject.excluded,
         reference=subject.reference,
+        max_seq_tokens=subject.max_seq_tokens,
         num_texts=len(found),
         texts_digest=texts.digest,
         mean=float(found.mean()),

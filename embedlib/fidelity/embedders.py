@@ -31,6 +31,11 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
 Weights = Mapping[str, NDArray[Any]]
 
 
+def limited(files: ModelFiles, config: Config) -> ModelFiles:
+    """Return a model whose texts are cut where the options say."""
+    return replace(files, spec=limit_length(files.spec, load_tokenizer(files), config))
+
+
 def around_engine(engine: Engine, files: ModelFiles, config: Config) -> Embedder:
     """Return an Embedder that cuts long texts without a word."""
     config = replace(config, on_truncate="ignore")
@@ -42,9 +47,8 @@ def on_cpu(weights: Weights, files: ModelFiles, config: Config) -> Embedder:
     # Imported only now: an engine's library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
 
-    spec = limit_length(files.spec, load_tokenizer(files), config)
     engine = OpenVINOEngine(
-        spec, weights, threads=config.num_threads, max_batch_tokens=ALONE, cache_dir=None
+        files.spec, weights, threads=config.num_threads, max_batch_tokens=ALONE, cache_dir=None
     )
     return around_engine(engine, files, config)
 

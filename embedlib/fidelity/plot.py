@@ -40,6 +40,9 @@ def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:
         axes.set_xlabel(f"cosine to {report.reference}, {report.precision} on {report.engine}")
         axes.set_ylabel("share of texts with this cosine or a lower one, %")
         axes.legend()
-        figure.savefig(path, dpi=150)
+        try:
+            figure.savefig(path, dpi=150)
+        except OSError as error:
+            raise ConfigError(f"plot = {str(path)!r} cannot be written: {error}") from error
 
     return draw

@@ -15,11 +15,12 @@ from embedlib.config import Config
 from embedlib.engines.checkpoint import linear_layers
 from embedlib.engines.compile import compile_model
 from embedlib.engines.compiled import int8_weights
-from embedlib.engines.engine_folder import model_fingerprint
-from embedlib.engines.fidelity_report import Gate, write_report
-from embedlib.errors import EngineBuildError
+from embedlib.engines.engine_folder import file_hashes, model_fingerprint
+from embedlib.engines.fidelity_report import MIN_TEXTS, Gate, write_report
+from embedlib.engines.int8 import int8_hardware
+from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.fidelity.compare import Comparison, Embedded, Subject, compare, cosines, embed
-from embedlib.fidelity.embedders import CPU_ENGINE, Weights, on_cpu, versions
+from embedlib.fidelity.embedders import CPU_ENGINE, Weights, limited, on_cpu, versions
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.files import ModelFiles
 from embedlib.models.weights import load_weights
@@ -67,11 +68,18 @@ def compile_to_gate(
         report: hears how many measurements are done, and how many there are at most.
 
     Raises:
+        ConfigError: there are too few texts.
         EngineBuildError: even with half of the weights kept the gate is not passed.
         what `compile_model` raises.
     """
     gate = gate or Gate()
-    search = _Search(files, config, texts or built_in_texts(files.spec.max_seq_tokens), report)
+    files = limited(files, config)
+    texts = texts or built_in_texts(files.spec.max_seq_tokens)
+    if len(texts.all) < MIN_TEXTS:
+        raise ConfigError(
+            f"texts has {len(texts.all)} texts; choosing layers takes {MIN_TEXTS} or more"
+        )
+    search = _Search(files, config, texts, report)
     kept = search.find(gate)
     folder = compile_model(files, "int8", kept, config, out=out)
     comparison = search.compare(int8_weights(folder), kept)
@@ -125,11 +133,13 @@ class _Search:
     def compare(self, weights: Weights, kept: Sequence[str]) -> Comparison:
         """Compare weights with the model's own on all texts."""
         subject = Subject(
-            fingerprint=model_fingerprint(self._files),
+            fingerprint=model_fingerprint(self._files, file_hashes(self._config)),
             engine=CPU_ENGINE,
+            hardware=int8_hardware(),
             precision="int8",
             excluded=tuple(sorted(kept)),
             reference="float32",
+            max_seq_tokens=self._files.spec.max_seq_tokens,
             versions=versions(CPU_ENGINE),
         )
         return compare(self._right, self._embed(weights, self._texts), self._texts, subject)

@@ -15,9 +15,9 @@ from embedlib.models.config_keys import (
     WINDOW_KEYS,
 )
 from embedlib.models.families import FAMILIES
-from embedlib.models.family import Alternation, Family, Key
+from embedlib.models.family import Alternation, Family, Key, RopeScaling
 from embedlib.models.json_files import JsonObject
-from embedlib.models.spec import Activation, Encoder, Rope, RopeKind
+from embedlib.models.spec import Activation, Encoder, Rope
 
 LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 """Without and with a window."""
@@ -25,6 +25,7 @@ LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
+    "ntk": frozenset({"factor", "mixed_b"}),
     "dynamic": frozenset({"factor"}),
     "yarn": frozenset(
         {
@@ -38,7 +39,7 @@ ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
         }
     ),
 }  # fmt: skip
-"""What each kind reads. Source: transformers 5.5, modeling_rope_utils.py."""
+"""What each kind reads. Source: transformers 5.5, modeling_rope_utils.py; of ntk see `_ntk`."""
 
 
 def family_of(config: JsonObject) -> Family:
@@ -85,7 +86,7 @@ def read_encoder(config: JsonObject) -> Encoder:
     pad_token_id = None
     if family.positions == "learned_after_padding":
         pad_token_id = config.integer("pad_token_id", 1, minimum=0)
-    rope, window_rope = _read_ropes(config, family, num_positions)
+    rope, window_rope = _read_ropes(config, family, num_positions, head_dim)
     is_causal = _is_causal(config, family)
     return Encoder(
         family=family.model_type,
@@ -107,7 +108,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_positions=num_positions,
         position_offset=0 if pad_token_id is None else pad_token_id + 1,
         pad_token_id=pad_token_id,
-        num_token_types=_optional_integer(config, family.num_token_types) or 0,
+        num_token_types=_optional_integer(config, family.num_token_types, minimum=0) or 0,
         rope=rope,
         window_rope=window_rope,
         position_bias=family.position_bias,
@@ -121,6 +122,9 @@ def read_encoder(config: JsonObject) -> Encoder:
         has_qkv_bias=read_boolean(config, family.has_qkv_bias),
         has_output_bias=read_boolean(config, family.has_output_bias),
         has_mlp_bias=read_boolean(config, family.has_mlp_bias),
+        has_down_bias=read_boolean(
+            config, family.has_mlp_bias if family.has_down_bias is None else family.has_down_bias
+        ),
     )
 
 
@@ -149,12 +153,22 @@ def _check_keys(config: JsonObject, family: Family) -> None:
             config.check_fixed(key, accepted)
     # Code that travels with the model computes something else than the family's class: gte-Qwen2,
     # for one, attends in both directions.
-    own_code = config.child("auto_map").values.get("AutoModel")
-    if own_code is not None and own_code not in family.own_code:
-        accepted_code = "".join(f", or {name}" for name in family.own_code)
+    check_own_code(config, "AutoModel")
+
+
+def check_own_code(config: JsonObject, key: str) -> None:
+    """Refuse a class of the model's own, unless the family's row stands for it.
+
+    Args:
+        config: config.json.
+        key: of `auto_map`, the class of transformers in whose place it stands.
+    """
+    own_code = config.child("auto_map").values.get(key)
+    known = family_of(config).own_code.get(key, ())
+    if own_code is not None and own_code not in known:
+        accepted = "".join(f", or {name}" for name in known)
         raise config.refuse(
-            "auto_map",
-            f"a model without code of its own (no AutoModel in auto_map{accepted_code})",
+            "auto_map", f"a model without code of its own (no {key} in auto_map{accepted})"
         )
 
 
@@ -211,7 +225,7 @@ def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) 
 
 
 def _read_ropes(
-    config: JsonObject, family: Family, num_positions: int
+    config: JsonObject, family: Family, num_positions: int, head_dim: int
 ) -> tuple[Rope | None, Rope | None]:
     """Return the rotary embedding, and that of layers with a window where it is another one.
 
@@ -222,13 +236,13 @@ def _read_ropes(
         return None, None
     if "rope_scaling" in config and "rope_parameters" in config:
         raise config.refuse("rope_scaling", "either rope_scaling or rope_parameters")
-    kinds: Mapping[str, RopeKind] = {kind: kind for kind in family.rope_kinds}
+    kinds: Mapping[str, RopeScaling] = {kind: kind for kind in family.rope_kinds}
     theta = read_number(config, family.rope_theta)
     if family.window_rope_theta is None:
         scaling = config.child("rope_scaling" if "rope_scaling" in config else "rope_parameters")
         # A top-level key wins over the nested one, as in transformers.
         outer = config if "original_max_position_embeddings" in config else scaling
-        rope = _read_rope(scaling, outer, kinds, theta, num_positions)
+        rope = _read_rope(scaling, outer, kinds, theta, num_positions, head_dim)
         # So does the nested theta, but not over a key of another schema.
         key = family.rope_theta.name
         if config.aliases.get(key, key) != key and key in config and rope.theta != theta:
@@ -242,17 +256,18 @@ def _read_ropes(
     if "rope_scaling" in config:
         full = config.child("rope_scaling")
     return (
-        _read_rope(full, full, kinds, theta, num_positions),
-        _read_rope(window, window, kinds, window_theta, num_positions),
+        _read_rope(full, full, kinds, theta, num_positions, head_dim),
+        _read_rope(window, window, kinds, window_theta, num_positions, head_dim),
     )
 
 
 def _read_rope(
     scaling: JsonObject,
     outer: JsonObject,
-    kinds: Mapping[str, RopeKind],
+    kinds: Mapping[str, RopeScaling],
     theta: float,
     num_positions: int,
+    head_dim: int,
 ) -> Rope:
     """Return one rotary embedding.
 
@@ -262,6 +277,7 @@ def _read_rope(
         kinds: what is implemented.
         theta: where `scaling` does not give it.
         num_positions: the trained length.
+        head_dim: dimensions of one head.
     """
     kind = scaling.choice("rope_type" if "rope_type" in scaling else "type", kinds, "default")
     scaling.check_keys(
@@ -271,6 +287,8 @@ def _read_rope(
     theta = scaling.number("rope_theta", theta)
     if kind == "default":
         return Rope(theta=theta)
+    if kind == "ntk":
+        return _ntk(scaling, theta, num_positions, head_dim)
     if kind in ("linear", "dynamic"):
         return Rope(
             kind=kind,
@@ -302,11 +320,33 @@ def _read_rope(
     )
 
 
-def _optional_integer(config: JsonObject, trait: Key | None) -> int | None:
+def _ntk(scaling: JsonObject, theta: float, num_positions: int, head_dim: int) -> Rope:
+    """Return the rotary embedding of kind ntk.
+
+    A pair of dimensions i turns by (f theta) ** (-2 i / d) / f ** (2 / d) with the factor f and the
+    head size d: that is linear stretching by f ** (2 / d) of the theta f theta.
+
+    Source: `NTKScalingRotaryEmbedding` in modeling.py of huggingface.co/Alibaba-NLP/new-impl, which
+    uses these frequencies for texts of all lengths where the factor is above 1; the equations are
+    (6) of https://kexue.fm/archives/9706. With `mixed_b` it has others.
+    """
+    scaling.check_fixed("mixed_b", (None,))
+    factor = scaling.number("factor")
+    if factor < 1:
+        raise scaling.refuse("factor", "a number of at least 1")
+    return Rope(
+        kind="linear",
+        theta=factor * theta,
+        factor=factor ** (2 / head_dim),
+        original_max_positions=num_positions,
+    )
+
+
+def _optional_integer(config: JsonObject, trait: Key | None, minimum: int = 1) -> int | None:
     """Return a trait that is an integer or null."""
     if trait is None:
         return None
-    return config.optional_integer(trait.name, trait.default, minimum=1)
+    return config.optional_integer(trait.name, trait.default, minimum)
 
 
 def read_activation(config: JsonObject, trait: Activation | Key) -> Activation:

@@ -5,7 +5,8 @@ keys change nothing, and what its tensors are called. A new family is a new row;
 and `weights.py` read the rows and know no family by name.
 
 Source: defaults, traits and tensor names are those of the classes in transformers 5.5,
-`models/<family>/{configuration,modeling}_<family>.py`.
+`models/<family>/{configuration,modeling}_<family>.py`; of `new` and `gte`, those of
+huggingface.co/Alibaba-NLP/new-impl.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from embedlib.models.tensor_names import (
     GEMMA_TENSORS,
     MODERNBERT_TENSORS,
     MPNET_TENSORS,
+    NEW_TENSORS,
     NOMIC_BERT_TENSORS,
 )
 
@@ -242,12 +244,67 @@ NOMIC_BERT: Final = Family(
             "use_xentropy",
         }
     ),
-    own_code=("nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",),
+    own_code={"AutoModel": ("nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",)},
     tokenizer_class="BertTokenizer",
     prefixes=("", "nomic_bert.", "0.auto_model.", "auto_model."),
     tensors=NOMIC_BERT_TENSORS,
     ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
 )  # fmt: skip
+
+# The code of gte's second generation calls itself new.
+NEW: Final = Family(
+    model_type="new",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-12),
+    norm_placement="post",
+    is_gated=True,
+    activation=Key("hidden_act", "gelu"),
+    positions="rotary",
+    rope_theta=Key("rope_theta", 10_000.0),
+    rope_kinds=("default", "ntk"),
+    num_token_types=Key("type_vocab_size", 1),
+    has_mlp_bias=False,
+    has_down_bias=True,
+    fixed={
+        "position_embedding_type": ("rope",),
+        "layer_norm_type": ("layer_norm",),
+        "pack_qkv": (True,),
+        "logn_attention_scale": (False,),
+        "logn_attention_clip1": (False,),
+        "is_causal": (False, None),
+    },
+    # How the same is computed; some files have strings here.
+    harmless=frozenset({"unpad_inputs", "use_memory_efficient_attention"}),
+    own_code={
+        "AutoModel": ("Alibaba-NLP/new-impl--modeling.NewModel",),
+        "AutoModelForSequenceClassification": (
+            "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification",
+        ),
+    },
+    prefixes=("", "new.", "0.auto_model.", "auto_model."),
+    tensors=NEW_TENSORS,
+    ignored_tensors=("*pooler.*", "lm_head.*", "classifier.*"),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="new.pooler.dense", activation="tanh"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+)
+
+# A copy of that code under names of its own.
+GTE: Final = replace(
+    NEW,
+    model_type="gte",
+    own_code={
+        "AutoModel": (
+            "modeling_hf_alibaba_nlp_gte.GteModel",
+            "Snowflake/snowflake-arctic-embed-m-v2.0--modeling_hf_alibaba_nlp_gte.GteModel",
+        )
+    },
+    sequence_head=None,
+)
 
 DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
 DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
@@ -381,8 +438,8 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
         row.model_type: row
         for row in (
-            BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, MISTRAL, LLAMA,
-            QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT,
+            BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, NEW, GTE,
+            MISTRAL, LLAMA, QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT,
         )
     }
 )  # fmt: skip

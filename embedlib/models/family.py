@@ -14,6 +14,10 @@ from embedlib.models.spec import (
     RopeKind,
 )
 
+RopeScaling = RopeKind | Literal["ntk"]
+"""What `rope_scaling` may call its kind. ntk is no kind of its own: it stretches as linear does, by
+another factor and with another theta."""
+
 
 @dataclass(frozen=True)
 class Key:
@@ -91,7 +95,7 @@ class Family:
     """Where positions are rotary."""
     window_rope_theta: Key | None = None
     """Where layers with a window turn with a theta of their own, never stretched."""
-    rope_kinds: tuple[RopeKind, ...] = ROPE_KINDS
+    rope_kinds: tuple[RopeScaling, ...] = ROPE_KINDS
     num_token_types: Key | None = None
     num_kv_heads: Key | None = None
     """None: as many as query heads."""
@@ -113,6 +117,8 @@ class Family:
     has_qkv_bias: bool | Key = True
     has_output_bias: bool | Key = True
     has_mlp_bias: bool | Key = True
+    has_down_bias: bool | Key | None = None
+    """None: as `has_mlp_bias`."""
     # The rest of config.json
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Other names of keys; where a file has several they must agree."""
@@ -123,8 +129,8 @@ class Family:
     """Keys that would change the vectors, with the only values implemented."""
     harmless: frozenset[str] = frozenset()
     """Keys of this family alone that change no vector."""
-    own_code: tuple[str, ...] = ()
-    """Classes in `auto_map` that the row stands for."""
+    own_code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By key of `auto_map`, classes there that the row stands for."""
     # Files
     tokenizer_class: str | None = None
     """The class transformers takes where tokenizer_config.json names none."""

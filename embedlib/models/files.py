@@ -52,6 +52,22 @@ class ModelFiles:
     """By position of a module whose weights lie among the transformer's: what they are there."""
 
 
+def is_scoring_model(folder: Path) -> bool:
+    """Whether a folder says that it holds a reranker or classifier and not an embedding model.
+
+    Raises:
+        ModelUnsupportedError: a file is not JSON.
+    """
+    if (folder / "modules.json").is_file():
+        general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
+        return _is_cross_encoder(general)
+    return is_scoring(JsonObject.load(folder / "config.json", folder))
+
+
+def _is_cross_encoder(general: JsonObject) -> bool:
+    return general.text("model_type") == "CrossEncoder"
+
+
 def load_spec(folder: Path) -> ModelSpec:
     """Return what the model in a folder is.
 
@@ -161,7 +177,7 @@ def read_model_files(
 
 def _check_kind(general: JsonObject, with_head: bool) -> None:
     """Refuse a model of sentence-transformers that is of the other kind."""
-    is_reranker = general.text("model_type") == "CrossEncoder"
+    is_reranker = _is_cross_encoder(general)
     if is_reranker and not with_head:
         raise _is_scoring(general, "model_type")
     if with_head and not is_reranker:

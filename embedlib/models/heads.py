@@ -18,7 +18,13 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.config_file import family_of, read_activation, read_boolean, read_number
+from embedlib.models.config_file import (
+    check_own_code,
+    family_of,
+    read_activation,
+    read_boolean,
+    read_number,
+)
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Key, SequenceHead
 from embedlib.models.json_files import JsonObject
@@ -53,6 +59,9 @@ RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
         "torch.nn.Identity": "identity",
     }
 )
+
+CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
+"""Where transformers 5 puts it; 4 wrote it into tokenizer_config.json."""
 
 TYPED_TOKENIZERS: Final = ("BertTokenizer", "BertTokenizerFast")
 UNTYPED_TOKENIZERS: Final = (
@@ -139,9 +148,7 @@ def read_head(
     general.check_keys(GENERAL_KEYS)
     known = None if template is None else known_reranker(template)
     kind = _class_of_task(config, settings, logit_score)
-    own_code = config.child("auto_map").values.get("AutoModel" + kind)
-    if own_code is not None:
-        raise config.refuse("auto_map", f"a model without code of its own (no AutoModel{kind})")
+    check_own_code(config, f"AutoModel{kind}")
     if kind == SEQUENCE_CLASS:
         labels = _labels(config)
         modules, tensors = _sequence_modules(config, encoder, len(labels))
@@ -157,6 +164,8 @@ def read_head(
         activation=_classifier_activation(config, len(labels)),
         reranker_activation=_reranker_activation(config, general, len(labels)),
         template=_template(settings, general, known),
+        has_chat_template=not settings.values
+        and _has_chat_template(transformer_dir, tokenizer_config),
         has_token_types=_has_token_types(config, tokenizer_config, encoder),
     )
     return HeadFiles(head=head, modules=modules, tensors=tensors)
@@ -328,6 +337,16 @@ def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: 
             f"{kind}",
         )
     return kind in TYPED_TOKENIZERS
+
+
+def _has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bool:
+    """Return whether the tokenizer has one.
+
+    CrossEncoder fills it with each pair, unless it was saved with files of its own that say
+    otherwise. Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
+    """
+    is_inside = tokenizer_config.values.get("chat_template") is not None
+    return is_inside or (transformer_dir / CHAT_TEMPLATE_NAME).is_file()
 
 
 def _template(

@@ -17,7 +17,7 @@ from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 
 PACKAGE_PREFIX = "package:"
 
-_ALLOW = ("*.json", "*.safetensors")
+_ALLOW = ("*.json", "*.safetensors", "chat_template.jinja")
 # The same weights in another runtime's format or layout, and what training left behind.
 _IGNORE = (
     "onnx/*",

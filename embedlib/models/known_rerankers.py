@@ -38,6 +38,11 @@ def known_reranker(template: str) -> KnownReranker:
     return known[template]
 
 
+def template_names() -> tuple[str, ...]:
+    """Return the names of all templates."""
+    return tuple(_known_rerankers())
+
+
 def template_of(model_name: str) -> str | None:
     """Return the name of the template for a model on the hub, or None where none is known."""
     for template, reranker in _known_rerankers().items():

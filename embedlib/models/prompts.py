@@ -1,9 +1,9 @@
 """What is put around a text: the prompt of a name, of a role or of a task, and few-shot examples.
 
 Three say which prompts a model has: the caller (`Config.prompts`), the folder, and for some models
-known_prompts.json. The first that knows a name, or a role, counts.
+known_models.json. The first that knows a name, or a role, counts.
 
-A prompt is a plain string in front of the text. Those of the caller and of known_prompts.json may
+A prompt is a plain string in front of the text. Those of the caller and of known_models.json may
 hold `{task}`, which a task in words fills, and `{text}`, behind which comes what is to stand behind
 the text. What a folder says is taken to the letter, as sentence-transformers does.
 """
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from embedlib.config import Config, check_examples
 from embedlib.errors import ConfigError
-from embedlib.models.known_prompts import KnownPrompts
+from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import ModelSpec
 
 Role = Literal["query", "document"]
@@ -45,13 +45,13 @@ class Prompt:
 class Prompts:
     """A model's prompts: by name, by role (query or document) and by task."""
 
-    def __init__(self, spec: ModelSpec, config: Config, known: KnownPrompts | None = None) -> None:
+    def __init__(self, spec: ModelSpec, config: Config, known: KnownModel | None = None) -> None:
         """Put the caller's prompts over the folder's over the known ones.
 
         Raises:
             ConfigError: an unknown default, or examples for a model that takes none.
         """
-        known = known or KnownPrompts()
+        known = known or KnownModel()
         caller = config.prompts or {}
         known_names = dict(known.prompts)
         if known.query_template is not None:

@@ -113,6 +113,9 @@ class Encoder:
     has_qkv_bias: bool
     has_output_bias: bool
     has_mlp_bias: bool
+    """Of up and gate."""
+    has_down_bias: bool
+    """Apart from the others', since the gated layers of gte's own code have this one alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +186,8 @@ class Head:
     """What a reranker makes of them; the files say the two in different places."""
     template: PairTemplate | None = None
     """None: a pair is encoded as the tokenizer's own template says."""
+    has_chat_template: bool = False
+    """True: a pair would be written by a program in the folder, which is not run."""
     has_token_types: bool = True
     """False: the model is given no types of tokens, though it may know them; all are of type 0."""
 

@@ -111,6 +111,23 @@ NOMIC_BERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
     }
 )
+# Source: modeling.py of huggingface.co/Alibaba-NLP/new-impl.
+NEW_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "token_types": "embeddings.token_type_embeddings.weight",
+        "embedding_norm": "embeddings.LayerNorm",
+        "layers.{i}.q": Rows("encoder.layer.{i}.attention.qkv_proj", 0, 3),
+        "layers.{i}.k": Rows("encoder.layer.{i}.attention.qkv_proj", 1, 3),
+        "layers.{i}.v": Rows("encoder.layer.{i}.attention.qkv_proj", 2, 3),
+        "layers.{i}.o": "encoder.layer.{i}.attention.o_proj",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attn_ln",
+        "layers.{i}.up": Rows("encoder.layer.{i}.mlp.up_gate_proj", 0, 2),
+        "layers.{i}.gate": Rows("encoder.layer.{i}.mlp.up_gate_proj", 1, 2),
+        "layers.{i}.down": "encoder.layer.{i}.mlp.down_proj",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp_ln",
+    }
+)
 GEMMA_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
     {
         **DECODER_TENSORS,

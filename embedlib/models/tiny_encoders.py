@@ -95,6 +95,49 @@ NOMIC_BERT_OWN_KEYS: Final[Json] = {
     "mlp_fc1_bias": False,
     "mlp_fc2_bias": False,
 }
+# As gte-large-en-v1.5.
+NEW: Final[Json] = {
+    "model_type": "new",
+    "architectures": ["NewModel"],
+    "auto_map": {
+        "AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig",
+        "AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel",
+        "AutoModelForSequenceClassification": (
+            "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification"
+        ),
+    },
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 48,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "position_embedding_type": "rope",
+    "rope_theta": 200.0,
+    "rope_scaling": {"factor": 3.0, "type": "ntk"},
+    "type_vocab_size": 0,
+    "pad_token_id": 0,
+    "pack_qkv": True,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+    "logn_attention_scale": False,
+    "logn_attention_clip1": False,
+}
+GTE: Final[Json] = NEW | {
+    "model_type": "gte",
+    "architectures": ["GteModel"],
+    "auto_map": {
+        "AutoConfig": "configuration_hf_alibaba_nlp_gte.GteConfig",
+        "AutoModel": "modeling_hf_alibaba_nlp_gte.GteModel",
+    },
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "rope_scaling": None,
+    "rope_theta": 600.0,
+    "matryoshka_dimensions": [16],
+}
 
 ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
     {
@@ -316,6 +359,32 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             modules=(MEAN,),
             tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
             settings={"max_seq_length": 40, "do_lower_case": False},
+        ),
+        "new": TinyVariant(
+            tokenizer="bert",
+            config=NEW,
+            modules=(pooling("cls_token"),),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+            settings={"max_seq_length": 48, "do_lower_case": False},
+        ),
+        # As gte-multilingual-base, whose files hold a head for the weights of tokens too.
+        "new-types": TinyVariant(
+            tokenizer="xlm-roberta",
+            config=NEW | {"type_vocab_size": 1, "pad_token_id": 1, "hidden_act": "gelu_new"},
+            modules=(pooling("cls_token"), NORMALIZE),
+            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 40},
+            prefix="new.",
+        ),
+        # As snowflake-arctic-embed-m-v2.0.
+        "gte": TinyVariant(
+            tokenizer="xlm-roberta",
+            config=GTE | dict.fromkeys(("unpad_inputs", "use_memory_efficient_attention"), "true"),
+            modules=(pooling("cls_token"), NORMALIZE),
+            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
+            settings={"max_seq_length": 44, "do_lower_case": False},
+            general={"prompts": {"query": "query: "}},
+            # Its code reads strings as true, and would need xformers then.
+            reference_config=GTE,
         ),
     }
 )

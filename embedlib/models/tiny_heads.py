@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.models.tiny_decoders import DECODER, GEMMA2, QWEN3
-from embedlib.models.tiny_encoders import BERT, MODERNBERT, ROBERTA
+from embedlib.models.tiny_encoders import BERT, MODERNBERT, NEW, ROBERTA
 from embedlib.models.tiny_variant import ST6_BASE, Json, TinyModule, TinyVariant
 
 EMOTIONS: Final = ("admiration", "anger", "joy", "relief", "surprise", "neutral")
@@ -180,6 +180,13 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             "ModernBertForSequenceClassification",
             "bert",
             prefix="model.",
+        ),
+        # As gte-multilingual-reranker-base.
+        "new-reranker": _scoring(
+            NEW | _labels("LABEL_0") | {"type_vocab_size": 1, "pad_token_id": 1},
+            "NewForSequenceClassification",
+            "xlm-roberta",
+            prefix="new.",
         ),
         "llama-reward": _scoring(
             DECODER | _labels("LABEL_0") | {"pad_token_id": 1},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 SIGNS: Final = "0123456789.,:;!?'\"()-/é"
@@ -17,6 +17,11 @@ WORDS: Final = (
     "data", "base", "river", "runs", "through", "city", "small", "large", "quick", "brown", "fox",
     "jumps", "over", "lazy", "dog", "hello", "world", "represent", "sentence",
 )  # fmt: skip
+QWEN2_PIECES: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Source: tokenizer.json of Qwen2 and Qwen3; `Qwen2Converter` in transformers."""
 PIECES: Final = ("ing", "ed", "er", "es", "ly", "ion", "al")
 
 
@@ -110,7 +115,17 @@ def _chat() -> tuple[Tokenizer, dict[str, Any]]:
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     tokenizer, _ = _byte_pairs(
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"],
-        (*WORDS, "yes", "no", "system", "user", "assistant", "document", "relevance"),
+        (
+            *(*WORDS, "yes", "no", "system", "user", "assistant", "document", "relevance"),
+            # A sign and the end of its line are one token.
+            *(f"{sign}Ċ" for sign in ".?!"),
+        ),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2_PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     return tokenizer, special
 

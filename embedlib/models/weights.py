@@ -71,6 +71,10 @@ class Weights(Mapping[str, NDArray[np.float32]]):
         tensor = self._tensors[role]
         return tensor.read(self._data[tensor.path])
 
+    def is_stored(self, role: str) -> bool:
+        """Whether a tensor lies in a file; others are computed when they are read."""
+        return isinstance(self._tensors[role], StoredTensor)
+
     def stored(self, role: str) -> StoredTensor:
         """Return where a tensor lies."""
         tensor = self._tensors[role]
@@ -197,7 +201,7 @@ def _layer_shapes(encoder: Encoder) -> Shapes:
         "v": (keys, hidden, encoder.has_qkv_bias),
         "o": (hidden, queries, encoder.has_output_bias),
         "up": (inner, hidden, encoder.has_mlp_bias),
-        "down": (hidden, inner, encoder.has_mlp_bias),
+        "down": (hidden, inner, encoder.has_down_bias),
     }
     if encoder.is_gated:
         linears["gate"] = linears["up"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from langchain_core.embeddings import Embeddings
 from pydantic import Field
 
+from embedlib.call import check_only
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, InputError
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
@@ -16,13 +18,16 @@ from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
 VECTOR_ARGUMENTS = ("prompt_name", "prompt", "task", "normalize_embeddings", "truncate_dim")
 """Arguments of `Embedder.encode` that decide what a vector is."""
 
-INERT_ARGUMENTS = ("batch_size", "device", "output_value", "precision")
+INERT_ARGUMENTS = ("batch_size", "device")
 """Accepted with the values `Embedder.encode` allows, none of which changes a vector."""
+
+FIXED_ARGUMENTS = MappingProxyType({"output_value": "sentence_embedding", "precision": "float32"})
+"""Accepted with this value: LangChain gets one list of floats for a text."""
 
 CONVERSION_ARGUMENTS = ("convert_to_numpy", "convert_to_tensor")
 """Accepted with any value: LangChain gets lists of floats in either case."""
 
-ENCODE_ARGUMENTS = (*VECTOR_ARGUMENTS, *INERT_ARGUMENTS, *CONVERSION_ARGUMENTS)
+ENCODE_ARGUMENTS = (*VECTOR_ARGUMENTS, *INERT_ARGUMENTS, *FIXED_ARGUMENTS, *CONVERSION_ARGUMENTS)
 
 
 class EmbedlibEmbeddings(ModelHolder, Embeddings):
@@ -182,7 +187,9 @@ def _check_fields(names: Collection[str], cls: type[EmbedlibEmbeddings]) -> None
 
 
 def _check_encode_kwargs(field: str, kwargs: Mapping[str, Any]) -> None:
-    for name in kwargs:
+    for name, value in kwargs.items():
+        if name in FIXED_ARGUMENTS:
+            check_only(name, value, FIXED_ARGUMENTS[name])
         if name == "show_progress_bar":
             raise ConfigError(f"{field} cannot hold {name!r}; pass show_progress=True or False")
         if name not in ENCODE_ARGUMENTS:

@@ -14,6 +14,7 @@ from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.models.known_rerankers import known_reranker
 from embedlib.models.spec import Head, ModelSpec, PairTemplate
 from embedlib.models.tiny_tokenizers import build_tokenizer
 from embedlib.testing import byte_tokenizer, fake_spec
@@ -273,6 +274,74 @@ def test_the_lines_of_a_body_may_be_tokenized_one_by_one(lines_apart: bool) -> N
     [sequence] = sequences(pair_tokenizer(tokenizer, 20, template=template), [("q!\nq?", "d?")])
     middle = [2, 3] if lines_apart else [4]
     assert sequence.token_ids == [1, 7, 1, *middle, 5, 2, 3]
+
+
+def mxbai_ids(tokenizer: tokenizers.Tokenizer, query: str, document: str, limit: int) -> list[int]:
+    """A pair's ids. Source: `prepare_inputs` in mxbai_rerank_v2.py of mxbai-rerank 0.1.6."""
+    prefix = (
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+        "<|im_end|>\n<|im_start|>user\n"
+    )
+    task = (
+        "You are a search relevance expert who evaluates how well documents match search queries. "
+        "For each query-document pair, carefully analyze the semantic relationship between them, "
+        "then provide your binary relevance judgment (0 for not relevant, 1 for relevant)."
+        "\nRelevance:"
+    )
+    suffix = "<|im_end|>\n<|im_start|>assistant\n"
+    before, line, question, after, first, second = (
+        tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (prefix, "\n", task, suffix, f"query: {query}", f"document: {document}")
+    )
+    max_length = limit - len(before + question + after + line)
+    pair = [*first, *line, *second][:max_length]
+    return [*before, *pair, *line, *question, *after]
+
+
+def qwen3_ids(tokenizer: tokenizers.Tokenizer, query: str, document: str, limit: int) -> list[int]:
+    """A pair's ids. Source: the code of the model card of Qwen/Qwen3-Reranker-0.6B."""
+    prefix = (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
+        'and the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+        "<|im_start|>user\n"
+    )
+    suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    task = "Given a web search query, retrieve relevant passages that answer the query"
+    body = f"<Instruct>: {task}\n<Query>: {query}\n<Document>: {document}"
+    before, middle, after = (
+        tokenizer.encode(text, add_special_tokens=False).ids for text in (prefix, body, suffix)
+    )
+    return [*before, *middle[: limit - len(before) - len(after)], *after]
+
+
+signs = st.text(alphabet="ab the?.! \r\n\t'1é你", max_size=20)
+
+
+@settings(deadline=None, max_examples=60)
+@given(query=signs, document=signs, cut=st.integers(0, 12))
+def test_a_template_is_tokenized_as_its_authors_do_it(query: str, document: str, cut: int) -> None:
+    tokenizer = plain("chat")
+    for name, authors_ids in (("mxbai-rerank-v2", mxbai_ids), ("qwen3-reranker", qwen3_ids)):
+        template = known_reranker(name).template
+        # Room for one token of a document is the least that there may be.
+        least = len(authors_ids(tokenizer, query, "", 10_000)) + 1
+        limit = max(least, len(authors_ids(tokenizer, query, document, 10_000)) - cut)
+        tokenize = pair_tokenizer(tokenizer, limit, template=template)
+        prompt = template.instruction
+        [sequence] = sequences(tokenize, [(query, document)], prompt=prompt)
+        assert sequence.token_ids == authors_ids(tokenizer, query, document, limit)
+
+
+def test_the_end_of_a_query_and_its_line_are_two_tokens_for_mxbai() -> None:
+    tokenizer = plain("chat")
+    template = known_reranker("mxbai-rerank-v2").template
+    apart, joined = (
+        sequences(pair_tokenizer(tokenizer, 1000, template=form), [("is it?", "it is.")])[0]
+        for form in (template, replace(template, lines_apart=False))
+    )
+    assert apart.num_tokens == joined.num_tokens + 1
+    assert tokenizer.token_to_id("?Ċ") in joined.token_ids
+    assert tokenizer.token_to_id("?Ċ") not in apart.token_ids
 
 
 @pytest.mark.parametrize("max_seq_tokens", [7, 5])

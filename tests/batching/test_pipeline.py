@@ -216,7 +216,7 @@ def test_closed_twice_and_used_after() -> None:
     pipeline.close()
     assert engine.is_closed
     for num_texts in (0, 1):
-        with pytest.raises(EmbedderClosedError, match="closed; make a new one"):
+        with pytest.raises(EmbedderClosedError, match="closed; load it again"):
             pipeline.open_job(num_texts, Lane.QUERY)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, EmbedderClosedError, InputError, SequenceTooLongError
 from embedlib.models.files import read_model_files
-from embedlib.models.known_prompts import known_prompts
+from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompt, Prompts
 from embedlib.models.tokenizer_files import load_tokenizer
 from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
@@ -112,6 +113,104 @@ def test_the_cut_is_made_before_the_special_tokens_at_the_end(
     assert sequence.token_ids == expected
 
 
+# Windows.
+
+
+@settings(deadline=None)
+@given(
+    num_leading=st.integers(0, 3),
+    num_trailing=st.integers(0, 3),
+    prefix=st.text("ab", max_size=4),
+    room=st.integers(1, 9),
+    text=st.text(st.characters(codec="ascii"), min_size=1, max_size=40),
+    excludes_prompt=st.booleans(),
+)
+def test_windows_have_every_token_once(
+    num_leading: int,
+    num_trailing: int,
+    prefix: str,
+    room: int,
+    text: str,
+    excludes_prompt: bool,
+) -> None:
+    head, tail = [*range(num_leading), *prefix.encode()], list(range(10, 10 + num_trailing))
+    limit = len(head) + room + len(tail)
+    rust = bracketed(num_leading, num_trailing)
+    tokenizer = make_tokenizer(rust, limit, "chunk", excludes_prompt)
+    job = make_job(3)
+    texts = ["x", text, "y"]
+    before, *windows, behind = tokenizer(job, 0, texts, Prompt(prefix=prefix))
+    assert (before.row, behind.row, before.share, behind.share) == (0, 2, 1, 1)
+    assert {window.row for window in windows} == {1}
+    assert len(windows) == -(-len(text) // room)
+    pieces = []
+    for window in windows:
+        ids = window.token_ids
+        assert len(ids) <= limit
+        assert ids[: len(head)] == head
+        assert ids[len(ids) - len(tail) :] == tail
+        assert window.num_prompt_tokens == (len(head) if excludes_prompt and prefix else 0)
+        pieces.append(ids[len(head) : len(ids) - len(tail)])
+        assert window.share == pytest.approx(len(pieces[-1]) / len(text))
+    assert bytes(token_id for piece in pieces for token_id in piece).decode() == text
+    assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
+    assert sum(window.share for window in windows) == pytest.approx(1)
+    assert job.truncated == []
+    for sequence in (before, *windows, behind):  # the job knows how many to wait for
+        assert not job.is_over
+        job.deliver([sequence.row], np.ones((1, 1), np.float32) * sequence.share)
+    np.testing.assert_allclose(job.future.result(0), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("variant", ["roberta", "xlm-roberta", "gemma3_text"])
+def test_a_prompt_that_grows_into_the_text(
+    variant: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    rust = load_tokenizer(read_model_files(tiny_folder(variant)))
+    prompt = Prompt(prefix="query: ")  # its space is part of the first word, if it has one
+    text = "river city " * 20
+    whole = rust.encode(prompt.prefix + text).ids
+    windows = make_tokenizer(rust, 20, "chunk")(make_job(1), 0, [text], prompt)
+    num_head = windows[0].num_prompt_tokens
+    num_tail = sum(1 for item in rust.encode(text).special_tokens_mask[-3:] if item)
+    pieces = [window.token_ids[num_head : window.num_tokens - num_tail] for window in windows]
+    assert whole[num_head : len(whole) - num_tail] == [i for piece in pieces for i in piece]
+    assert {tuple(window.token_ids[:num_head]) for window in windows} == {tuple(whole[:num_head])}
+    # The first token that is not in every window is the one with the text's first letter.
+    start, end = rust.encode(prompt.prefix + text).offsets[num_head]
+    assert start <= len(prompt.prefix) < end
+
+
+def test_windows_need_room() -> None:
+    tokenizer = make_tokenizer(bracketed(1, 1), 5, "chunk")
+    with pytest.raises(ConfigError, match="the prompt has 4 tokens, which leaves no room"):
+        tokenizer(make_job(1), 0, ["xy"], Prompt(prefix="abc"))
+
+
+def test_a_prompt_on_both_sides_has_no_windows() -> None:
+    tokenizer = make_tokenizer(max_seq_tokens=8, on_truncate="chunk")
+    prompt = Prompt(prefix="ab", suffix="c")
+    [sequence] = tokenizer(make_job(1), 0, ["xyzuv"], prompt)
+    assert sequence.token_ids == [*b"abxyzuvc"]
+    with pytest.raises(SequenceTooLongError, match=r"row 0: 9 tokens.*they cannot be divided"):
+        tokenizer(make_job(1), 0, ["xyzuvw"], prompt)
+
+
+def test_offsets_are_those_of_the_sequence() -> None:
+    tokenizer = make_tokenizer(bracketed(1, 2), 9, "ignore")
+    prompt = Prompt(prefix="ab")
+    assert tokenizer.offsets("x€", prompt) == [
+        *[(0, 0)] * 3, (0, 1), (1, 2), (1, 2), (1, 2), (0, 0), (0, 0)
+    ]  # fmt: skip
+    for text in ("x€y", "xyz", "x" * 30):
+        [sequence] = tokenizer(make_job(1), 0, [text], prompt)
+        assert len(tokenizer.offsets(text, prompt)) == sequence.num_tokens
+    with pytest.raises(ConfigError, match="not one on both sides"):
+        tokenizer.offsets("x", Prompt(prefix="a", suffix="b"))
+    with pytest.raises(InputError, match="text 0 is 3"):
+        tokenizer.offsets(3, prompt)  # type: ignore[arg-type]
+
+
 # Few-shot.
 
 FEW_SHOT = json.loads((Path(__file__).parents[1] / "goldens/few_shot.json").read_text("utf-8"))
@@ -122,7 +221,7 @@ def test_few_shot_ids_are_those_of_flagembedding(case: dict[str, Any]) -> None:
     rust = tokenizers.Tokenizer.from_str(FEW_SHOT["tokenizers"][str(case["tokenizer"])])
     tokenizer = make_tokenizer(rust, case["max_length"], num_positions=4096)
     config = Config(examples=case["examples"])
-    prompts = Prompts(fake_spec(), config, known_prompts("BAAI/bge-en-icl"))
+    prompts = Prompts(fake_spec(), config, known_model("BAAI/bge-en-icl"))
     texts = FEW_SHOT["queries"]
     for role, key in (("query", "query_ids"), ("document", "passage_ids")):
         task = FEW_SHOT["task"] if role == "query" else None
@@ -173,15 +272,8 @@ def test_a_text_that_fills_the_room_is_not_cut(examples: str, num_positions: int
         text = "<query>" * num_tokens
         tokenizer(job, 0, [text], prompt)
         assert len(job.truncated) == num_cut, num_tokens
-    # Reported as if nothing but the text had been there, so that it compares with the limit.
-    has_all = num_positions is not None
-    assert job.truncated == [
-        (0, 41 if has_all or not examples else 41 - count(tokenizer, examples))
-    ]
-
-
-def count(tokenizer: Tokenizer, text: str) -> int:
-    return len(tokenizer._tokenizer.encode(text, add_special_tokens=False).ids)
+    # Reported so that it compares with the limit, whatever takes of the text's room.
+    assert job.truncated == [(0, 41)]
 
 
 def test_examples_that_leave_no_room() -> None:

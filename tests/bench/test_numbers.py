@@ -27,6 +27,7 @@ MINILM = Encoder(
     has_qkv_bias=True,
     has_output_bias=True,
     has_mlp_bias=True,
+    has_down_bias=True,
 )
 GROUPED = replace(
     MINILM, num_layers=2, hidden_size=10, num_heads=4, num_kv_heads=2, head_dim=3, is_gated=True,

@@ -16,7 +16,7 @@ from embedlib.bench.table import render
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 
-TORCH, OPENVINO = PEERS
+TORCH, OPENVINO, INT8 = PEERS
 NUM_TEXTS = 40
 
 
@@ -104,6 +104,21 @@ def test_all_get_the_same_threads_and_the_products_bring_their_own(
     loads = [fake.events[0] for fake in course.fakes.values()]
     assert [(load[0], load[3]) for load in loads] == [("load", 2)] * 3
     assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}, {}]
+
+
+def test_embedlib_in_int8_makes_its_own_batches_and_takes_turns_like_a_peer(
+    options: BenchOptions, course: Any, make_fake: Callable[..., Any]
+) -> None:
+    course.fakes[INT8] = make_fake(seconds_per_text=0.5e-3)
+    ours, faster, torch = run(replace(options, vs=(INT8, TORCH)), course).contestants
+    assert (ours.name, faster.name, torch.name) == ("embedlib", INT8, TORCH)
+    assert (faster.batch_size, torch.batch_size) == (None, 16)
+    assert faster.embedlib_ratio is not None
+    assert faster.embedlib_ratio.values == pytest.approx((0.5,) * 3)
+    assert course.fakes[INT8].events[0][4] == {"max_batch_tokens": 99}
+    begin, end = course.log.index("sgemm starts"), course.log.index("sgemm ends")
+    passes = [line.split()[0] for line in course.log[begin:end] if line.endswith(" bulk")]
+    assert passes == ["embedlib", *[INT8, "embedlib", TORCH, "embedlib"] * 3]
 
 
 def test_everybody_starts_twice_and_ends(options: BenchOptions, course: Any) -> None:

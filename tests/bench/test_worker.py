@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embedlib import fidelity
+from embedlib.bench.contestants import EmbedlibInt8Contestant
 from embedlib.bench.worker import ContestantCalls, peak_memory_mib
+from embedlib.config import Config
+from embedlib.engines.compile import compile_model
+from embedlib.engines.engine_folder import model_fingerprint
+from embedlib.engines.fidelity_report import FidelityReport, write_report
+from embedlib.engines.int8 import int8_hardware
+from embedlib.models.files import ModelFiles
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -124,3 +132,43 @@ def test_peak_memory_never_falls() -> None:
     before = peak_memory_mib()
     block = np.ones(8 << 20, np.uint8)
     assert peak_memory_mib() >= before > block.nbytes / (1 << 20)
+
+
+def test_embedlib_in_int8_searches_its_layers_once(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = []
+
+    def search(files: ModelFiles, config: Config) -> None:
+        searched.append(config.engine_cache_dir)
+        folder = compile_model(files, "int8", ("layers.0.v",), config)
+        write_report(folder, report_of(model_fingerprint(files)))
+
+    monkeypatch.setattr(fidelity, "compile_to_gate", search)
+    for _ in range(2):
+        contestant = EmbedlibInt8Contestant()
+        contestant.load(tiny_folder("bert"), tmp_path, 1, {"max_batch_tokens": 99})
+        assert contestant._loaded._precision == "int8 without layers.0.v"
+        assert contestant.query("a cat").shape == (32,)
+        contestant._loaded.close()
+    assert searched == [tmp_path]
+
+
+def report_of(fingerprint: str) -> FidelityReport:
+    return FidelityReport(
+        fingerprint=fingerprint,
+        engine="openvino",
+        hardware=int8_hardware(),
+        precision="int8",
+        excluded=("layers.0.v",),
+        reference="float32",
+        max_seq_tokens=512,
+        num_texts=200,
+        texts_digest="",
+        mean=1.0,
+        p1=1.0,
+        min=1.0,
+        top10_overlap=None,
+        worst=(),
+        versions={},
+    )

@@ -25,6 +25,7 @@ COMMANDS = main.list_commands(CONTEXT)
 NOT_OPTIONS = {
     "prompts",
     "examples",
+    "quantization_ranges",
     "default_prompt_name",
     "similarity_fn_name",
     "max_queued_texts",

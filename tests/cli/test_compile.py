@@ -64,7 +64,7 @@ def test_errors_are_one_line(run: Run, folder: Path, tmp_path: Path) -> None:
     broken = run("compile", folder, "--out", tmp_path / "out")
     assert broken.exit_code == 1
     assert "there is no model.safetensors" in broken.stderr
-    assert run("compile", folder, "--precision", "int8").exit_code == 2
+    assert run("compile", folder, "--precision", "int4").exit_code == 2
 
 
 def test_a_bar_on_a_terminal(folder: Path, tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ import pytest
 from click.testing import Result
 from numpy.typing import NDArray
 
+from embedlib import Embedder
 from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError
 from embedlib.vector_files import open_writer
 
 Run = Callable[..., Result]
+Folder = Callable[[str], Path]
 DIM = 4
 PROMPTS = {"query": "find: ", "passage": "keep: "}
 
@@ -368,6 +370,37 @@ def test_debug_shows_where(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(FakeEmbedder, "error", error)
     for arguments in (("--debug", "encode", "m"), ("encode", "m", "--debug")):
         assert run(*arguments, stdin="a\n").exception is error
+
+
+# --- types of numbers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "uint8", "binary", "ubinary"])
+def test_vectors_in_fewer_bytes(
+    run: Run, tiny_folder: Folder, precision: Any, tmp_path: Path
+) -> None:
+    folder, ranges = tiny_folder("bert"), tmp_path / "ranges.npy"
+    np.save(ranges, np.array([[-0.5] * 32, [0.5] * 32], np.float32))
+    with Embedder(folder, threads=1, quantization_ranges=ranges) as embedder:
+        expected = embedder.encode(["hello", "world", "river"], precision=precision)
+    options = ["--output-precision", precision, "--quantization-ranges", ranges, "--threads", "1"]
+    for output in ("out.npy", "out.jsonl"):
+        path = tmp_path / output
+        done = run("encode", folder, "-o", path, *options, stdin="hello\nworld\nriver\n")
+        assert done.exit_code == 0, done.output
+        if output == "out.npy":
+            found = np.load(path)
+            assert found.dtype == expected.dtype
+        else:
+            numbers = [record["embedding"] for record in records(path.read_text())]
+            found = np.array(numbers).astype(expected.dtype)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_ranges_are_asked_for(run: Run, tiny_folder: Folder) -> None:
+    done = run("encode", tiny_folder("bert"), "--output-precision", "int8", stdin="a\n")
+    assert done.exit_code == 1
+    assert "needs the range of every dimension" in done.stderr
 
 
 # --- the real thing -------------------------------------------------------------------------------

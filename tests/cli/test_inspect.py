@@ -8,9 +8,9 @@ import pytest
 from click.testing import Result
 
 from embedlib.embedder import Embedder
-from embedlib.models.files import load_spec
+from embedlib.models.files import load_spec, read_model_files
 from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS
+from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
 
 Run = Callable[..., Result]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -51,6 +51,48 @@ def test_every_kind_of_model(variant: str, run: Run, tmp_path: Path) -> None:
         assert f"{name}: {json.dumps(prompt, ensure_ascii=False)}" in rows["prompts"]
     assert ("rotary" in rows["positions"]) is (spec.encoder.rope is not None)
     assert ("only what is before it" in rows["a token sees"]) is spec.encoder.is_causal
+
+
+@pytest.mark.parametrize("variant", SCORING_VARIANTS)
+def test_every_kind_of_scoring_model(variant: str, run: Run, tmp_path: Path) -> None:
+    template = SCORING_VARIANTS[variant].template
+    write_tiny_model(tmp_path, variant)
+    head = read_model_files(tmp_path, with_head=True, template=template).spec.head
+    assert head is not None
+    options = () if template is None else ("--template", template)
+    done = run("inspect", tmp_path, *options)
+    assert done.exit_code == 0, done.output
+    rows = table(done.stdout)
+    assert rows["labels"] == ", ".join(head.labels)
+    expected = {
+        "identity": "the numbers as they are",
+        "sigmoid": "sigmoid of the numbers",
+        "softmax": "softmax of the numbers",
+    }
+    assert rows["Reranker"] == expected[head.reranker_activation]
+    if template is None:
+        assert rows["Classifier"] == expected[head.activation]
+        assert rows["a pair"] == "as the tokenizer writes it"
+    else:
+        assert rows["Classifier"] == "none"
+        assert "{query}" in rows["a pair"]
+        assert ("{instruction} is" in rows["a pair"]) is ("{instruction}" in head.template.body)
+    assert not rows.keys() & {"embedding", "similarity", "a query gets", "prompts"}
+    content = json.loads(run("inspect", tmp_path, "--json", *options).stdout)
+    assert content["head"]["labels"] == list(head.labels)
+
+
+def test_a_scoring_model_has_no_fingerprint(run: Run, tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, "bert-reranker")
+    done = run("inspect", tmp_path, "--fingerprint")
+    assert done.exit_code == 2
+    assert "this model makes scores" in done.stderr
+
+
+def test_a_reranker_is_known_by_its_hub_name(run: Run, tmp_path: Path) -> None:
+    arguments = as_hub_model(tmp_path, "Qwen/Qwen3-Reranker-0.6B", "qwen3-answers")
+    rows = table(run("inspect", *arguments).stdout)
+    assert "Judge whether the Document" in rows["a pair"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

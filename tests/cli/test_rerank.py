@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,27 @@ def test_json_of_json_lines(rerank: Run, ranking: list[dict[str, Any]], tmp_path
         for entry in ranking[:2]
     ]
     assert [row["score"] for row in found] == scores(ranking[:2])
+
+
+def test_empty_lines_are_no_candidates(rerank: Run, ranking: list[dict[str, Any]]) -> None:
+    found = rows(rerank(QUERY, "--json", stdin="\n \n" + "\n\n".join(CANDIDATES)))
+    assert [row["corpus_id"] for row in found] == [
+        2 + 2 * entry["corpus_id"] for entry in ranking[:4]
+    ]
+
+
+def test_a_warning_is_one_line_without_our_code(folder: Path) -> None:
+    # In a process of its own, since pytest takes warnings before they are printed.
+    command = [sys.executable, "-m", "embedlib", "rerank", QUERY, "--model", str(folder)]
+    done = subprocess.run(
+        [*command, "--engine-cache-dir", str(folder / "cache")],
+        input="the city " * 60,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr.startswith("Warning: 1 text is too long (row 0: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("option", "start"), [("--raw-scores", 4), ("--prompt=search ", 8)])

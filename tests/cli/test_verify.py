@@ -24,23 +24,41 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def hundred(tmp_path: Path) -> Path:
+    """As many as a report needs to count; short ones, which are quick."""
+    path = tmp_path / "hundred.txt"
+    path.write_text("two dogs ran\n" + "a cat\n" * 99)
+    return path
+
+
+@pytest.fixture
 def folder(tiny_folder: Callable[[str], Path]) -> Path:
     return tiny_folder("bert")
 
 
-def test_it_passes_and_is_remembered(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
+def test_it_passes_and_is_remembered(
+    run: Run, folder: Path, texts: Path, hundred: Path, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
-    arguments = ["verify", folder, "--texts", texts, "--engine-cache-dir", cache]
+    arguments = ["verify", folder, "--texts", hundred, "--engine-cache-dir", cache]
+    arguments += ["--max-seq-tokens", 20]
     gate = ["--gate-mean", 0.9, "--gate-p1", 0.9]
     done = run(*arguments, *gate)
     assert done.exit_code == 0, done.output
     assert "measured       int8 on openvino, against float32\n" in done.stdout
     assert "kept           no layer\n" in done.stdout
+    assert "texts          100, cut at 20 tokens\n" in done.stdout
     assert "gate           passed: mean 0.9, p1 0.9\n" in done.stdout
-    assert "'two dogs ran'" in done.stdout
+    assert "'a cat'" in done.stdout
     [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert version.report is not None
+    assert (version.report.num_texts, version.report.max_seq_tokens) == (100, 20)
     assert f"mean cosine    {version.report.mean:.5f}\n" in done.stdout
+
+    few = run("verify", folder, "--texts", texts, "--engine-cache-dir", cache, *gate)
+    assert "texts          5, cut at 24 tokens; fewer than 100: not kept\n" in few.stdout
+    [again] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
+    assert again.report == version.report
 
     failed = run(*arguments, "--gate-mean", 1, "--json")
     assert failed.exit_code == 1
@@ -62,9 +80,40 @@ def test_fp8_is_emulated_or_refused(run: Run, folder: Path, texts: Path, tmp_pat
     assert refused.exit_code == 1
     assert "fp8" in refused.stderr
     assert refused.stderr.count("\n") == 1
-    wrong = run("verify", folder, "--emulate")
+    wrong = run("verify", folder, "--precision", "bf16", "--emulate")
     assert wrong.exit_code == 2
-    assert "--emulate is for fp8, not int8" in wrong.stderr
+    assert "--emulate is for fp8, not bf16" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engine", "tensorrt_llm"], "engine = 'tensorrt_llm' cannot be used here: "),
+        (["--engine", "openvino", "--precision", "bf16"], "precision = 'bf16': the engine openv"),
+        (["--engine", "openvino", "--against", "bf16"], "precision = 'bf16': the engine openvino"),
+        (["--precision", "bf16", "--against", "bf16"], "would be compared with itself"),
+    ],
+)
+def test_what_cannot_be_measured(
+    run: Run, folder: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    done = run("verify", folder, "--engine-cache-dir", tmp_path / "cache", *arguments)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["verify"], ["compile", "--precision", "int8"]])
+def test_an_engine_directory_is_not_what_is_measured_or_compiled(
+    run: Run, folder: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    out = tmp_path / "out"
+    options = ["--engine-cache-dir", tmp_path / "cache"]
+    assert run("compile", folder, "--precision", "int8", "--out", out, *options).exit_code == 0
+    done = run(*arguments, out, *options)
+    assert done.exit_code == 1
+    told = f"Error: {out} is a model that was compiled to int8; give the one it was made from\n"
+    assert done.stderr == told
 
 
 def test_a_picture(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
@@ -75,6 +124,10 @@ def test_a_picture(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
     done = run(*arguments, "--plot", path)
     assert done.exit_code == 0, done.output
     assert path.read_bytes().startswith(b"\x89PNG")
+    unwritable = run(*arguments, "--plot", tmp_path / ("x" * 300 + ".png"))
+    assert unwritable.exit_code == 1
+    assert "mean cosine" in unwritable.stdout
+    assert "cannot be written" in unwritable.stderr
     refused = run(*arguments, "--plot", tmp_path / "nowhere" / "cosines.png")
     assert refused.exit_code == 1
     assert "give a file .png in a folder that is there" in refused.stderr
@@ -92,16 +145,23 @@ def test_without_matplotlib(
     assert done.stderr == message
 
 
-def test_compile_to_a_fidelity(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
+def test_compile_to_a_fidelity(
+    run: Run, folder: Path, texts: Path, hundred: Path, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
-    arguments = ["compile", folder, "--engine-cache-dir", cache, "--texts", texts]
+    arguments = ["compile", folder, "--engine-cache-dir", cache, "--texts"]
+    few = run(*arguments, texts, "--precision", "int8", "--fidelity", 0.9)
+    assert few.exit_code == 1
+    assert few.stderr == "Error: texts has 5 texts; choosing layers takes 100 or more\n"
+    arguments += [hundred]
     done = run(*arguments, "--precision", "int8", "--fidelity", 0.9)
     assert done.exit_code == 0, done.output
     assert "precision      int8\n" in done.stdout
     assert "mean cosine    0.9" in done.stdout
     [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert version.report is not None
-    assert version.report.num_texts == 5
+    assert version.report.num_texts == 100
+    assert version.report.max_seq_tokens == 24
 
     wrong = run("compile", folder, "--fidelity", 0.9)
     assert wrong.exit_code == 2

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from embedlib.config import Config
+from embedlib.engines import int8
 from embedlib.engines import precision as precision_module
+from embedlib.engines.fidelity_report import FidelityReport
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -338,25 +340,36 @@ def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) 
         choose_engine(Config(engine="openvino", precision="fp8"))
 
 
+REPORT = FidelityReport(
+    fingerprint="",
+    engine="openvino",
+    hardware=int8.int8_hardware(),
+    precision="int8",
+    excluded=(),
+    reference="float32",
+    max_seq_tokens=512,
+    num_texts=200,
+    texts_digest="",
+    mean=1.0,
+    p1=1.0,
+    min=1.0,
+    top10_overlap=None,
+    worst=(),
+    versions={},
+)
+
+
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that puts compiled models into the cache, with what was measured."""
 
-    def put(*versions: tuple[str, tuple[str, ...], str | None, float]) -> None:
+    def put(*versions: tuple[str, tuple[str, ...], str | None, float], **changes: Any) -> None:
         made = [
             SimpleNamespace(
                 folder=Path(f"/{precision}-{len(excluded)}"),
                 precision=precision,
                 excluded=excluded,
-                report=None
-                if engine is None
-                else SimpleNamespace(
-                    engine=engine,
-                    mean=mean,
-                    p1=mean,
-                    num_texts=200,
-                    passes=lambda gate, mean=mean: mean >= gate.mean,
-                ),
+                report=engine and replace(REPORT, engine=engine, mean=mean, p1=mean, **changes),
             )
             for precision, excluded, engine, mean in versions
         ]
@@ -384,10 +397,62 @@ def test_auto_takes_what_was_measured_to_be_faithful(
     assert chosen.excluded == ("layers.0.q",)
     assert chosen.folder == Path("/int8-1")
     assert str(chosen) == "int8 without layers.0.q"
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        "engine openvino, precision int8: mean cosine 0.99950, p1 0.99950 on 200 texts"
-    )
+    assert [record.getMessage() for record in caplog.records] == [
+        "/int8-0 is not used by itself: mean cosine 0.99000, p1 0.99000 on 200 texts",
+        "engine openvino, precision int8: mean cosine 0.99950, p1 0.99950 on 200 texts",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "doubt"),
+    [
+        (None, {}, "it was not measured"),
+        ("cuda", {}, f"it was measured on cuda, {REPORT.hardware}"),
+        ("openvino", {"hardware": "an abacus"}, "it was measured on openvino, an abacus"),
+        ("openvino", {"reference": "bf16"}, "it was compared with bf16"),
+        ("openvino", {"reference": "int8"}, "it was compared with int8"),
+        ("openvino", {"max_seq_tokens": 23}, "it was measured on texts cut at 23 tokens"),
+        ("openvino", {"num_texts": 99}, "it was measured on 99 texts"),
+    ],
+)
+def test_a_report_that_says_nothing_of_this_use(
+    compiled: Callable[..., None],
+    tiny: Callable[[str], ModelFiles],
+    caplog: pytest.LogCaptureFixture,
+    engine: str | None,
+    changes: dict[str, Any],
+    doubt: str,
+) -> None:
+    files = tiny("bert")
+    assert files.spec.max_seq_tokens == 24
+    compiled(("int8", (), engine, 1.0), **changes)
+    with caplog.at_level(logging.INFO):
+        assert plan_engine(files, Config()).precision.name == "float32"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"/int8-0 is not used by itself: {doubt}"
+    ]
+
+
+def test_scores_were_never_measured(
+    compiled: Callable[..., None], tiny_folder: Callable[[str], Path]
+) -> None:
+    files = read_model_files(tiny_folder("bert-reranker"), with_head=True)
+    compiled(("int8", (), "openvino", 1.0))
+    assert plan_engine(files, Config()).precision.name == "float32"
+    assert plan_engine(files, Config(precision="int8")).precision.name == "int8"
+
+
+def test_the_hardware_that_int8_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(int8, "CPUINFO", tmp_path / "cpuinfo")
+    assert int8.int8_hardware() == "x86_64"
+    for flags, expected in (
+        ("avx2 avx512f", "x86_64"),
+        ("avx512_vnni avx2", "x86_64 with VNNI"),
+        ("avx_vnni", "x86_64 with VNNI"),
+    ):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t: none\n")
+        assert int8.int8_hardware() == expected
 
 
 def test_a_forced_precision_needs_no_report(
@@ -446,7 +511,10 @@ def test_an_engine_that_fails_leaves_none_of_the_others(
 
     monkeypatch.setattr(select, "_make_openvino", make)
     plan = EnginePlan(
-        engine="openvino", devices=("cpu", "cpu"), precision=ChosenPrecision(name="float32")
+        engine="openvino",
+        devices=("cpu", "cpu"),
+        hardware="",
+        precision=ChosenPrecision(name="float32"),
     )
     with pytest.raises(StopIteration):
         make_engine(plan, tiny("bert"), Config(engine_cache_dir=tmp_path))

@@ -2,8 +2,9 @@
 
 Run by hand, in an environment with the `goldens` dependency group, from the repository's root:
 
-    python tests/goldens/make.py
+    python tests/goldens/make.py NEW_IMPL
 
+NEW_IMPL is a folder with the code of models that transformers does not have; see own_code.py.
 The tests read the results through `tests/conftest.py` and need neither torch nor transformers.
 """
 
@@ -14,12 +15,14 @@ import json
 import logging
 import os
 import platform
+import sys
 import tempfile
 from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+import own_code
 import torch
 from sentence_transformers import SentenceTransformer
 from transformers import CONFIG_MAPPING, AutoModel, LlamaConfig
@@ -27,6 +30,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from embedlib.models.families import FAMILIES
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
 from embedlib.models.tiny import VARIANTS, write_tiny_model
 from embedlib.models.weights import weights_digest
@@ -45,7 +49,9 @@ def load(folder: Path) -> SentenceTransformer:
     unused = {name for name in report["missing_keys"] if "pooler" not in name}
     unused |= set(report["unexpected_keys"]) | set(report["mismatched_keys"])
     assert not unused, f"{folder.name}: {sorted(unused)}"
-    return SentenceTransformer(str(folder), device="cpu", model_kwargs=options)
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs=options)
+    own_code.make_buffers(model[0].model)
+    return model
 
 
 def outputs(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> dict:
@@ -93,6 +99,10 @@ def default_values() -> dict[str, dict]:
     defaults = {}
     for model_type in FAMILIES:
         kind = CONFIG_MAPPING[model_type]
+        if model_type in own_code.MODEL_TYPES:
+            values = own_code.default_values(model_type)
+            defaults[model_type] = values | {"default_theta": values["rope_theta"]}
+            continue
         defaults[model_type] = {
             field.name: field.default
             for field in fields(kind)
@@ -112,7 +122,7 @@ def write_golden(variant: str, texts: list[str]) -> str:
             path = folder / "config.json"
             given = {"vocab_size": json.loads(path.read_text())["vocab_size"]}
             path.write_text(json.dumps(reference | given))
-        digest = weights_digest(read_model_files(folder))
+        digest = weights_digest(read_model_files(folder), FileHashes())
         model = load(folder)
         arrays = {}
         for prompt_name in [None, *sorted(name for name, text in model.prompts.items() if text)]:
@@ -128,6 +138,7 @@ def main() -> None:
     """Write one file per variant, those of single functions, and where they come from."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    code = own_code.register(Path(sys.argv[1]))
     texts = json.loads((HERE / "texts.json").read_text(encoding="utf-8"))
     for stale in HERE.glob("*.npz"):
         stale.unlink()
@@ -137,11 +148,12 @@ def main() -> None:
     np.savez_compressed(HERE / "buckets.npz", mpnet=bucket_outputs())
     (HERE / "defaults.json").write_text(json.dumps(default_values(), indent=1) + "\n")
     provenance = {
-        "command": "python tests/goldens/make.py",
+        "command": "python tests/goldens/make.py NEW_IMPL",
         "date": datetime.now(timezone.utc).date().isoformat(),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "code of new": code,
         "settings": "float32, attn_implementation=eager, each text on its own",
     }
     (HERE / "provenance.json").write_text(json.dumps(provenance, indent=2) + "\n")

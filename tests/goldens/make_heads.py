@@ -2,8 +2,9 @@
 
 Run by hand, in an environment with the `goldens` dependency group, from the repository's root:
 
-    python tests/goldens/make_heads.py
+    python tests/goldens/make_heads.py NEW_IMPL
 
+NEW_IMPL is a folder with the code of models that transformers does not have; see own_code.py.
 `CrossEncoder` scores the pairs of heads/pairs.json, all in one padded batch; the pipeline
 `text-classification` scores the texts of texts.json. How a template is filled and tokenized is
 written here once more, as the code of its models' authors has it.
@@ -16,11 +17,13 @@ import json
 import logging
 import os
 import platform
+import sys
 import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+import own_code
 import torch
 from sentence_transformers import CrossEncoder
 from transformers import (
@@ -30,6 +33,7 @@ from transformers import (
     pipeline,
 )
 
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tiny_variants import SCORING_VARIANTS
@@ -46,6 +50,7 @@ def load(folder: Path, kind: type) -> torch.nn.Module:
     model, report = kind.from_pretrained(folder, output_loading_info=True, **OPTIONS)
     unused = set(report["missing_keys"]) | set(report["unexpected_keys"])
     assert not unused | set(report["mismatched_keys"]), f"{folder.name}: {sorted(unused)}"
+    own_code.make_buffers(model)
     return model.eval()
 
 
@@ -60,6 +65,7 @@ def packed(name: str, rows: list[list[int]]) -> Arrays:
 def cross_encoder_outputs(folder: Path, pairs: list[list[str]]) -> Arrays:
     """Return what CrossEncoder makes of the pairs, before and after its activation."""
     model = CrossEncoder(str(folder), device="cpu", model_kwargs=OPTIONS)
+    own_code.make_buffers(model[0].model)
     features = model.preprocess(pairs)
     mask = features["attention_mask"].bool()
     rows = [ids[seen].tolist() for ids, seen in zip(features["input_ids"], mask, strict=True)]
@@ -165,7 +171,8 @@ def write_golden(variant: str, pairs: list[list[str]], texts: list[str]) -> str:
     row = SCORING_VARIANTS[variant]
     with tempfile.TemporaryDirectory() as temporary:
         folder = write_tiny_model(Path(temporary) / variant, variant)
-        digest = weights_digest(read_model_files(folder, with_head=True, template=row.template))
+        files = read_model_files(folder, with_head=True, template=row.template)
+        digest = weights_digest(files, FileHashes())
         if row.template is not None:
             arrays = template_outputs(folder, row.template, pairs)
         else:
@@ -183,6 +190,7 @@ def main() -> None:
     """Write one file per variant, and where they come from."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    code = own_code.register(Path(sys.argv[1]))
     texts = json.loads((HERE / "texts.json").read_text(encoding="utf-8"))
     pairs = json.loads((HERE / "heads" / "pairs.json").read_text(encoding="utf-8"))
     for stale in (HERE / "heads").glob("*.npz"):
@@ -190,11 +198,12 @@ def main() -> None:
     digests = {variant: write_golden(variant, pairs, texts) for variant in SCORING_VARIANTS}
     (HERE / "heads" / "weights.json").write_text(json.dumps(digests, indent=1) + "\n")
     provenance = {
-        "command": "python tests/goldens/make_heads.py",
+        "command": "python tests/goldens/make_heads.py NEW_IMPL",
         "date": datetime.now(timezone.utc).date().isoformat(),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "code of new": code,
         "settings": "float32, attn_implementation=eager; pairs in one padded batch, those of a "
         "template and texts each on their own",
     }

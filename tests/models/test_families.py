@@ -47,6 +47,7 @@ def test_bert() -> None:
         has_qkv_bias=True,
         has_output_bias=True,
         has_mlp_bias=True,
+        has_down_bias=True,
     )
 
 
@@ -72,6 +73,7 @@ def test_mistral() -> None:
         has_qkv_bias=False,
         has_output_bias=False,
         has_mlp_bias=False,
+        has_down_bias=False,
     )
 
 
@@ -330,6 +332,28 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("nomic_bert-own-keys", {"prenorm": True}, "prenorm = true"),
         ("nomic_bert-own-keys", {"num_experts": 8}, "num_experts = 8 is not a known key"),
         ("nomic_bert-own-keys", {"auto_map": {"AutoModel": "x.Model"}}, "auto_map = .*or nomic-ai"),
+        ("new", {"auto_map": {"AutoModel": "x.NewModel"}}, "auto_map = .*or Alibaba-NLP/new-impl"),
+        ("new", {"logn_attention_scale": True}, "logn_attention_scale = true"),
+        ("new", {"logn_attention_clip1": True}, "logn_attention_clip1 = true"),
+        ("new", {"pack_qkv": False}, "pack_qkv = false"),
+        ("new", {"layer_norm_type": "rms_norm"}, 'layer_norm_type = "rms_norm"'),
+        ("new", {"position_embedding_type": "absolute"}, "position_embedding_type = "),
+        (
+            "new",
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            'rope_scaling: type = "linear" .*: default, ntk',
+        ),
+        ("new", {"rope_scaling": {"type": "ntk", "factor": 0.5}}, "rope_scaling: factor = 0.5"),
+        (
+            "new",
+            {"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}},
+            "rope_scaling: mixed_b = 0.6",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}},
+            'rope_parameters: rope_type = "ntk"',
+        ),
         ("nomic_bert-both-keys", {"n_layer": 3}, "n_layer = 3 .* 2, as num_hidden_layers has it"),
         (
             "nomic_bert-both-keys",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from embedlib import Classifier, Reranker
 from embedlib.errors import ConfigError, ModelError, ModelUnsupportedError, ModelWeightsError
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Key
@@ -455,3 +456,39 @@ def test_a_tokenizer_without_the_answers_is_refused(tmp_path: Path) -> None:
 
 def test_variants_of_both_kinds_have_names_of_their_own() -> None:
     assert not set(VARIANTS) & set(SCORING_VARIANTS)
+
+
+# A chat template.
+
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_chat_template_is_told(place: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "qwen2-classifier")
+    assert not _head(_read(folder, "qwen2-classifier")).has_chat_template
+    if place == "chat_template.jinja":
+        (folder / place).write_text(TEMPLATE)
+    else:
+        _change(folder, place, chat_template=TEMPLATE)
+    assert _head(_read(folder, "qwen2-classifier")).has_chat_template
+    with pytest.raises(ModelUnsupportedError, match=r"chat template.*template= \(qwen3-reranker, "):
+        Reranker(folder)
+    with Classifier(folder) as classifier:  # texts are taken as they are
+        assert classifier.labels == ("a", "b", "c")
+
+
+def test_a_chat_template_is_not_used_where_the_model_was_saved_for_plain_text(
+    tmp_path: Path,
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cross-encoder")
+    _change(folder, "tokenizer_config.json", chat_template=TEMPLATE)
+    assert not _head(_read(folder, "bert-cross-encoder")).has_chat_template
+
+
+def test_a_known_template_takes_the_place_of_a_chat_template(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "qwen3-asked")
+    _change(folder, "tokenizer_config.json", chat_template=TEMPLATE)
+    with Reranker(folder, template="qwen3-reranker") as reranker:
+        assert len(reranker.rank("query", ["the river", "a model"])) == 2

@@ -257,6 +257,7 @@ def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
         "2_Dense/model.safetensors": True,
         "model-00001-of-00002.safetensors": True,
         "model.safetensors.index.json": True,
+        "chat_template.jinja": True,
         "pytorch_model.bin": False,
         "tf_model.h5": False,
         "README.md": False,

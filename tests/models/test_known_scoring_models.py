@@ -12,9 +12,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models
 
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.config_keys import HARMLESS_KEYS
+from embedlib.models.families import FAMILIES
+from embedlib.models.family import Family
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.heads import AnswerRows
-from embedlib.models.known_rerankers import known_reranker
+from embedlib.models.known_rerankers import known_reranker, template_of
 from embedlib.models.spec import Dense, Head, Pooling, Rope
 
 Json = dict[str, Any]
@@ -176,6 +180,98 @@ QWEN3_RERANKER: Json = {
     "vocab_size": 151936,
 }
 
+# Source: the configuration of huggingface.co/Qwen/Qwen2.5-1.5B, which mxbai-rerank-large-v2 is
+# trained from, and the length that mxbai-rerank gives it; -seq has a head for one label.
+MXBAI_RERANK_LARGE: Json = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "eos_token_id": 151645,
+    "hidden_act": "silu",
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "model_type": "qwen2",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+
+# Source: huggingface.co/cross-encoder/ms-marco-MiniLM-L6-v2, config.json, which
+# sentence-transformers 4 saved with the place of the activation that was new then.
+MS_MARCO_MINILM: Json = {
+    "architectures": ["BertForSequenceClassification"],
+    "classifier_dropout": None,
+    "gradient_checkpointing": False,
+    "hidden_act": "gelu",
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 6,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "sentence_transformers": {
+        "activation_fn": "torch.nn.modules.linear.Identity",
+        "version": "4.1.0.dev0",
+    },
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+    **ONE_LABEL,
+}
+
+# Source: huggingface.co/allenai/Llama-3.1-Tulu-3-8B-RM, config.json: Llama 3.1 with a token to pad.
+TULU_RM: Json = SKYWORK_LLAMA | {
+    "eos_token_id": 128009,
+    "pad_token_id": 128256,
+    "vocab_size": 128264,
+}
+
+# Source: huggingface.co/Alibaba-NLP/gte-multilingual-reranker-base: the class and the sizes of
+# gte-multilingual-base.
+GTE_RERANKER: Json = {
+    "architectures": ["NewForSequenceClassification"],
+    "auto_map": {
+        "AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig",
+        "AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel",
+        "AutoModelForSequenceClassification": (
+            "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification"
+        ),
+    },
+    "classifier_dropout": 0.0,
+    "hidden_act": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "max_position_embeddings": 8192,
+    "model_type": "new",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pack_qkv": True,
+    "pad_token_id": 1,
+    "position_embedding_type": "rope",
+    "rope_scaling": {"factor": 8.0, "type": "ntk"},
+    "rope_theta": 20000,
+    "type_vocab_size": 1,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+    "vocab_size": 250048,
+    **ONE_LABEL,
+}
+
 
 def _read(
     folder: Path, config: Json, tokenizer_config: Json, template: str | None = None
@@ -222,8 +318,30 @@ def _one_score(**fields: Any) -> Head:
             _one_score(),
         ),
         (SKYWORK_GEMMA, {"tokenizer_class": "GemmaTokenizer"}, 8192, _one_score()),
+        (
+            # Its chat is filled in before; a Reranker would refuse it.
+            TULU_RM,
+            {"model_max_length": 131072, "chat_template": "{{ messages }}"},
+            131072,
+            _one_score(has_chat_template=True),
+        ),
+        (
+            MS_MARCO_MINILM,
+            {"tokenizer_class": "BertTokenizer", "model_max_length": 512},
+            512,
+            _one_score(reranker_activation="identity", has_token_types=True),
+        ),
+        (
+            GTE_RERANKER,
+            {"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 8192},
+            8192,
+            _one_score(),
+        ),
     ],
-    ids=["bge-reranker-v2-m3", "medcpt", "go_emotions", "skywork-llama", "skywork-gemma"],
+    ids=[
+        *("bge-reranker-v2-m3", "medcpt", "go_emotions", "skywork-llama", "skywork-gemma"),
+        *("tulu-rm", "ms-marco-minilm", "gte-reranker"),
+    ],
 )
 def test_what_the_files_promise(
     tmp_path: Path, config: Json, tokenizer_config: Json, max_seq_tokens: int, head: Head
@@ -266,3 +384,93 @@ def test_qwen3_reranker_with_a_head_of_its_own(tmp_path: Path) -> None:
     files = _read(tmp_path, config, {}, template="qwen3-reranker")
     assert files.module_tensors == {1: "score"}
     assert files.spec.head == _one_score(template=known_reranker("qwen3-reranker").template)
+
+
+# The tokenizer of Qwen2.5 has a chat template, and the files say nothing of how to ask.
+QWEN_CHAT: Json = {"chat_template": "{{ messages }}", "model_max_length": 32768}
+
+
+@pytest.mark.parametrize("name", ["mixedbread-ai/mxbai-rerank-large-v2", None])
+def test_mxbai_rerank(name: str | None, tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordLevel({"0": 15, "1": 16, "?": 0}, unk_token="?"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    if name is None:
+        with pytest.raises(ModelUnsupportedError, match="scores with the logits of two tokens"):
+            _read(tmp_path, MXBAI_RERANK_LARGE, QWEN_CHAT)
+        return
+    files = _read(tmp_path, MXBAI_RERANK_LARGE, QWEN_CHAT, template=template_of(name))
+    assert files.spec.max_seq_tokens == 32768
+    assert files.module_tensors == {1: AnswerRows(None, 16, 15)}
+    template = known_reranker("mxbai-rerank-v2").template
+    assert template.lines_apart
+    assert files.spec.head == _one_score(template=template, has_chat_template=True)
+    assert set(files.spec.encoder.windows) == {None}
+
+
+def test_mxbai_rerank_with_a_head_of_its_own(tmp_path: Path) -> None:
+    config = (
+        MXBAI_RERANK_LARGE
+        | ONE_LABEL
+        | {"architectures": ["Qwen2ForSequenceClassification"], "pad_token_id": 151643}
+    )
+    template = template_of("michaelfeil/mxbai-rerank-large-v2-seq")
+    files = _read(tmp_path, config, QWEN_CHAT, template=template)
+    assert files.module_tensors == {1: "score"}
+    head = files.spec.head
+    assert head is not None
+    assert head.template == known_reranker("mxbai-rerank-v2").template
+    # Without the name it is a pair in a chat template that is not run.
+    plain = _read(tmp_path, config, QWEN_CHAT).spec.head
+    assert plain is not None
+    assert (plain.template, plain.has_chat_template) == (None, True)
+
+
+CONFIGS = {
+    "bge-reranker-v2-m3": BGE_RERANKER_V2_M3,
+    "medcpt": MEDCPT,
+    "go_emotions": GO_EMOTIONS,
+    "skywork-llama": SKYWORK_LLAMA,
+    "tulu-rm": TULU_RM,
+    "ms-marco-minilm": MS_MARCO_MINILM,
+    "gte-reranker": GTE_RERANKER,
+}
+IDLE = HARMLESS_KEYS - {
+    *("model_type", "architectures", "id2label", "num_labels", "problem_type"),
+    *("pad_token_id", "sentence_transformers", "sbert_ce_default_activation_function"),
+}
+"""Keys that say nothing of scores either."""
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_wrong_guess_is_impossible(name: str, tmp_path: Path) -> None:
+    config = CONFIGS[name]
+    family = FAMILIES[config["model_type"]]
+    # Of the other classes the token to pad is told by lengths.
+    idle = IDLE | family.harmless | (set() if _pads(family) else {"pad_token_id"})
+    tokenizer_config = {"model_input_names": ["input_ids"]}
+    right = _read(tmp_path, config, tokenizer_config).spec
+    tried = 0
+    for key in config.keys() - idle:
+        tried += 1
+        try:
+            spec = _read(tmp_path, config | {key: _changed(config[key])}, tokenizer_config).spec
+        except ModelUnsupportedError:
+            continue
+        assert spec != right, f"nothing noticed another {key}"
+    assert tried > 10
+
+
+def _pads(family: Family) -> bool:
+    head = family.sequence_head
+    skips = head is not None and head.skipped_token is not None
+    return skips or family.positions == "learned_after_padding"
+
+
+def _changed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, list):
+        return ["another"]
+    return {"another": "one"} if isinstance(value, dict) else "another"

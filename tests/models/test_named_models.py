@@ -17,8 +17,9 @@ import pytest
 from embedlib.config import Config
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.config_keys import HARMLESS_KEYS
+from embedlib.models.families import FAMILIES
 from embedlib.models.files import load_spec
-from embedlib.models.known_prompts import known_prompts
+from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompts
 from embedlib.models.spec import ModelSpec, Rope
 from embedlib.models.weights import encoder_shapes
@@ -34,7 +35,8 @@ REFUSED = [name for name, model in MODELS.items() if "refused" in model]
 NEEDED = {  # by name, of those that are understood; others are in test_known_models.py
     *("bge-small-en-v1.5", "bge-base-en-v1.5", "bge-large-en-v1.5", "bge-m3", "bge-en-icl"),
     *("SFR-Embedding-Mistral", "e5-mistral-7b-instruct", "mxbai-embed-large-v1"),
-    *("snowflake-arctic-embed-l", "snowflake-arctic-embed-l-v2.0"),
+    *("snowflake-arctic-embed-l", "snowflake-arctic-embed-l-v2.0", "snowflake-arctic-embed-m-v2.0"),
+    *("gte-base-en-v1.5", "gte-large-en-v1.5", "gte-multilingual-base"),
     *("Qwen3-Embedding-0.6B", "Qwen3-Embedding-4B", "Qwen3-Embedding-8B"),
 }
 
@@ -71,8 +73,16 @@ def test_what_the_files_promise(name: str, tmp_path: Path) -> None:
     assert spec.is_normalized is expected["is_normalized"]
     assert encoder.is_causal is expected["is_causal"]
     assert set(encoder.windows) == {expected["window"]}
-    theta = expected["rope_theta"]
-    assert encoder.rope == (None if theta is None else Rope(theta=theta))
+    theta, factor = expected["rope_theta"], expected.get("ntk_factor")
+    rope = None if theta is None else Rope(theta=theta)
+    if factor is not None:
+        rope = Rope(
+            kind="linear",
+            theta=factor * theta,
+            factor=factor ** (2 / encoder.head_dim),
+            original_max_positions=encoder.num_positions,
+        )
+    assert encoder.rope == rope
     config = model["files"]["config.json"]
     assert encoder_shapes(encoder)["tokens"] == (
         config["vocab_size"],
@@ -85,7 +95,7 @@ def test_which_prompts_they_get(name: str, tmp_path: Path) -> None:
     model = MODELS[name]
     expected = model["expected"]
     spec = load(tmp_path, model["files"])
-    prompts = Prompts(spec, Config(), known_prompts(model["name"]))
+    prompts = Prompts(spec, Config(), known_model(model["name"]))
     query = prompts.resolve(role="query")
     assert query.prefix == expected["query"]
     assert query.suffix == ("\n<response>" if name == "bge-en-icl" else "")
@@ -113,7 +123,7 @@ def test_which_prompts_they_get(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_prompts_of_models_whose_folder_says_nothing(name: str, query: str, document: str) -> None:
-    prompts = Prompts(fake_spec(), Config(), known_prompts(name))
+    prompts = Prompts(fake_spec(), Config(), known_model(name))
     assert prompts.resolve(role="query").prefix == query
     assert prompts.resolve(role="document").prefix == document
 
@@ -139,7 +149,8 @@ def changes(files: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         for key, value in content.items():
             if key in IDLE_KEYS | {"__version__", "default_prompt_name", "similarity_fn_name"}:
                 continue
-            if file == "config.json" and (key in HARMLESS_KEYS - {"model_type"} or value is None):
+            harmless = HARMLESS_KEYS | FAMILIES[files["config.json"]["model_type"]].harmless
+            if file == "config.json" and (key in harmless - {"model_type"} or value is None):
                 continue
             if value == _changed(value) or (key == "sliding_window" and value is None):
                 continue

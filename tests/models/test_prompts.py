@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from embedlib.config import Config
 from embedlib.errors import ConfigError
-from embedlib.models.known_prompts import KnownPrompts, known_prompts, read_entries
+from embedlib.models.known_models import KnownModel, Truncation, known_model, read_entries
 from embedlib.models.prompts import Prompt, Prompts, Role
 from embedlib.testing import fake_spec
 
@@ -87,16 +87,14 @@ def test_a_prompt_must_be_a_str(prompt: object) -> None:
 
 # Known prompts.
 
-BGE = known_prompts("BAAI/bge-small-en-v1.5")
-ICL = known_prompts("BAAI/bge-en-icl")
-QWEN = known_prompts("Qwen/Qwen3-Embedding-0.6B")
-GEMMA = known_prompts("google/embeddinggemma-300m")
+BGE = known_model("BAAI/bge-small-en-v1.5")
+ICL = known_model("BAAI/bge-en-icl")
+QWEN = known_model("Qwen/Qwen3-Embedding-0.6B")
+GEMMA = known_model("google/embeddinggemma-300m")
 SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
 
 
-def prompts_of(
-    known: KnownPrompts, folder: dict[str, str] | None = None, **options: Any
-) -> Prompts:
+def prompts_of(known: KnownModel, folder: dict[str, str] | None = None, **options: Any) -> Prompts:
     return Prompts(fake_spec(prompts=folder or {}), Config(**options), known)
 
 
@@ -111,7 +109,7 @@ def test_a_known_prompt_is_for_queries_only_and_never_the_default() -> None:
 
 
 def test_the_folder_and_the_caller_win_over_what_is_known() -> None:
-    e5 = known_prompts("intfloat/e5-base-v2")
+    e5 = known_model("intfloat/e5-base-v2")
     assert prompts_of(e5).resolve(role="document").prefix == "passage: "
     # An empty prompt is one too, and a role is taken under any of its names.
     folder = prompts_of(e5, {"query": "", "corpus": "C: "})
@@ -138,7 +136,7 @@ def test_the_folder_wins_for_every_name() -> None:
 
 @pytest.mark.parametrize("name", ["", "bge-small-en-v1.5", "baai/bge-small-en-v1.5", "./BAAI/x"])
 def test_names_are_not_guessed(name: str) -> None:
-    assert known_prompts(name) == KnownPrompts()
+    assert known_model(name) == KnownModel()
 
 
 def test_the_file_is_sound() -> None:
@@ -147,11 +145,12 @@ def test_the_file_is_sound() -> None:
     assert len(names) == len(set(names))
     for entry in entries:
         assert entry["source"]
-        known = known_prompts(entry["models"][0])
+        known = known_model(entry["models"][0])
         assert known.prompts or known.query_template
         for prompt in (*known.prompts.values(), *known.query_tasks.values()):
             assert prompt
             assert "{" not in prompt
+        assert known.truncation in get_args(Truncation)
         template = known.query_template
         assert (template is None) == (known.default_task is None)
         assert template is None or template.count("{task}") == 1
@@ -228,7 +227,7 @@ def test_a_template_of_the_caller() -> None:
 
 
 def test_what_a_folder_says_is_taken_to_the_letter() -> None:
-    prompts = prompts_of(KnownPrompts(), {"query": "{task} {text} x"})
+    prompts = prompts_of(KnownModel(), {"query": "{task} {text} x"})
     assert prompts.resolve(role="query") == Prompt(prefix="{task} {text} x")
     assert not prompts.takes_task_in_words
 
@@ -259,13 +258,13 @@ def test_examples_have_the_form_of_a_query() -> None:
 
 def test_a_template_of_the_caller_takes_examples() -> None:
     template = "<instruct>{task}\n<query>{text}\n<response>"
-    prompts = prompts_of(KnownPrompts(), prompts={"query": template}, examples=[EXAMPLE])
+    prompts = prompts_of(KnownModel(), prompts={"query": template}, examples=[EXAMPLE])
     known = prompts_of(ICL, examples=[EXAMPLE])
     assert prompts.resolve(role="query", task="T") == known.resolve(role="query", task="T")
 
 
-@pytest.mark.parametrize("known", [KnownPrompts(), BGE, QWEN, GEMMA])
-def test_a_model_without_a_place_for_examples_refuses_them(known: KnownPrompts) -> None:
+@pytest.mark.parametrize("known", [KnownModel(), BGE, QWEN, GEMMA])
+def test_a_model_without_a_place_for_examples_refuses_them(known: KnownModel) -> None:
     with pytest.raises(ConfigError, match="examples go in front of queries"):
         prompts_of(known, examples=[EXAMPLE])
     with pytest.raises(ConfigError, match="examples go in front of queries"):
@@ -327,7 +326,7 @@ def test_most_models_have_two_settings() -> None:
 
 def test_settings_differ_where_prompts_may() -> None:
     found = [
-        prompts_of(KnownPrompts()),
+        prompts_of(KnownModel()),
         prompts_of(BGE),
         prompts_of(QWEN),
         prompts_of(QWEN, {"query": "Own:"}),
@@ -356,4 +355,4 @@ def test_settings_differ_where_prompts_may() -> None:
 def test_whether_queries_and_documents_differ(
     folder: dict[str, str], default: str | None, differ: bool
 ) -> None:
-    assert prompts_of(KnownPrompts(), folder, default_prompt_name=default).differ is differ
+    assert prompts_of(KnownModel(), folder, default_prompt_name=default).differ is differ

@@ -53,6 +53,18 @@ def test_yarn_scales_cos_and_sin_by_a_tenth_of_the_logarithm() -> None:
     assert inverse_frequencies(rope, 8)[1] == pytest.approx(1 + 0.1 * math.log(4), rel=1e-15)
 
 
+def test_ntk_stretches_the_slowest_pair_by_its_factor_and_the_fastest_hardly() -> None:
+    config = VARIANTS["new"].config | {"vocab_size": 10}
+    rope = read_encoder(JsonObject("config.json", config)).rope
+    assert rope is not None
+    frequencies, attention_factor = inverse_frequencies(rope, 8)
+    # Theta is 200 and the factor 3: pair i turns by 600 ** (-i / 4) / 3 ** (1 / 4).
+    expected = [1 / 600 ** (pair / 4) / 3**0.25 for pair in range(4)]
+    np.testing.assert_allclose(frequencies, expected, rtol=1e-15)
+    assert frequencies[3] * 3 == pytest.approx(200**-0.75, rel=1e-14)
+    assert attention_factor == 1.0
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_as_transformers_computes_it(name: str) -> None:
     case = CASES[name]

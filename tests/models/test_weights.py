@@ -47,7 +47,8 @@ def test_every_variant_loads(variant: str, tiny_folder: Callable[[str], Path]) -
     assert ("layers.0.q_norm.weight" in weights) == encoder.has_qk_norm
     assert ("layers.0.v.bias" in weights) == encoder.has_qkv_bias
     assert ("layers.0.o.bias" in weights) == encoder.has_output_bias
-    assert ("layers.0.down.bias" in weights) == encoder.has_mlp_bias
+    assert ("layers.0.up.bias" in weights) == encoder.has_mlp_bias
+    assert ("layers.0.down.bias" in weights) == encoder.has_down_bias
     for array in weights.values():
         assert array.dtype == np.float32
         assert np.isfinite(array).all()

@@ -1,8 +1,8 @@
 """A device as the engine uses it: streams, copies, events, recorded graphs; and a CPU in its place.
 
-Everything is launched on one compute stream, so that a matrix is never written while an earlier batch
-still reads it. What goes in and comes out is copied on a second stream, from and to page-locked
-memory, while the first one computes.
+Everything is launched on one compute stream, so that a matrix is never written while an earlier
+batch still reads it. A long batch's ids are copied on a second stream, from page-locked memory,
+while the first one computes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DTYPES: Final = {
 }
 """Number type of what is not FP8, by precision."""
 MIN_CAPABILITY: Final = {"fp8": (8, 9), "bf16": (8, 0), "fp16": (7, 5), "float32": (7, 5)}
-"""Source: CUDA C++ Programming Guide, table "Feature support per compute capability"; Triton 3 wants
-7.5."""
+"""Source: CUDA C++ Programming Guide, table "Feature support per compute capability"; Triton 3
+wants 7.5."""
 
 
 class Event(Protocol):
@@ -42,7 +42,7 @@ class Device(Protocol):
     torch_device: torch.device
 
     def enter(self) -> None:
-        """Prepare the calling thread for launching."""
+        """Prepare the calling thread for launching; all but `record` is called there."""
         ...
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
@@ -157,17 +157,23 @@ class CudaDevice:
 
     def mark(self) -> Event:
         """Record an event on the compute stream."""
-        event = torch.cuda.Event()
-        event.record(self._compute)
+        event: Event = torch.cuda.Event()
+        self._compute.record_event(event)
         return event
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Record a CUDA graph; all graphs of the engine share one pool, as they never overlap."""
-        launch()  # compiles kernels and makes handles, which a recording may not
-        self._compute.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._compute):
-            result = launch()
+        torch.cuda.synchronize(self.torch_device)  # weights come on the caller's stream
+        with torch.cuda.device(self.torch_device):
+            with torch.cuda.stream(self._compute):
+                launch()  # compiles kernels and makes handles, which a recording may not
+            graph = torch.cuda.CUDAGraph()
+            # Another engine of this process may be computing meanwhile, on its own threads.
+            mode = "thread_local"
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._compute, capture_error_mode=mode
+            ):
+                result = launch()
         return graph.replay, result
 
     def close(self) -> None:
@@ -187,8 +193,8 @@ def open_device(name: str, precision: str, memory_fraction: float) -> Device:
         return CpuDevice()
     if not torch.cuda.is_available():
         raise EngineUnavailableError(
-            f"device = {name!r}: torch {torch.__version__} sees no NVIDIA GPU; check nvidia-smi, and "
-            "that torch was built with CUDA (torch.version.cuda)"
+            f"device = {name!r}: torch {torch.__version__} sees no NVIDIA GPU; check nvidia-smi, "
+            "and that torch was built with CUDA (torch.version.cuda)"
         )
     index = torch.device(name).index
     if index is not None and index >= torch.cuda.device_count():

@@ -19,7 +19,7 @@ from embedlib.engines.cuda.device import DTYPES, Device, Event, open_device
 from embedlib.engines.cuda.device_weights import HostWeights, WeightLoader
 from embedlib.engines.cuda.executor import DeviceBatch, Executor, device_batch
 from embedlib.engines.cuda.inputs import check, fill, layout_of
-from embedlib.engines.cuda.plan import build_plan, linear_roles
+from embedlib.engines.cuda.lowering import build_plan, linear_roles
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
@@ -99,7 +99,6 @@ class CudaEngine:
             self._workspace = Workspace(
                 plan, room, max(1, room // TOKENS_PER_SEQ), dtype, on_device
             )
-            self._device.enter()
             self._short = ShortBatches(spec, plan, self._executor, dtype, self._device)
         except torch.OutOfMemoryError as error:
             raise EngineBuildError(
@@ -170,6 +169,7 @@ class CudaEngine:
                 self._launched.put((turn, self._device.mark()))
             except BaseException as error:  # whoever waits must hear of it
                 self._fail(turn, error)
+            del turn  # or the last batch would live until the next one
         self._launched.put(None)
 
     def _next_turn(self) -> Turn[_Job] | None:

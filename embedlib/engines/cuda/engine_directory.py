@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 
 from embedlib.engines.cuda.buffers import FP8
@@ -31,12 +30,8 @@ from embedlib.models.weights import (
     tensor_rows,
 )
 
-TYPES: Final = {
-    "F8_E4M3": (np.dtype(np.uint8), FP8),
-    "BF16": (np.dtype("<i2"), torch.bfloat16),
-    "F32": (np.dtype("<f4"), torch.float32),
-}
-"""Name in a file's header to the numpy type of its bytes and the torch type they are."""
+TYPES: Final = {"F8_E4M3": FP8, "BF16": torch.bfloat16, "F32": torch.float32}
+"""Name in a file's header to the type."""
 
 DirectoryWeights = Mapping[str, "torch.Tensor | Fp8Matrix"]
 
@@ -131,8 +126,8 @@ class _Folder:
                 f"{self.path}: tensor {rows.name} is {stored.dtype} {list(stored.shape)}; "
                 f"expected: {list(whole)} of {', '.join(TYPES)}"
             )
-        numpy_type, torch_type = TYPES[stored.dtype]
-        num_bytes = math.prod(shape) * numpy_type.itemsize
+        dtype = TYPES[stored.dtype]
+        num_bytes = math.prod(shape) * dtype.itemsize
         start = stored.start + rows.index * num_bytes
-        values = self._data[stored.path][start : start + num_bytes].view(numpy_type)
-        return torch.from_numpy(values).view(torch_type).view(shape)
+        data = torch.from_numpy(self._data[stored.path])
+        return data[start : start + num_bytes].view(dtype).view(shape)

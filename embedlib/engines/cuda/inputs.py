@@ -9,8 +9,8 @@ keys of that sequence. Which tiles there are is a table made here, one row per t
 
     first query row | number of queries | position of the first | first key row | number of keys
 
-The kernel's grid is the number of rows in the table. A row of zeros is a tile without queries, which
-ends at once. Tiles come with the most work first, so that none that is long starts last.
+The kernel's grid is the number of rows in the table. A row of zeros is a tile without queries,
+which ends at once. Tiles come with the most work first, so that none that is long starts last.
 """
 
 from __future__ import annotations
@@ -150,8 +150,7 @@ def check(batch: Batch, spec: ModelSpec) -> None:
     lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
     if lowest < 0 or highest >= encoder.vocab_size:
         raise EngineRunError(
-            f"engine cuda: token ids from {lowest} to {highest}; the model has "
-            f"{encoder.vocab_size}"
+            f"engine cuda: token ids from {lowest} to {highest}; the model has {encoder.vocab_size}"
         )
     longest = int(batch.seq_lens.max())
     if longest > spec.max_seq_tokens:
@@ -169,7 +168,8 @@ def _positions(batch: Batch, places: Ints, encoder: Encoder) -> Ints:
     is_counted = batch.token_ids != encoder.pad_token_id
     counts = np.concatenate([[0], np.cumsum(is_counted)])
     before = np.repeat(counts[batch.cu_seqlens[:-1]], batch.seq_lens)
-    return ((counts[1:] - before) * is_counted + encoder.pad_token_id).astype(np.int32)
+    rows: Ints = ((counts[1:] - before) * is_counted + encoder.pad_token_id).astype(np.int32)
+    return rows
 
 
 def _last_places(batch: Batch, places: Ints, spec: ModelSpec) -> Ints:
@@ -181,7 +181,8 @@ def _last_places(batch: Batch, places: Ints, spec: ModelSpec) -> Ints:
     if skipped is None:
         return batch.seq_lens - 1
     counted = np.where(batch.token_ids == skipped, 0, places)
-    return np.maximum.reduceat(counted, batch.cu_seqlens[:-1])
+    lasts: Ints = np.maximum.reduceat(counted, batch.cu_seqlens[:-1])
+    return lasts
 
 
 def _tiles(starts: Ints, lengths: Ints) -> Ints:

@@ -1,8 +1,8 @@
 """The kernels' arithmetic in plain torch: what every Triton kernel must give, on any device.
 
 Each function reads stored numbers, computes in float32 and rounds once, where it writes. FP8
-products are emulated: e4m3 numbers are multiplied and summed in float32, which the GPU's matrix units
-do with a shorter sum. So the plan on a CPU rounds where the plan on a GPU rounds.
+products are emulated: e4m3 numbers are multiplied and summed in float32, which the GPU's matrix
+units do with a shorter sum. So the plan on a CPU rounds where the plan on a GPU rounds.
 
 Slow, and plain to read: attention is a loop over tiles. `kernels.py` has the same functions for
 CUDA devices.

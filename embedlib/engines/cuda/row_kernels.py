@@ -1,13 +1,18 @@
-"""Kernels that read a row, compute on all of it and write it, quantized or not: one program per row.
+"""Kernels that read a row, compute on all of it and write it: one program per row.
 
-They are bound by memory, so each does everything that can be done while a row is in registers: adding
-a layer's change, the norm, and FP8's scale, which needs the whole row's largest number.
+They are bound by memory, so each does everything that can be done while a row is in registers:
+adding a layer's change, the norm, and FP8's scale, which needs the whole row's largest number.
 
 Shapes: rows lie one behind the other, [rows, columns]. `BLOCK` is the power of two that the columns
-fit into; registers bound it to some 32,768. What a kernel reads and writes may be bfloat16, float16 or
-float32; FP8 is written only. Rows that hold NaN or infinity give NaN, never a number: nothing is
-clamped, since a number divided by its row's scale is at most 448 and rounds to it.
+fit into; registers bound it to some 32,768. What a kernel reads and writes may be bfloat16, float16
+or float32; FP8 is written only. A row that holds NaN or infinity is written with a NaN in it, never
+with numbers alone: nothing is clamped, since a number divided by its row's scale is at most 448 and
+rounds to it.
 """
+
+# What is fixed when a kernel is compiled is in capitals, as in Triton's own.
+# ruff: noqa: N803
+# mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from embedlib.engines.cuda.plan import Plan
 from embedlib.models.spec import ModelSpec, Pooling
 
 BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 512)
-"""Beyond, kernels take longer than their launches, and padding to a bucket costs more than it saves."""
+"""Beyond, kernels take longer than their launches, and padding costs more than a graph saves."""
 TOKENS_PER_SEQ: Final = 8
 """A bucket has room for one sequence for so many of its tokens; more and shorter ones take the next
 bucket."""

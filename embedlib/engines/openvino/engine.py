@@ -8,8 +8,11 @@ to end.
 
 from __future__ import annotations
 
+import fcntl
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -82,15 +85,12 @@ class OpenVINOEngine:
             # Pinned threads of two models, or two Embedders, would sit on the same cores.
             "ENABLE_CPU_PINNING": False,
         }
-        if cache_dir is not None and _can_write(cache_dir):
-            shared["CACHE_DIR"] = str(cache_dir)
+        bulk_hints = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
+        query_hints = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
         try:
-            bulk = core.compile_model(
-                graph, "CPU", {**shared, "PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
-            )
-            query = core.compile_model(
-                graph, "CPU", {**shared, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-            )
+            with _kept_in(cache_dir) as cache:
+                bulk = core.compile_model(graph, "CPU", {**shared, **cache, **bulk_hints})
+                query = core.compile_model(graph, "CPU", {**shared, **cache, **query_hints})
         except RuntimeError as error:
             raise EngineBuildError(f"engine openvino: compiling failed: {_told(error)}") from error
         self._free = {
@@ -173,15 +173,30 @@ def is_token(batch: Batch) -> NDArray[np.bool_]:
     return places
 
 
-def _can_write(folder: Path) -> bool:
-    """Whether compiled models can be kept there; without, a start takes longer and nothing else."""
+@contextmanager
+def _kept_in(folder: Path | None) -> Iterator[dict[str, str]]:
+    """Yield the setting that keeps compiled models in a folder; without, a start takes longer.
+
+    One process at a time: OpenVINO maps a file that another one may still be writing, and dies.
+    """
+    if folder is None:
+        yield {}
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
-            return True
+            pass  # it can be written
+        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
         logging.getLogger(__name__).warning("compiled models are not kept: %s", error)
-        return False
+        yield {}
+        return
+    try:
+        yield {"CACHE_DIR": str(folder)}
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a fork may have another handle of it
+        os.close(lock)
 
 
 def _run_error(error: RuntimeError) -> EngineRunError:

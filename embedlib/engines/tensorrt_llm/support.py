@@ -86,6 +86,8 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield f"attention_cap {encoder.attention_cap:g}"
     if encoder.attention_scale is not None:
         yield f"attention_scale {encoder.attention_scale:g}"
+    if encoder.has_down_bias != encoder.has_mlp_bias:
+        yield "a bias behind the MLP and none in it, or the other way round"
     if encoder.is_gated and encoder.activation != "silu":
         yield f"a gated MLP with {encoder.activation}"
     if not encoder.is_gated and encoder.activation not in ("gelu", "gelu_tanh", "relu", "silu"):

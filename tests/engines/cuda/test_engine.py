@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine, Lane
+from embedlib.engines.cuda import engine as engine_module
 from embedlib.engines.cuda import short_batches
+from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.reference import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
@@ -38,8 +40,9 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 
 @pytest.fixture(autouse=True)
 def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two buckets, fast to record: longer batches take the other way, layer by layer."""
+    """Two buckets, fast to record; longer batches take the other way, one layer at a time."""
     monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16, 48))
+    monkeypatch.setattr(engine_module, "LAYERS_PER_GROUP", 1)
 
 
 def make(files: ModelFiles, **options: Any) -> CudaEngine:
@@ -107,10 +110,14 @@ def test_lower_precisions_are_near(
     engine.close()
 
 
-@pytest.mark.parametrize("variant", TINY_VARIANTS)
-def test_the_engine_keeps_its_promises(
-    variant: str, tiny_folder: Callable[[str], Path]
-) -> None:
+@pytest.mark.parametrize(
+    "variant",
+    [
+        *("bert-concat", "bert-prompt", "roberta", "mpnet", "modernbert", "mistral", "qwen2"),
+        *("gemma2-bidirectional", "gemma3_text-causal"),
+    ],
+)
+def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder(variant))
     check_engine(make(files), files.spec)
 
@@ -121,9 +128,7 @@ def test_a_text_has_one_vector_in_any_batch(files: ModelFiles, precision: str) -
 
 
 @pytest.mark.parametrize("variant", SCORING_VARIANTS)
-def test_scores_are_those_of_transformers(
-    variant: str, tiny_folder: Callable[[str], Path]
-) -> None:
+def test_scores_are_those_of_transformers(variant: str, tiny_folder: Callable[[str], Path]) -> None:
     template = SCORING_VARIANTS[variant].template
     files = read_model_files(tiny_folder(variant), with_head=True, template=template)
     engine = make(files, max_batch_tokens=2048)
@@ -158,9 +163,7 @@ def test_without_pooling_there_is_a_row_for_every_token(files: ModelFiles) -> No
         engine.close()
 
 
-def test_the_same_vector_on_either_way(
-    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_vector_on_either_way(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [[5, 6, 7, 8, 9], [3, 4], [11] * 30]  # 37 tokens: the larger bucket
     for precision in ("float32", "bf16", "fp8"):
         short = run(make(files, precision=precision), batch_of(ids))
@@ -188,7 +191,11 @@ def test_a_batch_without_room_is_out_of_memory(files: ModelFiles) -> None:
 
 @pytest.mark.parametrize(
     ("ids", "told"),
-    [([[10**6]], "ids from 1000000"), ([[-1, 5]], "ids from -1 to 5"), ([[5] * 57], "has 57 tokens")],
+    [
+        ([[10**6]], "ids from 1000000"),
+        ([[-1, 5]], "ids from -1 to 5"),
+        ([[5] * 57], "has 57 tokens"),
+    ],
 )
 def test_what_would_read_other_memory_is_refused(
     files: ModelFiles, ids: list[list[int]], told: str
@@ -229,13 +236,15 @@ def test_a_batch_that_fails_is_told_and_the_next_one_runs(
     def broken(*_: object) -> None:
         raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(engine._executor, "finish", broken)
-        patch.setattr(engine._short, "launch", broken)
-        with pytest.raises(kind) as caught:
-            run(engine, batch)
-    assert type(caught.value) is kind
-    assert "\n" not in str(caught.value)
+    for place in ("run", "finish"):  # at the first group, and behind the last one
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._executor, place, broken)
+            patch.setattr(engine._short, "launch", broken)
+            for _ in range(3):
+                with pytest.raises(kind) as caught:
+                    run(engine, batch)
+        assert type(caught.value) is kind
+        assert "\n" not in str(caught.value)
     np.testing.assert_array_equal(run(engine, batch), expected)
     engine.close()
 
@@ -259,6 +268,68 @@ def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:
     assert len(done) == 3
     assert all(job.result().shape == (1, 32) for job in jobs)
     assert not any(thread.is_alive() for thread in engine._threads)
+
+
+class HeldDevice(CpuDevice):
+    """Does not say that it is done before it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+
+    def mark(self) -> Event:
+        return self
+
+    def synchronize(self) -> None:
+        assert self.gate.wait(WAIT_SECONDS)
+
+
+def test_a_query_goes_between_two_groups_and_close_waits_for_all(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = HeldDevice()
+    monkeypatch.setattr(engine_module, "open_device", lambda *_: device)
+    files = read_model_files(tiny_folder("gemma2"))  # three layers: three groups
+    engine = make(files)
+    launched: list[str] = []
+    changed = threading.Condition()
+
+    def watch(owner: object, name: str) -> None:
+        method = getattr(owner, name)
+
+        def spy(*args: Any) -> Any:
+            with changed:
+                launched.append(name)
+                changed.notify()
+            return method(*args)
+
+        monkeypatch.setattr(owner, name, spy)
+
+    watch(engine._executor, "run")
+    watch(engine._short, "launch")
+
+    def wait_for(*names: str) -> None:
+        with changed:
+            assert changed.wait_for(lambda: len(launched) >= len(names), WAIT_SECONDS)
+            assert launched[: len(names)] == list(names)
+
+    done: list[str] = []
+    bulk = engine.submit(batch_of([[5] * 50]), lambda: done.append("bulk"))
+    wait_for("run", "run")  # two groups, and not the third
+    query = engine.submit(batch_of([[5, 6]], Lane.QUERY), lambda: done.append("query"))
+    wait_for("run", "run", "launch")
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()
+    assert done == []
+    device.gate.set()
+    closing.join(WAIT_SECONDS)
+    assert not closing.is_alive()
+    # The replay of a recording is a run as well, on a CPU.
+    assert launched == ["run", "run", "launch", "run", "run"]
+    assert sorted(done) == ["bulk", "query"]
+    assert bulk.result().shape == query.result().shape == (1, 32)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

@@ -17,10 +17,11 @@ from embedlib.engines.cuda import short_batches
 from embedlib.engines.cuda.device_weights import Fp8Matrix, quantize_weight
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.engine_directory import open_weights
-from embedlib.engines.cuda.plan import linear_roles
+from embedlib.engines.cuda.lowering import linear_roles
 from embedlib.engines.fp8 import decode_e4m3, quantize_rows
 from embedlib.errors import ModelWeightsError
 from embedlib.models.files import read_model_files
+from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.models.weights import load_weights
 
 
@@ -84,9 +85,7 @@ def test_an_engine_directory_is_its_model_rounded_at_load(
         np.testing.assert_array_equal(matrix.scales, scales)
 
 
-def test_every_role_has_its_own_numbers(
-    tiny_folder: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_every_role_has_its_own_numbers(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
     for variant in ("nomic_bert", "gemma2"):
         files = read_model_files(tiny_folder(variant))
         folder = compile_model(files, "bf16", (), Config(), out=tmp_path / variant)
@@ -97,7 +96,8 @@ def test_every_role_has_its_own_numbers(
 
 
 def test_a_head_is_read_too(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    for variant, template in (("bert-reranker", None), ("qwen3-asked", "qwen3-reranker")):
+    for variant in ("bert-reranker", "qwen3-answers", "qwen2-answers", "llama-logit-score"):
+        template = SCORING_VARIANTS[variant].template
         files = read_model_files(tiny_folder(variant), with_head=True, template=template)
         folder = compile_model(files, "bf16", (), Config(), out=tmp_path / variant)
         weights, expected = open_weights(files, folder), load_weights(files)
@@ -123,7 +123,7 @@ def test_weights_are_rounded_as_compile_rounds_them() -> None:
     random = np.random.default_rng(0)
     weight = random.standard_normal((6, 300)).astype(np.float32)
     weight[1] = 0
-    weight[2] *= 1e-30
+    weight[2] *= 1e-36  # its scale would be subnormal
     weight[3, 0] = 1e4
     weight[4] = np.linspace(-448, 448, 300)  # the ties
     codes, scales = quantize_rows(weight)

@@ -18,6 +18,11 @@ from embedlib.engines.cuda.reference import MASKED, AttentionShape
 from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
 from embedlib.testing import fake_spec
 
+# Under the interpreter numpy warns of what a GPU computes without a word.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
+)
+
 HALF_A_STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 """Of a number: what two ways of one sum may differ by, once it is rounded."""
 
@@ -139,7 +144,7 @@ def test_quantize(device: torch.device) -> None:
     source = numbers(device, 6, 300, dtype=torch.bfloat16)
     source[0] = 0
     source[1, 7] = 1e4  # an outlier makes the others small, some of them subnormal
-    source[2] *= 1e-30
+    source[2] *= 1e-36  # its scale would be subnormal
     source[3] = 448 * torch.linspace(-1, 1, 300)
     source[4, 0] = torch.nan
     source[5, 0] = torch.inf
@@ -181,7 +186,13 @@ def test_a_bad_row_stays_alone(module: Any, bad: float, device: torch.device) ->
 @pytest.mark.parametrize("half", [5, 16])
 @pytest.mark.parametrize(
     ("num_queries", "num_keys", "has_norm", "turns"),
-    [(3, 2, False, True), (3, 2, True, True), (3, 0, True, True), (0, 2, True, True), (2, 2, True, False)],
+    [
+        (3, 2, False, True),
+        (3, 2, True, True),
+        (3, 0, True, True),
+        (0, 2, True, True),
+        (2, 2, True, False),
+    ],
 )
 def test_rotate(
     num_queries: int, num_keys: int, has_norm: bool, turns: bool, half: int, device: torch.device
@@ -235,7 +246,8 @@ def tiles_of(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
         (True, 70, 0.7, False, 1, 16, torch.float32),
         (False, 70, 0.7, False, 2, 10, torch.bfloat16),
         (True, None, None, False, 2, 256, torch.float32),
-        (True, 1, None, False, 2, 16, torch.float32),
+        # Fewer keys at a time than queries: some see none of the first block.
+        (True, 5, None, False, 2, 144, torch.float32),
     ],
 )
 def test_attend(
@@ -265,7 +277,7 @@ def test_attend(
 
 
 def test_attention_of_single_rows(device: torch.device) -> None:
-    """Queries of their own matrix, as the last layer has them; a tile without queries is nothing."""
+    """Queries in a matrix of their own, as in the last layer; a tile without any is nothing."""
     shape = AttentionShape(2, 1, 16, 0.25, None, True)
     lengths = [5, 70]
     qkv = numbers(device, 75, 4 * 16)
@@ -292,16 +304,16 @@ def test_attention_never_looks_into_another_sequence(
     qkv[TILE_QUERIES + 3 + 2] = torch.nan  # the third of the four
     out = torch.zeros(sum(lengths), 2 * 16, device=device)
     module.attend(qkv, qkv, tiles_of(lengths, device), shape, None, None, out)
-    bad = out.isnan().any(dim=1).nonzero().flatten().tolist()
+    bad = set(out.isnan().any(dim=1).nonzero().flatten().tolist())
     first = TILE_QUERIES + 3
-    assert bad == ([first + 2, first + 3] if is_causal else list(range(first, first + 4)))
+    # Whoever may see the third token; others of its own sequence may have it too, as 0 times NaN.
+    assert {first + 2, first + 3} <= bad <= set(range(first, first + 4))
+    assert is_causal or len(bad) == 4
 
 
 @pytest.mark.parametrize("leaves_out", [False, True])
 @pytest.mark.parametrize("modes", [*([mode] for mode in POOLING_MODES), POOLING_MODES])
-def test_pool(
-    modes: tuple[PoolingMode, ...], leaves_out: bool, device: torch.device
-) -> None:
+def test_pool(modes: tuple[PoolingMode, ...], leaves_out: bool, device: torch.device) -> None:
     lengths = [3, 70, 1, 0, 32, 2]
     hidden = numbers(device, sum(lengths), 72)
     ends = torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32, device=device)

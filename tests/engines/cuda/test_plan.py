@@ -1,13 +1,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import get_args
 
 import pytest
 
-from embedlib.engines.cuda.plan import Linear, Norm, TakePooled, build_plan, linear_roles
+from embedlib.engines.cuda.lowering import build_plan, linear_roles
+from embedlib.engines.cuda.plan import Linear, Norm, TakePooled
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.spec import ModelSpec, Pooling, PoolingMode, Rope
+from embedlib.models.spec import (
+    Dense,
+    Encoder,
+    LayerNorm,
+    ModelSpec,
+    Module,
+    Normalize,
+    Pooling,
+    PoolingMode,
+    Rope,
+)
 from embedlib.testing import fake_spec
 
 
@@ -109,11 +121,22 @@ def test_groups_are_all_steps_in_order() -> None:
         ({}, ("layers.3.up",), r"'layers.3.up' is no linear layer"),
     ],
 )
-def test_what_is_refused(
-    traits: dict[str, object], quantized: tuple[str, ...], told: str
-) -> None:
+def test_what_is_refused(traits: dict[str, object], quantized: tuple[str, ...], told: str) -> None:
     with pytest.raises(EngineUnsupportedError, match=told):
         build_plan(decoder(**traits), quantized)  # type: ignore[arg-type]
+
+
+def test_every_trait_of_an_encoder_is_known_here() -> None:
+    # A new one must be lowered, or refused, before it is added to this list.
+    names = """family vocab_size hidden_size num_layers num_heads num_kv_heads head_dim
+    intermediate_size activation is_gated norm norm_eps has_norm_bias norm_placement
+    norms_embeddings embedding_scale num_positions position_offset pad_token_id
+    num_token_types rope window_rope position_bias is_causal windows attention_scale
+    attention_cap has_qk_norm has_qkv_bias has_output_bias has_mlp_bias has_down_bias"""
+    assert {field.name for field in fields(Encoder)} == set(names.split())
+    pooling = {"modes", "include_prompt", "skipped_token_id"}
+    assert {field.name for field in fields(Pooling)} == pooling
+    assert set(get_args(Module)) == {Pooling, Dense, LayerNorm, Normalize}
 
 
 def test_skipping_tokens_goes_with_single_tokens_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import threading
@@ -19,7 +20,10 @@ from numpy.typing import NDArray
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
 from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled import compiled_versions
 from embedlib.engines.engine_folder import MANIFEST_NAME, open_engine_folder
+from embedlib.engines.fidelity_report import write_report
+from embedlib.engines.select import plan_engine
 from embedlib.errors import (
     ConfigError,
     EngineBuildError,
@@ -29,6 +33,7 @@ from embedlib.errors import (
     EngineUnsupportedError,
     ModelWeightsError,
 )
+from embedlib.fidelity import FidelityTexts, verify
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.similarity import normalize
 from embedlib.testing import check_engine
@@ -469,3 +474,37 @@ def test_it_is_not_asked_for_what_it_refuses(
     spec = replace(files.spec, modules=())
     with pytest.raises(EngineUnsupportedError, match="vectors per token"):
         TensorRTLLMEngine(replace(files, spec=spec), tmp_path, cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, ("fp8", "float32")),
+        ({"reference": "bf16"}, ("fp8", "bf16")),
+    ],
+)
+def test_the_one_command_that_settles_it(
+    gpu: Any,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    arguments: Any,
+    expected: tuple[str, str],
+) -> None:
+    texts = FidelityTexts(("who ran",), ("two dogs ran",) * 99)
+    options = Config(engine_cache_dir=tmp_path, threads=1)
+    config = replace(options, engine="tensorrt_llm")
+    report = verify(tiny_folder("llama"), texts=texts, config=config, **arguments).report
+    assert (report.engine, report.hardware) == ("tensorrt_llm", "NVIDIA H200")
+    assert (report.precision, report.reference) == expected
+    assert 0.99 < report.mean < 1
+    files = read_model_files(tiny_folder("llama"))
+    [version] = [v for v in compiled_versions(files, options) if v.precision == "fp8"]
+    assert version.report == report
+    # The tiny model's vectors are too coarse for the gate of an Embedder.
+    write_report(version.folder, replace(report, mean=1.0, p1=1.0))
+    assert plan_engine(files, config).precision.name == "fp8"
+    write_report(version.folder, replace(report, mean=1.0, p1=1.0, hardware="NVIDIA A100"))
+    with caplog.at_level(logging.INFO):
+        assert plan_engine(files, config).precision.name == "bf16"
+    assert "it was measured on tensorrt_llm, NVIDIA A100" in caplog.text

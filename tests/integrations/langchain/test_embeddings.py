@@ -364,7 +364,7 @@ def test_a_model_has_two_names_and_may_be_a_path(tiny_folder: Callable[[str], Pa
         ),
         ({"model": "m", "model_kwargs": {"config": None}}, "model_kwargs cannot hold a config"),
         ({"model": "m", "model_kwargs": {"revison": "x"}}, "did you mean 'revision'?"),
-        ({"model": "m", "model_kwargs": {"backend": "onnx"}}, "unknown option 'backend'; known"),
+        ({"model": "m", "model_kwargs": {"backend": "onnx"}}, "'backend'; pass engine="),
         ({"model": "m", "encode_kwargs": {"x": 1}}, "encode_kwargs cannot hold 'x'"),
     ],
 )

@@ -1,8 +1,9 @@
-"""Prompts of models whose folder lacks them: `known_prompts.json`, by the hub's name.
+"""What models' folders leave out, prompts above all: `known_models.json`, by the hub's name.
 
     {"models": [names], "source": where it is written,
      "prompts": {name: prompt}, "query_tasks": {task: prompt of queries for it},
-     "query_template": prompt of a query with {task} in it, "default_task": what fills it}
+     "query_template": prompt of a query with {task} in it, "default_task": what fills it,
+     "truncation": how vectors are made shorter}
 
 A name is looked up as the user gave it; a folder has none.
 """
@@ -13,11 +14,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+Truncation = Literal["slice", "layer_norm"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownPrompts:
+class KnownModel:
     """What is known of a model beside its folder; nothing by default."""
 
     source: str = ""
@@ -31,14 +34,17 @@ class KnownPrompts:
     that is not the end."""
     default_task: str | None = None
     """The task of a query for which none is given."""
+    truncation: Truncation = "slice"
+    """layer_norm: before its first dimensions are taken a vector is normed over all of them,
+    without weights, and what is left gets unit length."""
 
 
-def known_prompts(name: str) -> KnownPrompts:
+def known_model(name: str) -> KnownModel:
     """Return what is known of a hub model, by its exact name."""
     for entry in read_entries():
         if name in entry["models"]:
-            return KnownPrompts(**{key: value for key, value in entry.items() if key != "models"})
-    return KnownPrompts()
+            return KnownModel(**{key: value for key, value in entry.items() if key != "models"})
+    return KnownModel()
 
 
 def read_entries() -> list[dict[str, Any]]:

@@ -1,0 +1,247 @@
+"""Write the tables of models.md: what the code says of families, models and templates.
+
+Run it from the repository's root after a change of any of them, and commit the page:
+
+    python docs/make_models.py
+
+tests/models/test_docs.py fails where the page is another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from embedlib.config import Config
+from embedlib.engines.cuda.lowering import build_plan
+from embedlib.engines.tensorrt_llm.support import check_supported
+from embedlib.errors import EngineUnsupportedError
+from embedlib.models.families import FAMILIES
+from embedlib.models.family import Family
+from embedlib.models.files import load_spec
+from embedlib.models.known_models import known_model, read_entries
+from embedlib.models.known_rerankers import known_reranker, template_names
+from embedlib.models.prompts import Prompts
+from embedlib.models.spec import ROPE_KINDS, ModelSpec
+from embedlib.models.tiny import write_tiny_model
+from embedlib.models.tiny_variants import VARIANTS
+
+DOCS: Final = Path(__file__).parent
+PAGE: Final = DOCS / "models.md"
+NAMED: Final = DOCS.parent / "tests" / "models" / "named"
+
+COVERS: Final = {
+    "bert": "all-MiniLM, bge-*-en, gte, e5, mxbai-embed, arctic-embed",
+    "roberta": "all-distilroberta",
+    "xlm-roberta": "bge-m3, multilingual-e5, arctic-embed-l-v2.0",
+    "distilbert": "msmarco-distilbert, multi-qa-distilbert",
+    "mpnet": "all-mpnet-base-v2, multi-qa-mpnet",
+    "modernbert": "gte-modernbert, granite-embedding-r2",
+    "nomic_bert": "nomic-embed-text-v1, -v1.5",
+    "new": "gte-*-en-v1.5, gte-multilingual-base",
+    "gte": "arctic-embed-m-v2.0",
+    "mistral": "e5-mistral, SFR-Embedding, bge-en-icl",
+    "llama": "Llama 2 and 3",
+    "qwen2": "Qwen2 and 2.5",
+    "qwen3": "Qwen3-Embedding",
+    "gemma2": "bge-multilingual-gemma2",
+    "gemma3_text": "EmbeddingGemma",
+}
+POSITIONS: Final = {
+    "learned": "learned",
+    "learned_after_padding": "learned, counted from the padding id on",
+    "rotary": "rotary",
+}
+WINDOWS: Final = {
+    "none": "",
+    "all_layers": "a window in every layer",
+    "by_layer_type": "a window in some layers",
+    "alternating": "a window in some layers",
+}
+
+
+def tables() -> dict[str, str]:
+    """Return every table of the page, by name."""
+    return {
+        "families": table(
+            ("`model_type`", "models", "positions", "attention", "heads", "engines"),
+            (family_row(family) for family in FAMILIES.values()),
+        ),
+        "models": table(
+            ("model", "pooling", "D", "tokens", "query prompt", "document prompt", "engines"),
+            model_rows(),
+        ),
+        "prompts": table(("models", "query prompt", "document prompt"), prompt_rows()),
+        "templates": table(("template", "models", "answers"), template_rows()),
+    }
+
+
+def page(text: str, tables: Mapping[str, str]) -> str:
+    """Return the page with its tables written anew."""
+    for name, content in tables.items():
+        begin, end = f"<!-- {name}, by make_models.py -->", f"<!-- end of {name} -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        text, count = pattern.subn(lambda _, new=f"{begin}\n{content}\n{end}": new, text)
+        assert count == 1, f"{PAGE.name} must have {begin} and {end} once"
+    return text
+
+
+def family_row(family: Family) -> tuple[str, ...]:
+    """Return the row of a family."""
+    heads = {"labels": family.sequence_head, "answer of an LM": family.lm_head}
+    specs = list(tiny_specs(family.model_type))
+    return (
+        f"`{family.model_type}`",
+        COVERS[family.model_type],
+        positions(family),
+        attention(family, specs),
+        ", ".join(name for name, head in heads.items() if head is not None),
+        ", ".join(family_engines(specs)),
+    )
+
+
+def positions(family: Family) -> str:
+    """Return how a family knows the places of tokens."""
+    text = POSITIONS[family.positions]
+    if family.position_bias is not None:
+        text += ", and a bias for every distance"
+    if family.positions == "rotary":
+        kinds = [kind for kind in family.rope_kinds if kind != "default"]
+        if family.rope_kinds == ROPE_KINDS:
+            kinds = ["all kinds"]
+        if "rope_scaling" in family.fixed:
+            kinds = []
+        text += f" ({', '.join(kinds)})" if kinds else ""
+        text += ", another theta where there is a window" if family.window_rope_theta else ""
+    return text
+
+
+def attention(family: Family, specs: list[ModelSpec]) -> str:
+    """Return which tokens see one another."""
+    ways = {spec.encoder.is_causal for spec in specs}
+    key = family.is_causal or family.is_bidirectional
+    text = "causal" if ways == {True} else "both ways"
+    if len(ways) == 2 and key is not None:
+        text = f"causal or both ways (`{key.name}`)"
+    extras = [WINDOWS[family.windows]]
+    extras.append("grouped queries" if family.num_kv_heads else "")
+    extras.append("normed queries and keys" if family.has_qk_norm else "")
+    extras.append("capped scores" if family.attention_cap else "")
+    return ", ".join(filter(None, [text, *extras]))
+
+
+def tiny_specs(model_type: str) -> Iterator[ModelSpec]:
+    """Yield the specs of a family's tiny models."""
+    for name, variant in VARIANTS.items():
+        if variant.config["model_type"] == model_type:
+            with TemporaryDirectory() as folder:
+                yield load_spec(write_tiny_model(Path(folder), name))
+
+
+def family_engines(specs: list[ModelSpec]) -> Iterator[str]:
+    """Yield the engines that run the plain models of a family."""
+    yield "openvino"
+    if any(cuda_runs(spec) for spec in specs):
+        yield "cuda"
+    if any(tensorrt_llm_runs(spec) for spec in specs):
+        yield "tensorrt_llm"
+    elif any(tensorrt_llm_runs(within_window(spec)) for spec in specs):
+        yield "tensorrt_llm for texts within the window"
+
+
+def engines(spec: ModelSpec) -> Iterator[str]:
+    """Yield the engines that run a model."""
+    yield "openvino"
+    if cuda_runs(spec):
+        yield "cuda"
+    shorter = within_window(spec)
+    if tensorrt_llm_runs(spec):
+        yield "tensorrt_llm"
+    elif tensorrt_llm_runs(shorter):
+        yield f"tensorrt_llm up to {shorter.max_seq_tokens} tokens"
+
+
+def within_window(spec: ModelSpec) -> ModelSpec:
+    """Return a spec for texts that no window cuts."""
+    windows = [window for window in spec.encoder.windows if window is not None]
+    return replace(spec, max_seq_tokens=min([spec.max_seq_tokens, *windows]))
+
+
+def tensorrt_llm_runs(spec: ModelSpec) -> bool:
+    """Whether this engine computes all traits of a model."""
+    try:
+        check_supported(spec)
+    except EngineUnsupportedError:
+        return False
+    return True
+
+
+def cuda_runs(spec: ModelSpec) -> bool:
+    """Whether this engine computes all traits of a model."""
+    try:
+        build_plan(spec)
+    except EngineUnsupportedError:
+        return False
+    return True
+
+
+def model_rows() -> Iterator[tuple[str, ...]]:
+    """Yield a row for every model whose configuration files are among the tests."""
+    for path in sorted(NAMED.glob("*.json"), key=lambda path: path.stem.lower()):
+        model: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if "refused" in model:
+            continue
+        with TemporaryDirectory() as temporary:
+            for name, content in model["files"].items():
+                file = Path(temporary) / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(content), encoding="utf-8")
+            spec = load_spec(Path(temporary))
+        prompts = Prompts(spec, Config(), known_model(model["name"]))
+        query = prompts.resolve(role="query")
+        yield (
+            model["name"],
+            ", ".join(spec.pooling.modes) + (", normalized" if spec.is_normalized else ""),
+            str(spec.embedding_dim),
+            str(spec.max_seq_tokens),
+            code(query.prefix + ("…" + query.suffix if query.suffix else "")),
+            code(prompts.resolve(role="document").prefix),
+            ", ".join(engines(spec)),
+        )
+
+
+def prompt_rows() -> Iterator[tuple[str, ...]]:
+    """Yield a row for every entry of known_models.json that has prompts."""
+    for entry in read_entries():
+        prompts = entry.get("prompts", {})
+        query = prompts.get("query") or entry.get("query_template", "")
+        if query or prompts.get("document"):
+            yield ", ".join(entry["models"]), code(query), code(prompts.get("document", ""))
+
+
+def template_rows() -> Iterator[tuple[str, ...]]:
+    """Yield a row for every entry of known_rerankers.json."""
+    for name in template_names():
+        known = known_reranker(name)
+        answers = f"{known.true_token}, {known.false_token}"
+        yield f"`{name}`", ", ".join(known.names), answers
+
+
+def code(text: str) -> str:
+    """Return a text as it is written in code; an empty one stays empty."""
+    return "`" + text.replace("\n", "\\n").replace("|", "\\|") + "`" if text else ""
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")

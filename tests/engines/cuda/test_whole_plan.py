@@ -1,0 +1,142 @@
+"""A model end to end: emulated FP8 against float32 of another engine, kernels against emulation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda import engine as engine_module
+from embedlib.engines.cuda import kernels, reference, short_batches
+from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.engines.cuda.lowering import linear_roles
+from embedlib.models.files import read_model_files
+from embedlib.models.spec import ModelSpec
+from embedlib.models.weights import encoder_shapes
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
+)
+
+HAS_GPU = torch.cuda.is_available()
+
+
+def sized(spec: ModelSpec) -> ModelSpec:
+    """The spec with sizes that FP8 takes, and no modules of other sizes."""
+    encoder = replace(
+        spec.encoder, hidden_size=64, head_dim=16, intermediate_size=96, num_positions=200
+    )
+    return replace(
+        spec, encoder=encoder, modules=spec.modules[:1], embedding_dim=64, max_seq_tokens=150
+    )
+
+
+def weights_of(spec: ModelSpec) -> dict[str, NDArray[np.float32]]:
+    """Gaussian weights of the size that training leaves: no layer overwhelms the residual."""
+    random = np.random.default_rng(0)
+    weights = {}
+    for role, shape in encoder_shapes(spec.encoder).items():
+        values = random.standard_normal(shape).astype(np.float32)
+        if "norm.weight" in role:
+            values = 1 + values / 10
+        elif len(shape) == 2 and role.startswith("layers."):
+            values *= shape[1] ** -0.5 / (1 if role[-8] in "qkv" else 2)
+        weights[role] = values
+    return weights
+
+
+def run(
+    spec: ModelSpec,
+    weights: dict[str, NDArray[np.float32]],
+    lengths: tuple[int, ...],
+    **options: Any,
+) -> NDArray[np.float32]:
+    random = np.random.default_rng(1)
+    engine = CudaEngine(spec, weights, max_batch_tokens=256, **options)
+    batch = Batch(
+        lane=Lane.BULK,
+        token_ids=random.integers(3, spec.encoder.vocab_size, sum(lengths)).astype(np.int32),
+        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
+        num_prompt_tokens=np.zeros(len(lengths), np.int32),
+        num_first_tokens=np.array(lengths, np.int32),
+    )
+    done = threading.Event()
+    pending = engine.submit(batch, done.set)
+    assert done.wait(60)
+    vectors = pending.result()
+    engine.close()
+    return vectors
+
+
+def cosines(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    result: NDArray[np.float32] = (found * expected).sum(axis=1) / lengths
+    return result
+
+
+FAMILIES = [
+    "bert",
+    "modernbert",
+    "nomic_bert",
+    "mpnet",
+    "mistral",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+]
+
+
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_fp8_is_near_and_bfloat16_nearer(
+    variant: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+    spec = sized(read_model_files(tiny_folder(variant)).spec)
+    weights = weights_of(spec)
+    lengths = (1, 5, 90, 40)
+    exact, half, fp8 = (
+        run(spec, weights, lengths, precision=precision, device="cpu")
+        for precision in ("float32", "bf16", "fp8")
+    )
+    assert 0.97 < cosines(fp8, exact).min() < 0.99999
+    assert cosines(half, exact).min() > 0.9995
+    roles = linear_roles(spec.encoder)
+    without_down, without_any = (
+        run(spec, weights, lengths, precision="fp8", excluded=excluded, device="cpu")
+        for excluded in ([role for role in roles if role.endswith("down")], roles)
+    )
+    np.testing.assert_array_equal(without_any, half)
+    assert all((without_down != other).all() for other in (fp8, half))
+    assert cosines(without_down, exact).min() > 0.97
+
+
+@pytest.mark.parametrize(("variant", "precision"), [("mistral", "fp8"), ("mpnet", "bf16")])
+def test_kernels_do_what_the_emulation_does(
+    variant: str,
+    precision: str,
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,) if HAS_GPU else (8,))
+    spec = sized(read_model_files(tiny_folder(variant)).spec)
+    spec = replace(spec, encoder=replace(spec.encoder, num_layers=2, windows=(None, 5)))
+    weights = weights_of(spec)
+    results = []
+    for module in (kernels, reference):
+
+        def chosen(_: object, module: ModuleType = module) -> ModuleType:
+            return module
+
+        monkeypatch.setattr(engine_module, "kernels_for", chosen)
+        device = "cuda" if HAS_GPU else "cpu"
+        results.append(run(spec, weights, (1, 5, 3), precision=precision, device=device))
+    assert cosines(*results).min() > (0.9995 if precision == "bf16" else 0.998)

@@ -1,0 +1,44 @@
+"""A fixture for the tests that look at a model's numbers: one padded batch, compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch
+from embedlib.engines.openvino.engine import pad
+from embedlib.engines.openvino.graph import build_graph
+from embedlib.models.spec import ModelSpec
+
+Array = NDArray[np.float32]
+Compiled = Callable[[Batch], Array]
+
+# Not the engine's: a model is compiled once, not for each lane, and for few tokens on one thread.
+OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
+
+
+@pytest.fixture(scope="session")
+def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
+    """Return a function that compiles a model, to a function of a batch that gives its numbers."""
+    core = ov.Core()
+
+    def compiled(spec: ModelSpec, weights: Mapping[str, Array]) -> Compiled:
+        graph = build_graph(spec, weights)
+        names = [node.get_node().get_friendly_name() for node in graph.inputs]
+        model = core.compile_model(graph, "CPU", OPTIONS)
+
+        def run(batch: Batch) -> Array:
+            arrays = {
+                "token_ids": pad(batch),
+                "seq_lens": batch.seq_lens,
+                "num_first_tokens": batch.num_first_tokens,
+            }
+            return np.array(model([arrays[name] for name in names])[0])
+
+        return run
+
+    return compiled
