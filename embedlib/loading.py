@@ -25,8 +25,9 @@ from embedlib.engines.engine_folder import (
     model_fingerprint,
     open_engine_folder,
 )
+from embedlib.engines.make import make_engine
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
-from embedlib.engines.select import choose_engine, make_engine, plan_engine
+from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineUnsupportedError, ModelUnsupportedError
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files

@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "engines.base": LOW,
     "engines": MODELS | {"engines.base"},
     "engines.precision": MODELS | {"engines"},
+    "engines.available": MODELS | {"engines"},
+    "engines.make": MODELS | {"engines"},
     "engines.select": MODELS | {"engines"},
     # A compiled model: numbers, one file, the checkpoint, the directory; engines read it.
     "engines.tensor_blocks": MODELS,

@@ -22,7 +22,8 @@ def doctor(as_json: bool) -> None:
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.cli.machine import describe_machine, describe_packages
     from embedlib.config import Config
-    from embedlib.engines.select import available_engines, choose_engine
+    from embedlib.engines.available import available_engines
+    from embedlib.engines.select import choose_engine
     from embedlib.errors import EngineUnavailableError
 
     machine = describe_machine()

@@ -11,8 +11,9 @@ from embedlib.engines.checkpoint import quantized_layers
 from embedlib.engines.engine_folder import check_not_compiled, file_hashes, model_fingerprint
 from embedlib.engines.fidelity_report import MIN_TEXTS, write_report
 from embedlib.engines.int8 import int8_hardware
+from embedlib.engines.make import make_engine
 from embedlib.engines.precision import ENGINE_PRECISIONS, compiled_weights
-from embedlib.engines.select import choose_engine, make_engine, plan_engine
+from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison, Embedded, Subject, compare, embed
 from embedlib.fidelity.embedders import (

@@ -49,7 +49,8 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def test_every_engine_and_the_choice_are_shown(run: Run) -> None:
-    from embedlib.engines.select import available_engines, choose_engine
+    from embedlib.engines.available import available_engines
+    from embedlib.engines.select import choose_engine
 
     done = run("doctor")
     assert done.exit_code == 0, done.output

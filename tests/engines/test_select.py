@@ -16,19 +16,16 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.engines import int8
+from embedlib.engines import make as make_module
 from embedlib.engines import precision as precision_module
+from embedlib.engines.available import available_engines
 from embedlib.engines.fidelity_report import FidelityReport
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
+from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.precision import ChosenPrecision
-from embedlib.engines.select import (
-    EnginePlan,
-    available_engines,
-    choose_engine,
-    make_engine,
-    plan_engine,
-)
+from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
 from embedlib.models.files import ModelFiles, read_model_files
 
@@ -62,12 +59,40 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(
             importlib.util,
             "find_spec",
-            lambda name: object() if name == "tensorrt_llm" else find_spec(name),
+            # torch and triton are hidden, since they would bring the engine cuda.
+            lambda name: (
+                {"tensorrt_llm": object(), "torch": None, "triton": None}[name]
+                if name in ("tensorrt_llm", "torch", "triton")
+                else find_spec(name)
+            ),
         )
         monkeypatch.setattr(
             importlib.metadata,
             "version",
             lambda name: version if name == "tensorrt_llm" else find_version(name),
+        )
+
+    return install
+
+
+@pytest.fixture
+def has_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that installs some of torch and triton, as far as can be seen unloaded."""
+
+    def install(*packages: str) -> None:
+        find_spec, find_version = importlib.util.find_spec, importlib.metadata.version
+        hidden = {"torch", "triton", "tensorrt_llm"} - set(packages)
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name: (
+                object() if name in packages else None if name in hidden else find_spec(name)
+            ),
+        )
+        monkeypatch.setattr(
+            importlib.metadata,
+            "version",
+            lambda name: "2.13.0" if name in packages else find_version(name),
         )
 
     return install
@@ -210,16 +235,16 @@ def test_all_of_several_gpus(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from embedlib.engines import select
 
     gpus(H200, A100)
     installed("1.3.0rc26")
-    monkeypatch.setattr(select, "compiled_weights", lambda *args: None)
-    monkeypatch.setattr(select, "_make_tensorrt_llm", lambda *args: "engine")
+    monkeypatch.setattr(make_module, "compiled_weights", lambda *args: None)
+    monkeypatch.setattr(make_module, "_make_tensorrt_llm", lambda *args: "engine")
     for device in (None, "all"):
         caplog.clear()
         config = Config(device=device)
-        assert make_engine(plan_engine(tiny("llama"), config), tiny("llama"), config) == "engine"
+        made: Any = make_engine(plan_engine(tiny("llama"), config), tiny("llama"), config)
+        assert made == "engine"
         assert ("start a process for each of the others" in caplog.text) == (device == "all")
 
 
@@ -329,6 +354,71 @@ def test_a_model_that_an_engine_cannot_run(
     with pytest.raises(EngineUnsupportedError, match="attention_cap"):
         plan_engine(tiny("gemma2"), Config(engine="tensorrt_llm"))
     assert plan_engine(tiny("llama"), Config()).engine == "tensorrt_llm"
+
+
+@pytest.mark.parametrize(("packages", "missing"), [((), "torch"), (("torch",), "triton")])
+def test_the_cuda_engine_needs_two_packages(
+    has_torch: Callable[..., None], packages: tuple[str, ...], missing: str
+) -> None:
+    has_torch(*packages)
+    assert reason("cuda") == f"the package {missing} is missing; pip install 'embedlib[cuda]'"
+
+
+def test_a_gpu_and_torch(gpus: Callable[..., None], has_torch: Callable[..., None]) -> None:
+    has_torch("torch", "triton")
+    assert "no NVIDIA GPU was found" in reason("cuda")
+    gpus(H200, A100)
+    choice = choose_engine(Config())
+    assert (choice.name, choice.version, choice.devices) == ("cuda", "2.13.0", ("cuda:0",))
+    assert choice.hardware == "NVIDIA H200"
+    choice = choose_engine(Config(device="all"))
+    assert choice.devices == ("cuda:0", "cuda:1")
+    assert choice.hardware == "NVIDIA A100 and NVIDIA H200"
+    choice = choose_engine(Config(device="cuda:1,cuda:1"))
+    assert (choice.devices, choice.hardware) == (("cuda:1", "cuda:1"), "NVIDIA A100")
+    assert "there is no cuda:2; this process sees 2 GPUs" in reason("cuda", Config(device="cuda:2"))
+    assert "not on cpu" in reason("cuda", Config(device="cpu"))
+    gpus(T4)
+    assert "Tesla T4 is too old: compute capability 7.5, at least 8.0" in reason("cuda")
+
+
+def test_the_cuda_engine_gets_what_was_planned(
+    gpus: Callable[..., None],
+    has_torch: Callable[..., None],
+    tiny: Callable[[str], ModelFiles],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("torch", reason="the engine's module needs torch")
+    from embedlib.engines.cuda import engine, engine_directory
+
+    made: list[dict[str, object]] = []
+
+    def make(spec: object, weights: object, **options: object) -> object:
+        made.append({"weights": weights, **options})
+        return engine
+
+    monkeypatch.setattr(engine, "CudaEngine", make)
+    monkeypatch.setattr(engine_directory, "open_weights", lambda files, folder: folder)
+    has_torch("torch", "triton")
+    gpus(A100, H200)
+    config = Config(device="cuda:1", engine_cache_dir=tmp_path, max_batch_tokens=4096)
+    plan = plan_engine(tiny("llama"), config)
+    assert (plan.engine, plan.precision.name) == ("cuda", "bf16")
+    given: Any = make_engine(plan, tiny("llama"), config)
+    assert given is engine
+    (options,) = made
+    assert Path(str(options.pop("weights"))).parent == tmp_path / "compiled"
+    assert options == {
+        "precision": "bf16",
+        "excluded": (),
+        "device": "cuda:1",
+        "max_batch_tokens": 4096,
+        "max_inflight_bulk": None,
+        "memory_fraction": 0.9,
+    }
+    with pytest.raises(EngineUnavailableError, match="A100 has no FP8"):
+        plan_engine(tiny("llama"), Config(device="cuda:0", precision="fp8"))
 
 
 def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) -> None:
@@ -495,7 +585,6 @@ def test_devices_share_the_threads(tiny: Callable[[str], ModelFiles], tmp_path: 
 def test_an_engine_that_fails_leaves_none_of_the_others(
     tiny: Callable[[str], ModelFiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from embedlib.engines import select
 
     class Engine:
         is_closed = False
@@ -509,7 +598,7 @@ def test_an_engine_that_fails_leaves_none_of_the_others(
     def make(*args: object) -> Engine:
         return next(answers)
 
-    monkeypatch.setattr(select, "_make_openvino", make)
+    monkeypatch.setattr(make_module, "_make_openvino", make)
     plan = EnginePlan(
         engine="openvino",
         devices=("cpu", "cpu"),
