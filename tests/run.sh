@@ -6,4 +6,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh
 
 make_venv .venv-tests index,parquet,compile,qdrant,pgvector,pg-local,langchain test
-exec .venv-tests/bin/python -m pytest "$@"
+# worksteal: the tests that kill processes take half a minute each and must not come last together.
+exec .venv-tests/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal "$@"

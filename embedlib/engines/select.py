@@ -140,8 +140,8 @@ def _check_gpu(
     if precision.name == "fp8" and gpu.compute_capability < MIN_FP8_CAPABILITY:
         raise EngineUnavailableError(
             f"{device}: {gpu.name} has no FP8 (compute capability "
-            f"{version_text(gpu.compute_capability)}, FP8 needs {version_text(MIN_FP8_CAPABILITY)}); "
-            "precision = 'bf16' runs on it"
+            f"{version_text(gpu.compute_capability)}, FP8 needs "
+            f"{version_text(MIN_FP8_CAPABILITY)}); precision = 'bf16' runs on it"
         )
     tokens = batch_tokens(files.spec, config.max_batch_tokens)
     needed = needed_bytes(files.spec, precision.name, precision.excluded, tokens)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,24 @@ def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two buckets, fast to record; longer batches take the other way, one layer at a time."""
     monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16, 48))
     monkeypatch.setattr(engine_module, "LAYERS_PER_GROUP", 1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what a test made and did not close: an engine's threads outlive the test otherwise."""
+    made: list[CudaEngine] = []
+    start = CudaEngine.__init__
+
+    def remember(engine: CudaEngine, *args: Any, **options: Any) -> None:
+        start(engine, *args, **options)
+        made.append(engine)
+
+    monkeypatch.setattr(CudaEngine, "__init__", remember)
+    yield
+    for engine in made:
+        engine.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert [name for name in names if name.startswith("embedlib-cuda")] == []
 
 
 def make(files: ModelFiles, **options: Any) -> CudaEngine:
