@@ -117,7 +117,7 @@ def test_an_engine_directory_is_not_what_is_measured_or_compiled(
 
 
 def test_a_picture(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     arguments = ["verify", folder, "--texts", texts, "--precision", "fp8", "--emulate"]
     arguments += ["--gate-mean", 0.9, "--gate-p1", 0.9]
     path = tmp_path / "cosines.png"

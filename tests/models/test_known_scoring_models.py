@@ -230,7 +230,8 @@ MS_MARCO_MINILM: Json = {
     **ONE_LABEL,
 }
 
-# Source: huggingface.co/allenai/Llama-3.1-Tulu-3-8B-RM, config.json: Llama 3.1 with a token to pad.
+# Llama 3.1 with a token to pad, as remembered of huggingface.co/allenai/Llama-3.1-Tulu-3-8B-RM: its
+# config.json could not be read and is to be compared with this once.
 TULU_RM: Json = SKYWORK_LLAMA | {
     "eos_token_id": 128009,
     "pad_token_id": 128256,
