@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from embedlib.config import Config, EngineName
 from embedlib.engines.base import Engine
-from embedlib.engines.compiled import int8_weights
-from embedlib.engines.engine_folder import (
+from embedlib.engines.compiled.cache import int8_weights
+from embedlib.engines.compiled.engine_folder import (
     MANIFEST_NAME,
     Manifest,
     file_hashes,

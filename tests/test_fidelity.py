@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.config import Config
-from embedlib.engines.compile import compile_model
-from embedlib.engines.compiled import compiled_versions, int8_weights
-from embedlib.engines.engine_folder import open_engine_folder
+from embedlib.engines.compiled.cache import compiled_versions, int8_weights
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import open_engine_folder
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.errors import ConfigError, EngineBuildError, ModelNotFoundError, SourceError
 from embedlib.fidelity import (

@@ -33,18 +33,9 @@ MAY_IMPORT = {
     "engines.available": MODELS | {"engines"},
     "engines.make": MODELS | {"engines"},
     "engines.select": MODELS | {"engines"},
-    # A compiled model: numbers, one file, the checkpoint, the directory; engines read it.
-    "engines.tensor_blocks": MODELS,
-    "engines.int8_file": MODELS | {"engines.int8", "engines.tensor_blocks"},
-    "engines.fp8_file": MODELS | {"engines.fp8", "engines.tensor_blocks"},
-    "engines.engine_folder": MODELS,
-    "engines.checkpoint": MODELS
-    | {"engines.engine_folder", "engines.fp8_file", "engines.tensor_blocks"},
-    "engines.new_folder": set(),
-    "engines.compile": MODELS | {"", "engines"},
-    "engines.fidelity_report": LOW,
-    "engines.compiled": MODELS
-    | {"engines.engine_folder", "engines.fidelity_report", "engines.int8_file"},
+    # A compiled model: what engines read, and what writes it.
+    "engines.compiled": MODELS | {"engines.fp8", "engines.int8"},
+    "engines.compiled.compile": MODELS | {"", "engines.fp8", "engines.int8"},
     "pooled_modules": MODELS | {"similarity"},
     "call": COMPUTE | {"pooled_modules", "quantization"},
     "token_outputs": COMPUTE | {"call", "loading", "pooled_modules", "token_vectors"},

@@ -11,7 +11,7 @@ import pytest
 
 from embedlib import Embedder, Reranker
 from embedlib.config import Config
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
 from embedlib.models.files import read_model_files
 from embedlib.models.tiny_variants import SCORING_VARIANTS

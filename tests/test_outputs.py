@@ -25,7 +25,7 @@ from safetensors.numpy import save_file
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Engine
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.many import ManyEngines
 from embedlib.errors import (
     ConfigError,

@@ -117,7 +117,7 @@ class EmbedlibInt8Contestant(EmbedlibContestant):
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Make an Embedder; the first time the layers to keep are searched, which takes minutes."""
         from embedlib.config import Config
-        from embedlib.engines.compiled import Gate, compiled_versions
+        from embedlib.engines.compiled.cache import Gate, compiled_versions
         from embedlib.fidelity import compile_to_gate
         from embedlib.models.files import read_model_files
 

@@ -13,7 +13,7 @@ from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
 from embedlib.cli.table import print_table
 
 if TYPE_CHECKING:
-    from embedlib.engines.engine_folder import Precision
+    from embedlib.engines.compiled.engine_folder import Precision
 
 
 @click.command()
@@ -75,8 +75,8 @@ def compile(
 
     from tqdm import tqdm
 
-    from embedlib.engines.compile import compile_model
-    from embedlib.engines.engine_folder import check_not_compiled, load_manifest
+    from embedlib.engines.compiled.compile import compile_model
+    from embedlib.engines.compiled.engine_folder import check_not_compiled, load_manifest
     from embedlib.models.files import read_model_files
     from embedlib.models.hub import resolve
 

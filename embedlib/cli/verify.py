@@ -11,7 +11,7 @@ import click
 from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
 from embedlib.cli.table import print_table
-from embedlib.engines.fidelity_report import Gate
+from embedlib.engines.compiled.fidelity_report import Gate
 
 if TYPE_CHECKING:
     from embedlib.fidelity.verify import Reference

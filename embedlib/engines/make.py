@@ -74,7 +74,7 @@ def _make_openvino(
     if folder is None:
         weights = load_weights(files)
     else:
-        from embedlib.engines.compiled import int8_weights
+        from embedlib.engines.compiled.cache import int8_weights
 
         weights = int8_weights(folder)
         if files.folder != folder:  # what the directory lacks: a head made of answers' rows

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
 from embedlib.config import Config
-from embedlib.engines.engine_folder import Manifest, Precision
-from embedlib.engines.fidelity_report import MIN_TEXTS, Gate
+from embedlib.engines.compiled.engine_folder import Manifest, Precision
+from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate
 from embedlib.errors import ConfigError
 from embedlib.models.files import ModelFiles
 
 if TYPE_CHECKING:
-    from embedlib.engines.compiled import Compiled
+    from embedlib.engines.compiled.cache import Compiled
 
 ENGINE_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -105,7 +105,7 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
     if chosen.folder is not None:
         return chosen.folder
     # Imported only now: most starts compile nothing.
-    from embedlib.engines.compile import compile_model
+    from embedlib.engines.compiled.compile import compile_model
 
     logging.getLogger(__name__).info(
         "compiling %s to %s; later starts find it in %s",
@@ -144,7 +144,7 @@ def _fastest_faithful(
 
 def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
     # Imported only here: its module looks into every kind of compiled model.
-    from embedlib.engines.compiled import compiled_versions
+    from embedlib.engines.compiled.cache import compiled_versions
 
     return compiled_versions(files, config)
 

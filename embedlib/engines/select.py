@@ -7,7 +7,7 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.available import EngineChoice, available_engines, version_text
-from embedlib.engines.engine_folder import Manifest
+from embedlib.engines.compiled.engine_folder import Manifest
 from embedlib.engines.gpus import Gpu, check_room, needed_bytes
 from embedlib.engines.make import EnginePlan
 from embedlib.engines.precision import (

@@ -1,6 +1,6 @@
 """How close a model's vectors in a lower precision are to its own, and which layers to keep."""
 
-from embedlib.engines.fidelity_report import FidelityReport, Gate, TextFidelity
+from embedlib.engines.compiled.fidelity_report import FidelityReport, Gate, TextFidelity
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.search import compile_to_gate
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, read_texts

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
-from embedlib.engines.fidelity_report import FidelityReport, TextFidelity
+from embedlib.engines.compiled.fidelity_report import FidelityReport, TextFidelity
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.similarity import similarity
 

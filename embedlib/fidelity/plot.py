@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embedlib.engines.fidelity_report import Gate
+from embedlib.engines.compiled.fidelity_report import Gate
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
 

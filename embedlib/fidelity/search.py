@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.config import Config
-from embedlib.engines.checkpoint import linear_layers
-from embedlib.engines.compile import compile_model
-from embedlib.engines.compiled import int8_weights
-from embedlib.engines.engine_folder import file_hashes, model_fingerprint
-from embedlib.engines.fidelity_report import MIN_TEXTS, Gate, write_report
+from embedlib.engines.compiled.cache import int8_weights
+from embedlib.engines.compiled.checkpoint import linear_layers
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate, write_report
 from embedlib.engines.int8 import int8_hardware
 from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.fidelity.compare import Comparison, Embedded, Subject, compare, cosines, embed

@@ -7,9 +7,13 @@ from os import PathLike
 from typing import Literal, cast
 
 from embedlib.config import Config, EngineName, PrecisionName
-from embedlib.engines.checkpoint import quantized_layers
-from embedlib.engines.engine_folder import check_not_compiled, file_hashes, model_fingerprint
-from embedlib.engines.fidelity_report import MIN_TEXTS, write_report
+from embedlib.engines.compiled.checkpoint import quantized_layers
+from embedlib.engines.compiled.engine_folder import (
+    check_not_compiled,
+    file_hashes,
+    model_fingerprint,
+)
+from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, write_report
 from embedlib.engines.int8 import int8_hardware
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import ENGINE_PRECISIONS, compiled_weights

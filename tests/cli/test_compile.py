@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 
 from embedlib.config import Config
-from embedlib.engines.engine_folder import compiled_folder, open_engine_folder
+from embedlib.engines.compiled.engine_folder import compiled_folder, open_engine_folder
 from embedlib.models.files import read_model_files
 from embedlib.models.tiny import write_tiny_model
 

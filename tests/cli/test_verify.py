@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from embedlib.config import Config
-from embedlib.engines.compiled import compiled_versions
+from embedlib.engines.compiled.cache import compiled_versions
 from embedlib.fidelity import FidelityReport
 from embedlib.models.files import read_model_files
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from embedlib.config import Config
-from embedlib.engines.checkpoint import linear_layers
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled.checkpoint import linear_layers
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.fp8 import decode_e4m3
 from embedlib.errors import ConfigError, ModelUnsupportedError, ModelWeightsError
 from embedlib.models.files import read_model_files
@@ -325,7 +325,7 @@ def test_rows_longer_than_a_block(
     tiny_folder: Callable[[str], Path], compile_folder: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_all(compile_folder(tiny_folder("qwen2")))
-    monkeypatch.setattr("embedlib.engines.tensor_blocks.BLOCK_NUMBERS", 100)
+    monkeypatch.setattr("embedlib.engines.compiled.tensor_blocks.BLOCK_NUMBERS", 100)
     in_blocks = read_all(compile_folder(tiny_folder("qwen2")))
     for name, (kind, array) in whole.items():
         assert in_blocks[name][0] == kind

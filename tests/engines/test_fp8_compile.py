@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
-from embedlib.engines import compile as compile_module
-from embedlib.engines.compile import compile_model
-from embedlib.engines.engine_folder import (
+from embedlib.engines.compiled import compile as compile_module
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import (
     MANIFEST_NAME,
     compiled_folder,
     model_fingerprint,
     open_engine_folder,
     read_manifest,
 )
-from embedlib.engines.new_folder import place_lock
+from embedlib.engines.compiled.new_folder import place_lock
 from embedlib.errors import (
     ConfigError,
     EngineBuildError,
@@ -278,7 +278,7 @@ def test_a_full_disk(folder: Path, config: Config, monkeypatch: pytest.MonkeyPat
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("embedlib.engines.fp8_file._write_fp8", fail)
+    monkeypatch.setattr("embedlib.engines.compiled.fp8_file._write_fp8", fail)
     with pytest.raises(EngineBuildError) as caught:
         compile_fp8(folder, config)
     message = f"cannot write the compiled model {compiled}: No space left on device"
@@ -468,7 +468,7 @@ DIES = """
 import os, pathlib, signal, sys
 from pathlib import Path
 from embedlib.config import Config
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.models.files import read_model_files
 
 calls = 0
@@ -522,8 +522,8 @@ MEASURE = """
 import re, sys
 from pathlib import Path
 from embedlib.config import Config
-from embedlib.engines import fp8_file
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled import fp8_file
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.models.files import read_model_files
 
 def peak():

@@ -23,13 +23,18 @@ from openvino import opset15 as op
 
 from embedlib import Embedder
 from embedlib.config import Config
-from embedlib.engines import compiled as compiled_module
-from embedlib.engines.compile import compile_model
-from embedlib.engines.compiled import compiled_versions, int8_weights
-from embedlib.engines.engine_folder import model_fingerprint, open_engine_folder
-from embedlib.engines.fidelity_report import REPORT_NAME, FidelityReport, read_report, write_report
+from embedlib.engines.compiled import cache as cache_module
+from embedlib.engines.compiled.cache import compiled_versions, int8_weights
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import model_fingerprint, open_engine_folder
+from embedlib.engines.compiled.fidelity_report import (
+    REPORT_NAME,
+    FidelityReport,
+    read_report,
+    write_report,
+)
+from embedlib.engines.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.engines.int8 import SMALLEST_SCALE, quantize_rows
-from embedlib.engines.int8_file import INT8_NAME, Int8Weights
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP, matrix
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
@@ -179,7 +184,7 @@ def test_the_file_holds_every_role(
     config: Config,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("embedlib.engines.tensor_blocks.BLOCK_NUMBERS", block_numbers)
+    monkeypatch.setattr("embedlib.engines.compiled.tensor_blocks.BLOCK_NUMBERS", block_numbers)
     files = read_model_files(tiny_folder(variant))
     # The CPU engine computes q, k and v each by itself, also where a model stores them as one.
     weights = int8_weights(compile_int8(files, config, ("layers.1.v",)))
@@ -305,8 +310,8 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from embedlib.config import Config
-from embedlib.engines import int8_file
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled import int8_file
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.models.files import read_model_files
 
 calls = 0
@@ -406,7 +411,7 @@ def test_weights_are_read_only_where_a_directory_may_be_the_models(
 ) -> None:
     bert = read_model_files(tiny_folder("bert"))
     compile_int8(bert, config)
-    monkeypatch.setattr(compiled_module, "model_fingerprint", None)
+    monkeypatch.setattr(cache_module, "model_fingerprint", None)
     other = shutil.copytree(bert.folder, tmp_path / "other")
     with (other / WEIGHTS).open("ab") as stream:
         stream.write(b" ")  # all else is the same

@@ -19,7 +19,7 @@ from embedlib.engines import int8
 from embedlib.engines import make as make_module
 from embedlib.engines import precision as precision_module
 from embedlib.engines.available import available_engines
-from embedlib.engines.fidelity_report import FidelityReport
+from embedlib.engines.compiled.fidelity_report import FidelityReport
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
 from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.engines.many import ManyEngines

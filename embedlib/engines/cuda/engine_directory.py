@@ -1,7 +1,7 @@
 """The weights of an engine directory as they lie in its files: FP8 and bfloat16, nothing converted.
 
 Tensors are views onto the mapped files, so that bringing one to the GPU reads its pages once and
-makes no copy on the host. What is written there is said in `embedlib.engines.checkpoint`.
+makes no copy on the host. What is written there is said in `embedlib.engines.compiled.checkpoint`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.cuda import short_batches
 from embedlib.engines.cuda.device_weights import Fp8Matrix, quantize_weight
 from embedlib.engines.cuda.engine import CudaEngine

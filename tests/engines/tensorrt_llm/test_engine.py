@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
-from embedlib.engines.compile import compile_model
-from embedlib.engines.compiled import compiled_versions
-from embedlib.engines.engine_folder import MANIFEST_NAME, open_engine_folder
-from embedlib.engines.fidelity_report import write_report
+from embedlib.engines.compiled.cache import compiled_versions
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import MANIFEST_NAME, open_engine_folder
+from embedlib.engines.compiled.fidelity_report import write_report
 from embedlib.engines.select import plan_engine
 from embedlib.errors import (
     ConfigError,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
-from embedlib.engines.compile import compile_model
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.models.files import read_model_files
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import embedlib
 from embedlib.config import Config
-from embedlib.engines.checkpoint import (
+from embedlib.engines.compiled.checkpoint import (
     CONFIG_NAME,
     QUANT_CONFIG_NAME,
     quantized_layers,
@@ -21,7 +21,7 @@ from embedlib.engines.checkpoint import (
     write_checkpoint,
     write_json,
 )
-from embedlib.engines.engine_folder import (
+from embedlib.engines.compiled.engine_folder import (
     FORMAT_VERSION,
     MANIFEST_NAME,
     FileDigest,
@@ -35,9 +35,9 @@ from embedlib.engines.engine_folder import (
     open_engine_folder,
     spec_facts,
 )
-from embedlib.engines.fidelity_report import REPORT_NAME
-from embedlib.engines.int8_file import INT8_NAME, write_int8
-from embedlib.engines.new_folder import new_folder, place_lock
+from embedlib.engines.compiled.fidelity_report import REPORT_NAME
+from embedlib.engines.compiled.int8_file import INT8_NAME, write_int8
+from embedlib.engines.compiled.new_folder import new_folder, place_lock
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.models.file_hashes import FileHashes, sha256
 from embedlib.models.files import ModelFiles

@@ -14,14 +14,14 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.int8 import quantize_rows
-from embedlib.engines.tensor_blocks import (
+from embedlib.engines.compiled.tensor_blocks import (
     Report,
     as_numbers,
     place_tensors,
     read_blocks,
     write_header,
 )
+from embedlib.engines.int8 import quantize_rows
 from embedlib.errors import ModelWeightsError
 from embedlib.models.safetensors_files import StoredTensor, list_tensors, map_file
 from embedlib.models.weights import Weights

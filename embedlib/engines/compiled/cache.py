@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlib.config import Config
-from embedlib.engines.engine_folder import (
+from embedlib.engines.compiled.engine_folder import (
     Manifest,
     Precision,
     compiled_place,
@@ -15,8 +15,8 @@ from embedlib.engines.engine_folder import (
     model_fingerprint,
     read_manifest,
 )
-from embedlib.engines.fidelity_report import FidelityReport, Gate, read_report
-from embedlib.engines.int8_file import INT8_NAME, Int8Weights
+from embedlib.engines.compiled.fidelity_report import FidelityReport, Gate, read_report
+from embedlib.engines.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.errors import EngineBuildError
 from embedlib.models.files import ModelFiles
 

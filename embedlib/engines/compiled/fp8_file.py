@@ -14,8 +14,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.fp8 import is_finite_bfloat16, quantize_rows, round_bfloat16
-from embedlib.engines.tensor_blocks import (
+from embedlib.engines.compiled.tensor_blocks import (
     ITEM_BYTES,
     Report,
     WrittenTensor,
@@ -24,6 +23,7 @@ from embedlib.engines.tensor_blocks import (
     read_blocks,
     write_header,
 )
+from embedlib.engines.fp8 import is_finite_bfloat16, quantize_rows, round_bfloat16
 from embedlib.errors import ModelWeightsError
 from embedlib.models.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
 

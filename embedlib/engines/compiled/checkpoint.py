@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from embedlib.engines.engine_folder import Precision
+from embedlib.engines.compiled.engine_folder import Precision
 from embedlib.errors import ConfigError
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import ModelFiles
@@ -23,7 +23,7 @@ from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights import INDEX_NAME, WEIGHTS_NAME, encoder_shapes, tensor_name
 
 if TYPE_CHECKING:
-    from embedlib.engines.tensor_blocks import Report, WrittenTensor
+    from embedlib.engines.compiled.tensor_blocks import Report, WrittenTensor
 
 CONFIG_NAME: Final = "config.json"
 QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
@@ -77,7 +77,7 @@ def write_checkpoint(
     Raises:
         ModelWeightsError: a tensor holds NaN or infinity.
     """
-    from embedlib.engines.fp8_file import rewrite_file
+    from embedlib.engines.compiled.fp8_file import rewrite_file
 
     for directory, paths in weight_files(files).items():
         target = folder / directory.relative_to(files.folder)
