@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.graph import Weights
+from embedlib.engines.openvino.weighted import Weights
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.heads import AnswerRows

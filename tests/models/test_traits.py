@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.openvino.graph import Weights
+from embedlib.engines.openvino.weighted import Weights
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.config_file import read_encoder
 from embedlib.models.config_keys import HARMLESS_KEYS

@@ -22,8 +22,9 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, EngineLimits, Lane
-from embedlib.engines.openvino.graph import Weights, build_graph
+from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
+from embedlib.engines.openvino.weighted import Weights
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 

@@ -10,14 +10,11 @@ float32 weights are views onto the memory-mapped file: building a graph copies n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 from openvino import opset15 as op
 
-from embedlib.engines.openvino.matrices import matrix
+from embedlib.engines.openvino.layers import Layers, Sight
 from embedlib.engines.openvino.nodes import (
     MASKED,
     activate,
@@ -27,11 +24,12 @@ from embedlib.engines.openvino.nodes import (
     int_input,
 )
 from embedlib.engines.openvino.positions import (
-    Rotation,
     attention_mask,
     position_scores,
     rotation,
+    rotation_of_one,
 )
+from embedlib.engines.openvino.weighted import Weighted, Weights
 from embedlib.models.spec import (
     Dense,
     Encoder,
@@ -42,8 +40,6 @@ from embedlib.models.spec import (
     PoolingMode,
     Rope,
 )
-
-Weights = Mapping[str, NDArray[np.float32]]
 
 
 def build_graph(spec: ModelSpec, weights: Weights) -> ov.Model:
@@ -58,6 +54,7 @@ class _GraphBuilder:
         self.spec = spec
         self.encoder = spec.encoder
         self.weights = weights
+        self.weighted = Weighted(weights)
         self.token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
         self.inputs = [self.token_ids, self.seq_lens]
@@ -71,24 +68,17 @@ class _GraphBuilder:
         """bool[B, L]: False on padding."""
 
     def build(self) -> ov.Model:
-        hidden = self._embed()
-        encoder = self.encoder
-        masks = {window: self._mask(window) for window in dict.fromkeys(encoder.windows)}
-        ropes = [_rope_of(encoder, window) for window in encoder.windows]
-        rotations = {rope: self._rotation(rope) for rope in dict.fromkeys(ropes) if rope}
-        for layer, (window, rope) in enumerate(zip(encoder.windows, ropes, strict=True)):
-            rotate = rotations[rope] if rope else None
-            hidden = self._layer(hidden, f"layers.{layer}.", masks[window], rotate)
-        if encoder.norm_placement != "post":
-            hidden = self._norm(hidden, "final_norm")
-        vector = hidden
+        pooled = self._pooled_place()
+        hidden = self._encode(pooled)
+        vector = hidden if pooled is None else op.squeeze(hidden, int_constant(1))
         for index, module in enumerate(self.spec.modules):
+            role = f"modules.{index}"
             if isinstance(module, Pooling):
-                vector = self._pool(hidden, module)
+                vector = vector if pooled is not None else self._pool(vector, module)
             elif isinstance(module, Dense):
-                vector = activate(self._linear(vector, f"modules.{index}"), module.activation)
+                vector = activate(self.weighted.linear(vector, role), module.activation)
             elif isinstance(module, LayerNorm):
-                vector = self._layer_norm(vector, f"modules.{index}", module.eps)
+                vector = self.weighted.layer_norm(vector, role, module.eps)
             elif isinstance(module, Normalize):
                 # Source: torch.nn.functional.normalize, x / max(|x|, 1e-12); eps is squared here.
                 last = len(vector.get_output_partial_shape(0)) - 1
@@ -99,14 +89,30 @@ class _GraphBuilder:
         graph.outputs[0].get_tensor().set_names({"vectors"})
         return graph
 
+    def _encode(self, pooled: ov.Node | None) -> ov.Node:
+        """The transformer: float32[B, L, H], or float32[B, 1, H] of the tokens at `pooled`."""
+        encoder = self.encoder
+        hidden = self._embed()
+        layers = Layers(encoder, self.weighted)
+        places = [(window, _rope_of(encoder, window)) for window in encoder.windows]
+        sights = {place: self._sight(*place) for place in dict.fromkeys(places)}
+        *before, last = places
+        for index, place in enumerate(before):
+            hidden = layers.layer(hidden, index, sights[place])
+        sight = sights[last] if pooled is None else self._sight(*last, pooled)
+        hidden = layers.layer(hidden, len(before), sight, pooled)
+        if encoder.norm_placement == "post":
+            return hidden
+        return self.weighted.norm(encoder.norm, hidden, "final_norm", encoder.norm_eps)
+
     def _embed(self) -> ov.Node:
         """Token ids to float32[B, L, H]."""
         encoder = self.encoder
-        hidden = op.gather(self._constant("tokens"), self.token_ids, int_constant(0))
+        hidden = op.gather(self.weighted.constant("tokens"), self.token_ids, int_constant(0))
         if encoder.embedding_scale != 1:
             hidden = op.multiply(hidden, float_constant(encoder.embedding_scale))
         if encoder.rope is None:
-            table = self._constant("positions")
+            table = self.weighted.constant("positions")
             if encoder.pad_token_id is None:
                 rows = op.gather(
                     table,
@@ -127,7 +133,7 @@ class _GraphBuilder:
                 hidden, op.constant(np.ascontiguousarray(self.weights["token_types"][0]))
             )
         if encoder.norm_placement == "post" or encoder.norms_embeddings:
-            hidden = self._norm(hidden, "embedding_norm")
+            hidden = self.weighted.norm(encoder.norm, hidden, "embedding_norm", encoder.norm_eps)
         return hidden
 
     def _token_types(self) -> ov.Node:
@@ -139,7 +145,7 @@ class _GraphBuilder:
             op.unsqueeze(num_first_tokens, int_constant(1)),
         )
         types = op.convert(is_second, "i32")
-        return op.gather(self._constant("token_types"), types, int_constant(0))
+        return op.gather(self.weighted.constant("token_types"), types, int_constant(0))
 
     def _positions_past_padding(self, pad_token_id: int) -> ov.Node:
         """int32[B, L]: the tokens counted from pad_token_id + 1 on, the padding token itself not.
@@ -151,88 +157,44 @@ class _GraphBuilder:
         counts = op.multiply(op.cumsum(counts, int_constant(1)), counts)
         return op.add(counts, int_constant(pad_token_id))
 
-    def _mask(self, window: int | None) -> ov.Node:
-        """What is added to attention scores: float32[B or 1, heads or 1, L or 1, L]."""
+    def _sight(self, window: int | None, rope: Rope | None, pooled: ov.Node | None = None) -> Sight:
+        """What the tokens of a layer know of places: all, or the pooled ones at int32[B, 1]."""
         encoder = self.encoder
-        mask = attention_mask(self.positions, self.is_token, window, encoder.is_causal)
-        if encoder.position_bias is None:
-            return mask
-        num_positions = encoder.num_positions - encoder.position_offset
-        table = self.weights["position_bias"]
-        scores = position_scores(self.positions, encoder.position_bias, table, num_positions)
-        return op.add(mask, scores)
+        if pooled is None:
+            askers = op.unsqueeze(self.positions, int_constants(0, 1, 3))
+        else:
+            askers = op.unsqueeze(pooled, int_constants(2, 3))
+        mask = attention_mask(askers, self.positions, self.is_token, window, encoder.is_causal)
+        if encoder.position_bias is not None:
+            num_positions = encoder.num_positions - encoder.position_offset
+            table = self.weights["position_bias"]
+            mask = op.add(
+                mask,
+                position_scores(
+                    askers, self.positions, encoder.position_bias, table, num_positions
+                ),
+            )
+        if rope is None:
+            return Sight(mask, None, None)
+        size = encoder.head_dim, self.spec.max_seq_tokens
+        rotate = rotation(self.positions, rope, *size)
+        if pooled is None:
+            return Sight(mask, rotate, rotate)
+        place = op.squeeze(pooled, int_constant(1))
+        return Sight(mask, rotation_of_one(place, rope, *size), rotate)
 
-    def _rotation(self, rope: Rope) -> Rotation:
-        return rotation(self.positions, rope, self.encoder.head_dim, self.spec.max_seq_tokens)
-
-    def _layer(
-        self, hidden: ov.Node, prefix: str, mask: ov.Node, rotate: Rotation | None
-    ) -> ov.Node:
-        """One transformer layer on float32[B, L, H]."""
-        attention_norm, mlp_norm = prefix + "attention_norm", prefix + "mlp_norm"
-        if self.encoder.norm_placement == "post":
-            hidden = op.add(hidden, self._attention(hidden, prefix, mask, rotate))
-            hidden = self._norm(hidden, attention_norm)
-            return self._norm(op.add(hidden, self._mlp(hidden, prefix)), mlp_norm)
-        is_normed = self.encoder.norms_embeddings and prefix == "layers.0."
-        normed = hidden if is_normed else self._norm(hidden, attention_norm)
-        change = self._attention(normed, prefix, mask, rotate)
-        if self.encoder.norm_placement == "sandwich":
-            change = self._norm(change, prefix + "attention_out_norm")
-        hidden = op.add(hidden, change)
-        change = self._mlp(self._norm(hidden, mlp_norm), prefix)
-        if self.encoder.norm_placement == "sandwich":
-            change = self._norm(change, prefix + "mlp_out_norm")
-        return op.add(hidden, change)
-
-    def _attention(
-        self, hidden: ov.Node, prefix: str, mask: ov.Node, rotate: Rotation | None
-    ) -> ov.Node:
-        """softmax(scale q k^T + mask) v, heads in parallel; float32[B, L, H] both ways.
-
-        Spelled out: the plugin fuses these operators better than its attention operator.
-        """
-        encoder = self.encoder
-
-        def heads(name: str, num_heads: int) -> ov.Node:
-            vectors = self._linear(hidden, prefix + name)
-            vectors = op.reshape(vectors, int_constants(0, 0, num_heads, encoder.head_dim), True)
-            if encoder.has_qk_norm and name in ("q", "k"):
-                vectors = self._rms_norm(vectors, prefix + name + "_norm", encoder.norm_eps)
-            vectors = op.transpose(vectors, int_constants(0, 2, 1, 3))
-            return rotate(vectors) if rotate and name in ("q", "k") else vectors
-
-        query = heads("q", encoder.num_heads)
-        key, value = heads("k", encoder.num_kv_heads), heads("v", encoder.num_kv_heads)
-        if encoder.num_kv_heads != encoder.num_heads:
-            key, value = self._repeat_heads(key), self._repeat_heads(value)
-        scale = encoder.attention_scale
-        query = op.multiply(query, float_constant(scale or encoder.head_dim**-0.5))
-        scores = op.matmul(query, key, False, True)
-        if encoder.attention_cap is not None:
-            cap = float_constant(encoder.attention_cap)
-            scores = op.multiply(op.tanh(op.divide(scores, cap)), cap)
-        mixed = op.matmul(op.softmax(op.add(scores, mask), -1), value, False, False)
-        width = encoder.num_heads * encoder.head_dim
-        mixed = op.reshape(
-            op.transpose(mixed, int_constants(0, 2, 1, 3)), int_constants(0, 0, width), True
-        )
-        return self._linear(mixed, prefix + "o")
-
-    def _repeat_heads(self, vectors: ov.Node) -> ov.Node:
-        """Give every query head its key or value head: [B, kv, L, d] to [B, heads, L, d]."""
-        encoder = self.encoder
-        groups = encoder.num_heads // encoder.num_kv_heads
-        repeated = op.concat([op.unsqueeze(vectors, int_constant(2))] * groups, 2)
-        return op.reshape(repeated, int_constants(0, encoder.num_heads, -1, encoder.head_dim), True)
-
-    def _mlp(self, hidden: ov.Node, prefix: str) -> ov.Node:
-        """down(act(gate) * up) or down(act(up)); float32[B, L, H] both ways."""
-        up = self._linear(hidden, prefix + "up")
-        if self.encoder.is_gated:
-            gate = activate(self._linear(hidden, prefix + "gate"), self.encoder.activation)
-            return self._linear(op.multiply(gate, up), prefix + "down")
-        return self._linear(activate(up, self.encoder.activation), prefix + "down")
+    def _pooled_place(self) -> ov.Node | None:
+        """int32[B, 1]: the one token that pooling takes; None where it takes more."""
+        pooling = next(iter(self.spec.modules), None)
+        if not isinstance(pooling, Pooling):
+            return None
+        if pooling.modes == ("cls",):
+            place = op.subtract(self.seq_lens, self.seq_lens)
+        elif pooling.modes == ("last_token",):
+            place = self._last_token(pooling)
+        else:
+            return None
+        return op.unsqueeze(place, int_constant(1))
 
     def _pool(self, hidden: ov.Node, pooling: Pooling) -> ov.Node:
         """Token vectors float32[B, L, H] to float32[B, H * number of modes].
@@ -258,10 +220,7 @@ class _GraphBuilder:
         if mode == "cls":
             return op.gather(hidden, int_constant(0), int_constant(1))
         if mode == "last_token":
-            last = op.subtract(self.seq_lens, int_constant(1))
-            if pooling.skipped_token_id is not None:
-                last = self._last_except(pooling.skipped_token_id)
-            return op.gather(hidden, last, int_constant(1), batch_dims=1)
+            return op.gather(hidden, self._last_token(pooling), int_constant(1), batch_dims=1)
         if mode == "max":
             shown = op.select(op.unsqueeze(counted, int_constant(2)), hidden, op.constant(MASKED))
             return op.reduce_max(shown, int_constant(1))
@@ -276,48 +235,18 @@ class _GraphBuilder:
         )
         return op.divide(total, op.sqrt(divisor) if mode == "mean_sqrt_len" else divisor)
 
-    def _last_except(self, token_id: int) -> ov.Node:
-        """int32[B]: the last place of another token, or 0.
+    def _last_token(self, pooling: Pooling) -> ov.Node:
+        """int32[B]: the last place, or the last one of a token that is not skipped, or 0.
 
         Source: `GenericForSequenceClassification` in transformers, modeling_layers.py.
         """
+        if pooling.skipped_token_id is None:
+            return op.subtract(self.seq_lens, int_constant(1))
         is_other = op.logical_and(
-            self.is_token, op.not_equal(self.token_ids, int_constant(token_id))
+            self.is_token, op.not_equal(self.token_ids, int_constant(pooling.skipped_token_id))
         )
         places = op.multiply(op.convert(is_other, "i32"), self.positions)
         return op.reduce_max(places, int_constant(1))
-
-    def _linear(self, vectors: ov.Node, role: str) -> ov.Node:
-        """vectors @ weight.T + bias; the bias where the model has one."""
-        product = op.matmul(vectors, matrix(self.weights, f"{role}.weight"), False, True)
-        if f"{role}.bias" in self.weights:
-            product = op.add(product, self._constant(f"{role}.bias"))
-        # A leaky ReLU of slope 1 changes nothing, but the plugin takes a product with an activation
-        # to oneDNN and a bare one to MLAS, which needs a fifth longer for the few tokens of a query
-        # and the same for a full batch. Source: docs/benchmarks.md, single queries.
-        return op.prelu(product, op.constant(np.ones(1, np.float32)))
-
-    def _norm(self, vectors: ov.Node, role: str) -> ov.Node:
-        if self.encoder.norm == "rms_norm":
-            return self._rms_norm(vectors, role, self.encoder.norm_eps)
-        return self._layer_norm(vectors, role, self.encoder.norm_eps)
-
-    def _layer_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
-        """(x - mean) / sqrt(variance + eps) * weight + bias where there is one; last axis."""
-        centred = op.mvn(vectors, int_constants(-1), True, eps, "inside_sqrt")
-        scaled = op.multiply(centred, self._constant(f"{role}.weight"))
-        if f"{role}.bias" not in self.weights:
-            return scaled
-        return op.add(scaled, self._constant(f"{role}.bias"))
-
-    def _rms_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
-        """x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
-        square = op.reduce_mean(op.multiply(vectors, vectors), int_constant(-1), True)
-        root = op.sqrt(op.add(square, op.constant(np.float32(eps))))
-        return op.multiply(op.divide(vectors, root), self._constant(f"{role}.weight"))
-
-    def _constant(self, role: str) -> ov.Node:
-        return op.constant(np.ascontiguousarray(self.weights[role]), shared_memory=True)
 
 
 def _rope_of(encoder: Encoder, window: int | None) -> Rope | None:

@@ -32,3 +32,12 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
         return node
     scales = np.ascontiguousarray(weights[f"{role}_scale"])[:, np.newaxis]
     return op.multiply(op.convert(node, "f32"), op.constant(scales))
+
+
+def float_matrix(weights: Mapping[str, NDArray[Any]], role: str) -> NDArray[np.float32]:
+    """Return a matrix float32[rows, columns] as it is, or as its codes stand for."""
+    stored: NDArray[Any] = np.ascontiguousarray(weights[role])
+    if stored.dtype != np.int8:
+        return stored
+    codes: NDArray[np.float32] = stored.astype(np.float32)
+    return codes * np.ascontiguousarray(weights[f"{role}_scale"])[:, np.newaxis]

@@ -1,6 +1,7 @@
 """What tokens know of one another's places: masks, rotary embeddings, relative position biases.
 
-`positions` is int32[L] everywhere: 0, 1, 2 ...
+`positions` is int32[L] everywhere: 0, 1, 2 ... `askers` are the places of the tokens whose
+attention is computed: int32[1, 1, L, 1] of all, int32[B, 1, 1, 1] of one in each sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Rotation = Callable[[ov.Node], ov.Node]
 
 
 def attention_mask(
-    positions: ov.Node, is_token: ov.Node, window: int | None, is_causal: bool
+    askers: ov.Node, positions: ov.Node, is_token: ov.Node, window: int | None, is_causal: bool
 ) -> ov.Node:
     """What is added to attention scores: float32[B or 1, 1, L or 1, L].
 
@@ -30,36 +31,33 @@ def attention_mask(
     transformers' masking_utils.py.
 
     Args:
+        askers: see above.
         positions: see above.
         is_token: bool[B, L], False on padding.
         window: see `Encoder.windows`.
         is_causal: whether a token sees only what stands before it.
     """
-    query, key = (
-        op.unsqueeze(positions, int_constant(1)),
-        op.unsqueeze(positions, int_constant(0)),
-    )
-    distance = op.subtract(query, key)
+    distance = op.subtract(askers, positions)
     if is_causal:
         visible = op.greater_equal(distance, int_constant(0))
         if window is not None:
             visible = op.logical_and(visible, op.less(distance, int_constant(window)))
-        return _additive(op.unsqueeze(visible, int_constants(0, 1)))
+        return _additive(visible)
     visible = op.unsqueeze(is_token, int_constants(1, 2))
     if window is not None:
         near = op.less_equal(op.abs(distance), int_constant(window))
-        visible = op.logical_and(visible, op.unsqueeze(near, int_constants(0, 1)))
+        visible = op.logical_and(visible, near)
     return _additive(visible)
 
 
-def rotation(positions: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
-    """Return what turns float32[B, heads, L, head_dim] by the positions.
+def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
+    """Return what turns float32[B, heads, tokens, head_dim] by the places of the tokens.
 
     Source: Su et al., RoFormer (arXiv:2104.09864), with the halves of the vector as pairs, as
     transformers' `apply_rotary_pos_emb` has it.
 
     Args:
-        positions: see above.
+        places: int32[tokens], the same for all sequences.
         rope: the kind and its parameters.
         head_dim: dimensions of one head.
         num_positions: the longest L.
@@ -69,9 +67,7 @@ def rotation(positions: ov.Node, rope: Rope, head_dim: int, num_positions: int) 
     angles = np.outer(np.arange(num_positions, dtype=np.float32), frequencies.astype(np.float32))
     half = head_dim // 2
     cos, sin = (
-        op.gather(
-            op.constant((turn(angles) * scale).astype(np.float32)), positions, int_constant(0)
-        )
+        op.gather(op.constant((turn(angles) * scale).astype(np.float32)), places, int_constant(0))
         for turn in (np.cos, np.sin)
     )
 
@@ -89,12 +85,37 @@ def rotation(positions: ov.Node, rope: Rope, head_dim: int, num_positions: int) 
     return rotate
 
 
-def position_scores(
-    positions: ov.Node, bias: PositionBias, table: NDArray[np.float32], num_positions: int
-) -> ov.Node:
-    """What the distances add to attention scores: float32[1, heads, L, L].
+def rotation_of_one(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
+    """Return what turns float32[B, heads, 1, head_dim], one token of each sequence.
+
+    The sequences take the place of the tokens. Given a place for each sequence as int32[B, 1, 1]
+    instead, OpenVINO 2026.4 turns by other angles when the model comes from its cache.
 
     Args:
+        places: int32[B].
+        rope: see `rotation`.
+        head_dim: see `rotation`.
+        num_positions: see `rotation`.
+    """
+    rotate = rotation(places, rope, head_dim, num_positions)
+
+    def exchange(vectors: ov.Node) -> ov.Node:
+        return op.transpose(vectors, int_constants(2, 1, 0, 3))
+
+    return lambda vectors: exchange(rotate(exchange(vectors)))
+
+
+def position_scores(
+    askers: ov.Node,
+    positions: ov.Node,
+    bias: PositionBias,
+    table: NDArray[np.float32],
+    num_positions: int,
+) -> ov.Node:
+    """What the distances add to attention scores: float32[B or 1, heads, L or 1, L].
+
+    Args:
+        askers: see above.
         positions: see above.
         bias: how distances are divided into buckets.
         table: float32[buckets, heads], the learned numbers.
@@ -102,12 +123,9 @@ def position_scores(
     """
     distances = np.arange(1 - num_positions, num_positions)
     by_distance = op.constant(np.ascontiguousarray(table[buckets(bias, distances)].T))
-    query, key = (
-        op.unsqueeze(positions, int_constant(1)),
-        op.unsqueeze(positions, int_constant(0)),
-    )
-    rows = op.add(op.subtract(key, query), int_constant(num_positions - 1))
-    return op.unsqueeze(op.gather(by_distance, rows, int_constant(1)), int_constant(0))
+    distance = op.add(op.subtract(positions, askers), int_constant(num_positions - 1))
+    by_head = op.gather(by_distance, op.squeeze(distance, int_constant(1)), int_constant(1))
+    return op.transpose(by_head, int_constants(1, 0, 2, 3))
 
 
 def _additive(visible: ov.Node) -> ov.Node:

@@ -1,0 +1,185 @@
+"""The transformer's layers, one like the other, but for the last one where one token is pooled.
+
+With cls or last_token pooling nobody reads what the last layer makes of the other tokens. It is
+computed for the pooled token alone then, and without the keys and values of the others: for the one
+query q of a head, and p, what softmax gives each token x,
+
+    q . (K x) = (K^T q) . x        and        sum of p (V x + b) = V (sum of p x) + b
+
+since p sums to 1. What K's bias adds is the same for all tokens, and softmax does not see it. So
+the last layer costs next to nothing, and the vectors are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import openvino as ov
+from openvino import opset15 as op
+
+from embedlib.engines.openvino.nodes import activate, float_constant, int_constant, int_constants
+from embedlib.engines.openvino.positions import Rotation
+from embedlib.engines.openvino.weighted import Weighted
+from embedlib.models.spec import Encoder
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a layer's tokens know of one another's places."""
+
+    mask: ov.Node
+    """Added to the scores: float32[B or 1, heads or 1, L or 1, L]."""
+    rotate_query: Rotation | None
+    rotate_key: Rotation | None
+
+
+class Layers:
+    """Makes the nodes of a model's layers."""
+
+    def __init__(self, encoder: Encoder, weighted: Weighted) -> None:
+        self._encoder = encoder
+        self._weighted = weighted
+
+    def layer(
+        self, hidden: ov.Node, index: int, sight: Sight, pooled: ov.Node | None = None
+    ) -> ov.Node:
+        """One layer on float32[B, L, H].
+
+        Args:
+            hidden: what the layer before gave.
+            index: which layer.
+            sight: of all tokens, or of the pooled ones.
+            pooled: int32[B, 1], the place of the token that is wanted, and the result is
+                float32[B, 1, H]; None: all are.
+        """
+        encoder, prefix = self._encoder, f"layers.{index}."
+        if encoder.norm_placement == "post":
+            hidden = op.add(_take(hidden, pooled), self._attention(hidden, prefix, sight, pooled))
+            hidden = self._norm(hidden, prefix + "attention_norm")
+            return self._norm(op.add(hidden, self._mlp(hidden, prefix)), prefix + "mlp_norm")
+        is_normed = encoder.norms_embeddings and index == 0
+        normed = hidden if is_normed else self._norm(hidden, prefix + "attention_norm")
+        change = self._attention(normed, prefix, sight, pooled)
+        if encoder.norm_placement == "sandwich":
+            change = self._norm(change, prefix + "attention_out_norm")
+        hidden = op.add(_take(hidden, pooled), change)
+        change = self._mlp(self._norm(hidden, prefix + "mlp_norm"), prefix)
+        if encoder.norm_placement == "sandwich":
+            change = self._norm(change, prefix + "mlp_out_norm")
+        return op.add(hidden, change)
+
+    def _attention(
+        self, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node | None
+    ) -> ov.Node:
+        """softmax(scale q k^T + mask) v, heads in parallel; float32[B, L or 1, H].
+
+        Spelled out: the plugin fuses these operators better than its attention operator.
+        """
+        encoder = self._encoder
+        query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
+        if sight.rotate_query:
+            query = sight.rotate_query(query)
+        query = op.multiply(
+            query, float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
+        )
+        if pooled is not None and self._has_plain_keys:
+            scores = self._scores_without_keys(query, hidden, prefix)
+        else:
+            key = self._heads(hidden, prefix + "k", encoder.num_kv_heads)
+            if sight.rotate_key:
+                key = sight.rotate_key(key)
+            scores = op.matmul(query, self._for_queries(key), False, True)
+        if encoder.attention_cap is not None:
+            cap = float_constant(encoder.attention_cap)
+            scores = op.multiply(op.tanh(op.divide(scores, cap)), cap)
+        shares = op.softmax(op.add(scores, sight.mask), -1)
+        if pooled is not None:
+            mixed = self._mix_without_values(shares, hidden, prefix)
+        else:
+            value = self._for_queries(self._heads(hidden, prefix + "v", encoder.num_kv_heads))
+            mixed = op.matmul(shares, value, False, False)
+        width = encoder.num_heads * encoder.head_dim
+        mixed = op.reshape(
+            op.transpose(mixed, int_constants(0, 2, 1, 3)), int_constants(0, 0, width), True
+        )
+        return self._weighted.linear(mixed, prefix + "o")
+
+    def _heads(self, vectors: ov.Node, role: str, num_heads: int) -> ov.Node:
+        """Queries, keys or values: float32[B, heads, tokens, head_dim], with their norm."""
+        encoder = self._encoder
+        vectors = self._weighted.linear(vectors, role)
+        vectors = op.reshape(vectors, int_constants(0, 0, num_heads, encoder.head_dim), True)
+        if encoder.has_qk_norm and role.endswith(("q", "k")):
+            vectors = self._weighted.rms_norm(vectors, role + "_norm", encoder.norm_eps)
+        return op.transpose(vectors, int_constants(0, 2, 1, 3))
+
+    def _for_queries(self, vectors: ov.Node) -> ov.Node:
+        """Give every query head its key or value head: [B, kv, L, d] to [B, heads, L, d]."""
+        encoder = self._encoder
+        groups = encoder.num_heads // encoder.num_kv_heads
+        if groups == 1:
+            return vectors
+        repeated = op.concat([op.unsqueeze(vectors, int_constant(2))] * groups, 2)
+        return op.reshape(repeated, int_constants(0, encoder.num_heads, -1, encoder.head_dim), True)
+
+    @property
+    def _has_plain_keys(self) -> bool:
+        """Whether a key is K x + b and nothing more, and a shift of all scores changes nothing."""
+        encoder = self._encoder
+        return encoder.rope is None and not encoder.has_qk_norm and encoder.attention_cap is None
+
+    def _scores_without_keys(self, query: ov.Node, hidden: ov.Node, prefix: str) -> ov.Node:
+        """Scores of one query per sequence, but for a shift: float32[B, heads, 1, L].
+
+        Args:
+            query: float32[B, heads, 1, d].
+            hidden: float32[B, L, H].
+            prefix: of the layer's roles.
+        """
+        encoder = self._encoder
+        keys = self._weighted.by_head(prefix + "k", encoder.num_kv_heads)
+        asked = op.matmul(self._by_kv_head(query, encoder.head_dim), keys, False, False)
+        asked = op.reshape(asked, int_constants(0, encoder.num_heads, encoder.hidden_size), True)
+        return op.unsqueeze(op.matmul(asked, hidden, False, True), int_constant(2))
+
+    def _mix_without_values(self, shares: ov.Node, hidden: ov.Node, prefix: str) -> ov.Node:
+        """Values mixed by their shares: float32[B, heads, 1, d].
+
+        Args:
+            shares: float32[B, heads, 1, L], each row sums to 1.
+            hidden: float32[B, L, H].
+            prefix: of the layer's roles.
+        """
+        encoder = self._encoder
+        seen = op.matmul(op.squeeze(shares, int_constant(2)), hidden, False, False)
+        values = self._weighted.by_head(prefix + "v", encoder.num_kv_heads)
+        mixed = op.matmul(self._by_kv_head(seen, encoder.hidden_size), values, False, True)
+        if encoder.has_qkv_bias:
+            bias = self._weighted.bias_by_head(prefix + "v", encoder.num_kv_heads)
+            mixed = op.add(mixed, bias)
+        return op.reshape(mixed, int_constants(0, encoder.num_heads, 1, encoder.head_dim), True)
+
+    def _by_kv_head(self, vectors: ov.Node, width: int) -> ov.Node:
+        """float32[B, heads, ... width] to float32[B, kv, heads / kv, width]."""
+        encoder = self._encoder
+        groups = encoder.num_heads // encoder.num_kv_heads
+        return op.reshape(vectors, int_constants(0, encoder.num_kv_heads, groups, width), True)
+
+    def _mlp(self, hidden: ov.Node, prefix: str) -> ov.Node:
+        """down(act(gate) * up) or down(act(up)); float32[B, L, H] both ways."""
+        encoder, linear = self._encoder, self._weighted.linear
+        up = linear(hidden, prefix + "up")
+        if encoder.is_gated:
+            gate = activate(linear(hidden, prefix + "gate"), encoder.activation)
+            return linear(op.multiply(gate, up), prefix + "down")
+        return linear(activate(up, encoder.activation), prefix + "down")
+
+    def _norm(self, vectors: ov.Node, role: str) -> ov.Node:
+        return self._weighted.norm(self._encoder.norm, vectors, role, self._encoder.norm_eps)
+
+
+def _take(vectors: ov.Node, places: ov.Node | None) -> ov.Node:
+    """float32[B, L, H] to the rows at int32[B, 1], or all."""
+    if places is None:
+        return vectors
+    return op.gather(vectors, places, int_constant(1), batch_dims=1)

@@ -1,0 +1,70 @@
+"""Operators that have weights: linear layers and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as op
+
+from embedlib.engines.openvino.matrices import float_matrix, matrix
+from embedlib.engines.openvino.nodes import int_constant, int_constants
+
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+class Weighted:
+    """Makes nodes of weights, which are known by their roles."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights: Mapping[str, NDArray[Any]] = weights
+
+    def linear(self, vectors: ov.Node, role: str) -> ov.Node:
+        """vectors @ weight.T + bias; the bias where the model has one."""
+        product = op.matmul(vectors, matrix(self._weights, f"{role}.weight"), False, True)
+        # A leaky ReLU of slope 1 changes nothing, but the plugin takes a product with an activation
+        # to oneDNN and a bare one to MLAS, which needs a fifth longer for the few tokens of a query
+        # and the same for a full batch. Source: docs/benchmarks.md, single queries.
+        return op.prelu(self.add_bias(product, role), op.constant(np.ones(1, np.float32)))
+
+    def add_bias(self, vectors: ov.Node, role: str) -> ov.Node:
+        """vectors + bias, where the model has one."""
+        if f"{role}.bias" not in self._weights:
+            return vectors
+        return op.add(vectors, self.constant(f"{role}.bias"))
+
+    def by_head(self, role: str, num_heads: int) -> ov.Node:
+        """The matrix of a linear layer in float32, cut by heads: float32[heads, head_dim, H]."""
+        values = float_matrix(self._weights, f"{role}.weight")
+        return op.constant(values.reshape(num_heads, -1, values.shape[1]), shared_memory=True)
+
+    def bias_by_head(self, role: str, num_heads: int) -> ov.Node:
+        """The bias of a linear layer, cut by heads: float32[heads, 1, head_dim]."""
+        values = np.ascontiguousarray(self._weights[f"{role}.bias"])
+        return op.constant(values.reshape(num_heads, 1, -1), shared_memory=True)
+
+    def norm(
+        self, kind: Literal["layer_norm", "rms_norm"], vectors: ov.Node, role: str, eps: float
+    ) -> ov.Node:
+        """The norm of the kind, over the last axis."""
+        if kind == "rms_norm":
+            return self.rms_norm(vectors, role, eps)
+        return self.layer_norm(vectors, role, eps)
+
+    def layer_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
+        """(x - mean) / sqrt(variance + eps) * weight + bias where there is one; last axis."""
+        centred = op.mvn(vectors, int_constants(-1), True, eps, "inside_sqrt")
+        return self.add_bias(op.multiply(centred, self.constant(f"{role}.weight")), role)
+
+    def rms_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
+        """x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
+        square = op.reduce_mean(op.multiply(vectors, vectors), int_constant(-1), True)
+        root = op.sqrt(op.add(square, op.constant(np.float32(eps))))
+        return op.multiply(op.divide(vectors, root), self.constant(f"{role}.weight"))
+
+    def constant(self, role: str) -> ov.Node:
+        """A weight as it is: a view onto its file."""
+        return op.constant(np.ascontiguousarray(self._weights[role]), shared_memory=True)
