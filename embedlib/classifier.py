@@ -28,6 +28,8 @@ class Classifier(ScoringSession):
     Texts are taken as they are: for a reward model, apply its chat template first.
     """
 
+    _activity = "Classifying"
+
     _tokenizer: Tokenizer
 
     def _prepare(self, meter: Meter) -> None:

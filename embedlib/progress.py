@@ -19,7 +19,7 @@ PROGRESS_DELAY_SECONDS = 2.0
 class Progress:
     """Waits for a job, with a progress bar where one is wanted."""
 
-    def __init__(self, job: Job, show: bool | None) -> None:
+    def __init__(self, job: Job, show: bool | None, activity: str) -> None:
         """Start waiting; `show` None means a bar on a terminal when it takes long."""
         self._job = job
         self._bar: Any = None
@@ -27,7 +27,7 @@ class Progress:
             from tqdm import tqdm
 
             delay = 0.0 if show else PROGRESS_DELAY_SECONDS
-            self._bar = tqdm(total=job.num_texts, unit="text", desc="Encoding", delay=delay)
+            self._bar = tqdm(total=job.num_texts, unit="text", desc=activity, delay=delay)
 
     def __enter__(self) -> Progress:
         """Return itself."""

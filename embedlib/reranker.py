@@ -45,6 +45,8 @@ class Reranker(ScoringSession):
     the end of the program does so too.
     """
 
+    _activity = "Ranking"
+
     _tokenizer: PairTokenizer
 
     def _prepare(self, meter: Meter) -> None:

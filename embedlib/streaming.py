@@ -30,6 +30,7 @@ def stream(
     warn_truncated: WarnTruncated,
 ) -> Iterator[Vectors]:
     """Yield the vector of every text, float32[D], reading a bounded number of texts ahead."""
+    pipeline.check_may_wait()
     jobs: deque[Job] = deque()
     truncated: list[tuple[int, int]] = []
     num_read = num_truncated = 0

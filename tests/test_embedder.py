@@ -29,6 +29,7 @@ from embedlib.engines.base import Lane
 from embedlib.errors import (
     ConfigError,
     EmbedderClosedError,
+    EmbedlibError,
     EngineRunError,
     InputError,
     PromptWarning,
@@ -1110,6 +1111,33 @@ def test_closing_from_the_callback_of_a_future() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("embedlib-"):
             thread.join(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda embedder: embedder.encode("b"),
+        lambda embedder: embedder.encode(["b"] * 100),
+        lambda embedder: list(embedder.encode_stream(["b"])),
+    ],
+)
+def test_waiting_in_the_callback_of_a_future_is_refused(call: Callable[..., Any]) -> None:
+    # It runs on the thread that would have to compute what is waited for.
+    engine = FakeEngine()
+    engine.hold()
+    outcome: Future[object] = Future()
+
+    def callback(_: object) -> None:
+        try:
+            outcome.set_result(call(embedder))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    with fake_embedder(engine) as embedder:
+        embedder.submit("a").add_done_callback(callback)
+        engine.release()
+        with pytest.raises(EmbedlibError, match="in the callback of a future"):
+            outcome.result(WAIT_SECONDS)
 
 
 def test_an_embedder_that_is_forgotten_frees_its_engine() -> None:

@@ -125,6 +125,13 @@ def test_rank_sorts_by_score(reranker: Reranker) -> None:
     assert all(type(value) in (int, float) for entry in ranking for value in entry.values())
 
 
+def test_a_progress_bar_says_what_goes_on(
+    reranker: Reranker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reranker.rank("q", ["b", "d"], show_progress_bar=True)
+    assert capsys.readouterr().err.lstrip().startswith("Ranking:")
+
+
 def test_rank_with_texts_and_a_limit(reranker: Reranker) -> None:
     ranking = reranker.rank("q", iter(["b", "d", "c"]), top_k=2, return_documents=True)
     assert [(entry["corpus_id"], entry["text"]) for entry in ranking] == [(1, "d"), (2, "c")]

@@ -100,6 +100,11 @@ class BatchManager:
     def _num_queued(self, lane: Lane) -> int:
         return self._num_inbox[lane] + self._num_scheduled[lane]
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the manager's thread is the one that asks."""
+        return self._thread is threading.current_thread()
+
     def stop_accepting(self) -> None:
         """Refuse new sequences and let blocked producers go."""
         self._refuse(EmbedderClosedError("this model is closed; load it again"))
@@ -109,7 +114,7 @@ class BatchManager:
         self.stop_accepting()
         self._inbox.put(_Stop())
         # A future's callback, or the garbage collector, may close a model from this thread.
-        if self._thread is not threading.current_thread():
+        if not self.is_own_thread:
             self._thread.join()
 
     def _refuse(self, refusal: EmbedderClosedError) -> None:

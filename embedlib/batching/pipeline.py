@@ -16,7 +16,7 @@ from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize, TokenizerThread
 from embedlib.engines.base import Engine, Lane
-from embedlib.errors import EmbedderClosedError
+from embedlib.errors import EmbedderClosedError, EmbedlibError
 
 
 class Pipeline:
@@ -95,6 +95,18 @@ class Pipeline:
             what `feed` raises; the job goes on.
         """
         self._manager.add_queries(tokenize(job, first_row, texts))
+
+    def check_may_wait(self) -> None:
+        """Refuse to wait on a thread that has to work for the one who waits.
+
+        Raises:
+            EmbedlibError: called on one, which is where the callbacks of futures run.
+        """
+        if self._manager.is_own_thread or self._tokenizer_thread.is_own_thread:
+            raise EmbedlibError(
+                "called in the callback of a future, on the thread that would have to compute it; "
+                "call submit there, or hand over to a thread of your own"
+            )
 
     def stats(self) -> Stats:
         """Return the totals so far."""

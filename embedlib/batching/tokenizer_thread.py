@@ -66,6 +66,11 @@ class TokenizerThread:
             self._num_queued += len(texts)
             self._changed.notify_all()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the tokenizer thread is the one that asks."""
+        return self._thread is threading.current_thread()
+
     def close(self) -> None:
         """Fail what waits, let blocked callers go, join the thread."""
         with self._changed:
@@ -76,7 +81,7 @@ class TokenizerThread:
         for chunk in waiting:
             chunk.job.fail(EmbedderClosedError("the model was closed before this was computed"))
         # A future's callback, or the garbage collector, may close a model from this thread.
-        if self._thread is not threading.current_thread():
+        if not self.is_own_thread:
             self._thread.join()
 
     def _run(self) -> None:
