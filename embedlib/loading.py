@@ -24,6 +24,7 @@ from embedlib.engines.compiled.engine_folder import (
     file_hashes,
     model_fingerprint,
     open_engine_folder,
+    source_on_hub,
 )
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
@@ -53,7 +54,7 @@ class LoadedModel:
     fingerprint: Callable[[Mapping[str, object]], str]
     """From the settings that decide the vectors; reads all weights once."""
     known: KnownModel = field(default_factory=KnownModel)
-    """Of a hub model."""
+    """Of a hub model, or of one that a compiled model was made from."""
     precision: str = "float32"
     """What the vectors are computed in, and which layers are not, for the fingerprint."""
     files: ModelFiles | None = None
@@ -80,15 +81,17 @@ def load_model(
         ModelError, EngineError: as `Embedder` says.
     """
     choose_engine(config)  # nothing is fetched for an engine that is not here
-    folder = resolve(
+    found = resolve(
         name,
         revision=config.revision,
         token=config.token,
         cache_folder=config.cache_folder,
         local_files_only=config.local_files_only,
     )
-    manifest = _read_compiled(folder.path)
-    known_template = None if folder.revision is None else template_of(folder.name)
+    manifest = _read_compiled(found.path)
+    folder = source_on_hub(found)
+    hub_name = None if folder.revision is None else folder.name
+    known_template = None if hub_name is None else template_of(hub_name)
     if known_template is not None and not with_head:  # its files are those of any language model
         raise ModelUnsupportedError(f"{folder.name} is a reranker; use Reranker")
     template = config.template or known_template
@@ -99,7 +102,12 @@ def load_model(
         is_compiled=manifest is not None,
     )
     tokenizer = load_tokenizer(files)
-    files = replace(files, spec=limit_length(files.spec, tokenizer, config))
+    files = replace(
+        files,
+        spec=limit_length(files.spec, tokenizer, config),
+        hub_name=hub_name,
+        hub_revision=folder.revision,
+    )
     plan = plan_engine(files, config, manifest)
     return LoadedModel(
         spec=files.spec,
@@ -108,7 +116,7 @@ def load_model(
         fingerprint=partial(
             _fingerprint, files, folder.revision, manifest, plan.precision, file_hashes(config)
         ),
-        known=KnownModel() if folder.revision is None else known_model(folder.name),
+        known=KnownModel() if hub_name is None else known_model(hub_name),
         precision=str(plan.precision),
         files=files,
         open_weights=partial(load_weights, files)

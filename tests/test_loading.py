@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from embedlib import Embedder, Reranker
 from embedlib.config import Config
 from embedlib.engines.compiled.compile import compile_model
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
+from embedlib.fidelity.model import open_model
 from embedlib.models.files import read_model_files
+from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tiny_variants import SCORING_VARIANTS
 
 TEXTS = ["a text", "and another one"]
@@ -91,3 +95,85 @@ def test_fp8_where_no_gpu_is(compiled: Callable[..., Path]) -> None:
         Embedder(folder)
     with pytest.raises(ConfigError, match=r"^engine = 'openvino' cannot run .*compiled to fp8"):
         Embedder(folder, engine="openvino")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def put_on_hub(cache: Path, name: str, folder: Path) -> dict[str, Any]:
+    """Lay a model into a cache of the hub, and return the options that find it there."""
+    root = cache / f"models--{name.replace('/', '--')}"
+    shutil.copytree(folder, root / "snapshots" / COMMIT)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(COMMIT)
+    options: dict[str, Any] = {"cache_folder": cache, "local_files_only": True, "threads": 1}
+    return options
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_prompts_known_by_name_are_those_of_the_engine_directory(
+    precision: Any, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    name, cache = "BAAI/bge-small-en-v1.5", {"engine_cache_dir": tmp_path / "cache"}
+    options = {**put_on_hub(tmp_path, name, tiny_folder("bert")), **cache}
+    files = open_model(name, Config(**options)).files
+    out = compile_model(files, precision, (), Config(**cache), out=tmp_path / "out")
+    with Embedder(out, **cache, threads=1) as compiled, Embedder(name, **options) as by_name:
+        assert compiled.prompts == by_name.prompts != {}
+        found, expected = (one.encode_query("a text") for one in (compiled, by_name))
+        assert found @ expected > 0.999
+        assert abs(compiled.encode("a text", prompt="") @ expected) < 0.999
+        assert compiled.fingerprint.startswith(f"{COMMIT}:")
+    with Embedder(name, **options, precision="float32") as plain:
+        assert plain.fingerprint != compiled.fingerprint
+    if precision == "int8":
+        with Embedder(name, **options, precision="int8") as cached:
+            assert cached.fingerprint == compiled.fingerprint
+            np.testing.assert_array_equal(cached.encode_query("a text"), found)
+
+
+def test_the_template_known_by_name_is_that_of_the_engine_directory(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    name, cache = "Qwen/Qwen3-Reranker-0.6B", {"engine_cache_dir": tmp_path / "cache"}
+    options = {**put_on_hub(tmp_path, name, tiny_folder("qwen3-answers")), **cache}
+    files = open_model(name, Config(**options)).files
+    out = compile_model(files, "bf16", (), Config(**cache), out=tmp_path / "out")
+    pairs = [("a cat", "two dogs"), ("who ran", "the dog")]
+    with Reranker(out, **cache, threads=1) as compiled, Reranker(name, **options) as by_name:
+        np.testing.assert_allclose(compiled.predict(pairs), by_name.predict(pairs), atol=0.02)
+
+
+def test_an_engine_directory_knows_the_answers_of_a_reranker(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    variant = "qwen3-logit-score"
+    options: dict[str, Any] = {"engine_cache_dir": tmp_path / "cache", "threads": 1}
+    options["template"] = SCORING_VARIANTS[variant].template
+    files = read_model_files(tiny_folder(variant), with_head=True, template=options["template"])
+    out = compile_model(files, "bf16", (), Config(), out=tmp_path / "out")
+    pairs = [("a cat", "two dogs"), ("who ran", "the dog")]
+    with Reranker(out, **options) as compiled, Reranker(tiny_folder(variant), **options) as plain:
+        np.testing.assert_allclose(compiled.predict(pairs), plain.predict(pairs), atol=0.02)
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_an_engine_directory_has_the_heads_for_tokens(precision: Any, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "m3", "xlm-roberta")
+    rng = np.random.default_rng(0)
+    for stem, num_rows in (("sparse_linear", 1), ("colbert_linear", 32)):
+        weight = rng.standard_normal((num_rows, 32), dtype=np.float32)
+        head = {"weight": weight, "bias": np.full(num_rows, 9, np.float32)}
+        save_file(head, folder / f"{stem}.safetensors")
+    cache = {"engine_cache_dir": tmp_path / "cache"}
+    out = compile_model(read_model_files(folder), precision, (), Config(), out=tmp_path / "out")
+    with Embedder(out, **cache, threads=1) as compiled, Embedder(folder, threads=1) as plain:
+        found, expected = (
+            one.encode("a cat", prompt="", output_value="sparse") for one in (compiled, plain)
+        )
+        assert found == pytest.approx(expected, abs=0.3)
+        assert found
+        found, expected = (
+            one.encode("a cat", prompt="", output_value="multi_vector") for one in (compiled, plain)
+        )
+        assert (found * expected).sum(axis=1).min() > 0.99

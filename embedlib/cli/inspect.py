@@ -42,6 +42,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = make_config(options)
 
+    from embedlib.engines.compiled.engine_folder import source_on_hub
     from embedlib.models.files import is_scoring_model, read_model_files
     from embedlib.models.hub import resolve
     from embedlib.models.known_models import known_model
@@ -55,6 +56,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
         cache_folder=config.cache_folder,
         local_files_only=config.local_files_only,
     )
+    folder = source_on_hub(folder)
     known, template = None, config.template
     if folder.revision is not None:
         known, template = known_model(folder.name), template or template_of(folder.name)

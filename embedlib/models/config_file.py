@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
 
 from embedlib.models.config_keys import (
-    ACTIVATIONS_BY_NAME,
     FIXED_KEYS,
     HARMLESS_KEYS,
+    LAYER_TYPES,
     ROPE_KEYS,
     SHAPE_KEYS,
     WINDOW_KEYS,
 )
 from embedlib.models.families import FAMILIES
-from embedlib.models.family import Alternation, Family, Key, RopeScaling
+from embedlib.models.family import Alternation, Family, Key
 from embedlib.models.json_files import JsonObject
-from embedlib.models.spec import Activation, Encoder, Rope
-
-LAYER_TYPES: Final = ("full_attention", "sliding_attention")
-"""Without and with a window."""
-
-ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
-    "default": frozenset(),
-    "linear": frozenset({"factor"}),
-    "ntk": frozenset({"factor", "mixed_b"}),
-    "dynamic": frozenset({"factor"}),
-    "yarn": frozenset(
-        {
-            "factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
-            "beta_slow", "mscale", "mscale_all_dim", "truncate",
-        }
-    ),
-    "llama3": frozenset(
-        {
-            "factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor",
-        }
-    ),
-}  # fmt: skip
-"""What each kind reads. Source: transformers 5.5, modeling_rope_utils.py; of ntk see `_ntk`."""
+from embedlib.models.rope_config import read_ropes
+from embedlib.models.spec import Encoder
+from embedlib.models.traits import (
+    optional_integer,
+    optional_number,
+    read_activation,
+    read_boolean,
+    read_number,
+)
 
 
 def family_of(config: JsonObject) -> Family:
@@ -71,12 +55,12 @@ def read_encoder(config: JsonObject) -> Encoder:
     num_heads = config.integer("num_attention_heads")
     num_layers = config.integer("num_hidden_layers")
     num_positions = config.integer(positions_key(config))
-    num_kv_heads = _optional_integer(config, family.num_kv_heads) or num_heads
+    num_kv_heads = optional_integer(config, family.num_kv_heads) or num_heads
     if num_heads % num_kv_heads:
         raise config.refuse(
             "num_key_value_heads", f"a divisor of num_attention_heads = {num_heads}"
         )
-    head_dim = _optional_integer(config, family.head_dim)
+    head_dim = optional_integer(config, family.head_dim)
     if head_dim is None:
         if hidden_size % num_heads:
             raise config.refuse("num_attention_heads", f"a divisor of hidden_size = {hidden_size}")
@@ -86,7 +70,7 @@ def read_encoder(config: JsonObject) -> Encoder:
     pad_token_id = None
     if family.positions == "learned_after_padding":
         pad_token_id = config.integer("pad_token_id", 1, minimum=0)
-    rope, window_rope = _read_ropes(config, family, num_positions, head_dim)
+    rope, window_rope = read_ropes(config, family, num_positions, head_dim)
     is_causal = _is_causal(config, family)
     return Encoder(
         family=family.model_type,
@@ -108,7 +92,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_positions=num_positions,
         position_offset=0 if pad_token_id is None else pad_token_id + 1,
         pad_token_id=pad_token_id,
-        num_token_types=_optional_integer(config, family.num_token_types, minimum=0) or 0,
+        num_token_types=optional_integer(config, family.num_token_types, minimum=0) or 0,
         rope=rope,
         window_rope=window_rope,
         position_bias=family.position_bias,
@@ -117,7 +101,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         attention_scale=None
         if family.query_scalar is None
         else read_number(config, family.query_scalar) ** -0.5,
-        attention_cap=_optional_number(config, family.attention_cap),
+        attention_cap=optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
         has_qkv_bias=read_boolean(config, family.has_qkv_bias),
         has_output_bias=read_boolean(config, family.has_output_bias),
@@ -193,7 +177,7 @@ def _read_windows(
             window //= 2
     else:
         # null switches windows off.
-        window = _optional_integer(config, family.window)
+        window = optional_integer(config, family.window)
         if family.windows == "all_layers":
             return (window,) * num_layers
         if not config.boolean("use_sliding_window", False):
@@ -222,158 +206,3 @@ def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) 
         every = config.integer(every.name, every.default)
     full = 0 if alternation.full == "first" else every - 1
     return [LAYER_TYPES[layer % every != full] for layer in range(num_layers)]
-
-
-def _read_ropes(
-    config: JsonObject, family: Family, num_positions: int, head_dim: int
-) -> tuple[Rope | None, Rope | None]:
-    """Return the rotary embedding, and that of layers with a window where it is another one.
-
-    transformers 4 wrote `rope_theta` and `rope_scaling`; 5 writes both into `rope_parameters`, one
-    object for each kind of layer where they differ.
-    """
-    if family.rope_theta is None:
-        return None, None
-    if "rope_scaling" in config and "rope_parameters" in config:
-        raise config.refuse("rope_scaling", "either rope_scaling or rope_parameters")
-    kinds: Mapping[str, RopeScaling] = {kind: kind for kind in family.rope_kinds}
-    theta = read_number(config, family.rope_theta)
-    if family.window_rope_theta is None:
-        scaling = config.child("rope_scaling" if "rope_scaling" in config else "rope_parameters")
-        # A top-level key wins over the nested one, as in transformers.
-        outer = config if "original_max_position_embeddings" in config else scaling
-        rope = _read_rope(scaling, outer, kinds, theta, num_positions, head_dim)
-        # So does the nested theta, but not over a key of another schema.
-        key = family.rope_theta.name
-        if config.aliases.get(key, key) != key and key in config and rope.theta != theta:
-            raise config.refuse(key, f"{rope.theta:g}, as {scaling.name.split()[-1]} has it")
-        return rope, None
-    config.check_fixed("original_max_position_embeddings", (None,))
-    window_theta = read_number(config, family.window_rope_theta)
-    parameters = config.child("rope_parameters")
-    parameters.check_keys(LAYER_TYPES)
-    full, window = (parameters.child(kind) for kind in LAYER_TYPES)
-    if "rope_scaling" in config:
-        full = config.child("rope_scaling")
-    return (
-        _read_rope(full, full, kinds, theta, num_positions, head_dim),
-        _read_rope(window, window, kinds, window_theta, num_positions, head_dim),
-    )
-
-
-def _read_rope(
-    scaling: JsonObject,
-    outer: JsonObject,
-    kinds: Mapping[str, RopeScaling],
-    theta: float,
-    num_positions: int,
-    head_dim: int,
-) -> Rope:
-    """Return one rotary embedding.
-
-    Args:
-        scaling: the object that describes it; may be empty.
-        outer: the object that holds the original length.
-        kinds: what is implemented.
-        theta: where `scaling` does not give it.
-        num_positions: the trained length.
-        head_dim: dimensions of one head.
-    """
-    kind = scaling.choice("rope_type" if "rope_type" in scaling else "type", kinds, "default")
-    scaling.check_keys(
-        ROPE_KIND_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-    )
-    scaling.check_fixed("partial_rotary_factor", (1.0, None))
-    theta = scaling.number("rope_theta", theta)
-    if kind == "default":
-        return Rope(theta=theta)
-    if kind == "ntk":
-        return _ntk(scaling, theta, num_positions, head_dim)
-    if kind in ("linear", "dynamic"):
-        return Rope(
-            kind=kind,
-            theta=theta,
-            factor=scaling.number("factor"),
-            original_max_positions=num_positions,
-        )
-    original = outer.integer("original_max_position_embeddings", num_positions)
-    if kind == "llama3":
-        return Rope(
-            kind=kind,
-            theta=theta,
-            factor=scaling.number("factor"),
-            original_max_positions=original,
-            low_freq_factor=scaling.number("low_freq_factor"),
-            high_freq_factor=scaling.number("high_freq_factor"),
-        )
-    return Rope(
-        kind=kind,
-        theta=theta,
-        factor=scaling.number("factor", num_positions / original),
-        original_max_positions=original,
-        beta_fast=scaling.number("beta_fast", 32.0),
-        beta_slow=scaling.number("beta_slow", 1.0),
-        attention_factor=scaling.optional_number("attention_factor"),
-        mscale=scaling.optional_number("mscale"),
-        mscale_all_dim=scaling.optional_number("mscale_all_dim"),
-        truncate=scaling.boolean("truncate", True),
-    )
-
-
-def _ntk(scaling: JsonObject, theta: float, num_positions: int, head_dim: int) -> Rope:
-    """Return the rotary embedding of kind ntk.
-
-    A pair of dimensions i turns by (f theta) ** (-2 i / d) / f ** (2 / d) with the factor f and the
-    head size d: that is linear stretching by f ** (2 / d) of the theta f theta.
-
-    Source: `NTKScalingRotaryEmbedding` in modeling.py of huggingface.co/Alibaba-NLP/new-impl, which
-    uses these frequencies for texts of all lengths where the factor is above 1; the equations are
-    (6) of https://kexue.fm/archives/9706. With `mixed_b` it has others.
-    """
-    scaling.check_fixed("mixed_b", (None,))
-    factor = scaling.number("factor")
-    if factor < 1:
-        raise scaling.refuse("factor", "a number of at least 1")
-    return Rope(
-        kind="linear",
-        theta=factor * theta,
-        factor=factor ** (2 / head_dim),
-        original_max_positions=num_positions,
-    )
-
-
-def _optional_integer(config: JsonObject, trait: Key | None, minimum: int = 1) -> int | None:
-    """Return a trait that is an integer or null."""
-    if trait is None:
-        return None
-    return config.optional_integer(trait.name, trait.default, minimum)
-
-
-def read_activation(config: JsonObject, trait: Activation | Key) -> Activation:
-    """Return a trait that is an activation."""
-    if isinstance(trait, str):
-        return trait
-    return config.choice(trait.name, ACTIVATIONS_BY_NAME, trait.default)
-
-
-def read_number(config: JsonObject, trait: float | Key) -> float:
-    """Return a trait that is a positive number; null is refused."""
-    if isinstance(trait, float):
-        return trait
-    if trait.name in config.values:
-        return config.number(trait.name)
-    return float(trait.default)
-
-
-def _optional_number(config: JsonObject, trait: Key | None) -> float | None:
-    """Return a trait that is a positive number, or None where it is null or the family has none."""
-    if trait is None:
-        return None
-    return config.optional_number(trait.name) if trait.name in config.values else trait.default
-
-
-def read_boolean(config: JsonObject, trait: bool | Key) -> bool:
-    """Return a trait that is a boolean."""
-    if isinstance(trait, bool):
-        return trait
-    return config.boolean(trait.name, trait.default)

@@ -100,3 +100,6 @@ ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = MappingProxyType(
     }
 )
 """`hidden_act` to activation. Source: `ACT2CLS` in transformers, activations.py."""
+
+LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+"""Of attention: without and with a window."""

@@ -7,21 +7,30 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
+
+Report = Callable[[int], object]
 
 READ_BYTES: Final = 1 << 20
 SETTLED_NS: Final = 2_000_000_000
 """A file that changed later than this ago may change again within one tick of its clock."""
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
+def sha256(path: Path, report: Report = lambda num_bytes: None) -> str:
+    """Return the SHA-256 of a file's content.
+
+    Args:
+        path: the file.
+        report: hears of the bytes read, now and then; an error of it ends the reading.
+    """
     content = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(READ_BYTES):
             content.update(chunk)
+            report(len(chunk))
     return content.hexdigest()
 
 
@@ -38,8 +47,11 @@ class FileHashes:
         self._store = store
         self._known: dict[tuple[object, ...], str] = {}
 
-    def sha256(self, path: Path) -> str:
-        """Return the SHA-256 of a file's content: 64 hexadecimal digits."""
+    def sha256(self, path: Path, report: Report = lambda num_bytes: None) -> str:
+        """Return the SHA-256 of a file's content: 64 hexadecimal digits.
+
+        Any number of threads may ask. A file that is not known is read as `sha256` does.
+        """
         target = path.resolve()
         is_blob = path.is_symlink() and target.parent.name == "blobs"
         if is_blob and re.fullmatch("[0-9a-f]{64}", target.name):
@@ -48,7 +60,7 @@ class FileHashes:
         state = (str(target), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
         found = self._known.get(state) or self._read(state)
         if found is None:
-            found = sha256(target)
+            found = sha256(target, report)
             if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
                 self._write(state, found)
         self._known[state] = found

@@ -11,24 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.config_file import positions_key, read_encoder
 from embedlib.models.heads import AnswerRows, is_scoring, read_head
-from embedlib.models.json_files import JsonObject, load_json, quote
-from embedlib.models.module_files import read_module
+from embedlib.models.json_files import JsonObject, quote
+from embedlib.models.module_files import output_dim, read_module, read_module_list
 from embedlib.models.settings_file import read_settings
 from embedlib.models.spec import (
     SIMILARITIES,
-    Dense,
     Encoder,
-    LayerNorm,
     ModelSpec,
     Module,
-    Normalize,
     Pooling,
     Similarity,
 )
@@ -50,6 +47,17 @@ class ModelFiles:
     """For every module of the spec, the directory with its weights."""
     module_tensors: Mapping[int, str | AnswerRows] = field(default_factory=dict)
     """By position of a module whose weights lie among the transformer's: what they are there."""
+    settings_dirs: tuple[Path, ...] = ()
+    """Directories of modules that are part of the head and have settings alone: LogitScore."""
+    hub_name: str | None = None
+    """What the model was called by whoever asked the hub for it; None: it is a folder."""
+    hub_revision: str | None = None
+    """The resolved commit of a hub model."""
+
+    @property
+    def directories(self) -> list[Path]:
+        """All directories with files of the model, sorted."""
+        return sorted({self.folder, self.transformer_dir, *self.module_dirs, *self.settings_dirs})
 
 
 def is_scoring_model(folder: Path) -> bool:
@@ -102,77 +110,136 @@ def read_model_files(
     """
     if template is not None and not with_head:
         raise ConfigError(f"template = {template!r} is for rerankers; leave it out")
+    parts = _read_parts(folder, with_head, is_compiled)
+    return _read_scoring(parts, template) if with_head else _read_embedding(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What embedding models and those with a head have alike."""
+
+    folder: Path
+    has_modules: bool
+    """Whether there is a modules.json, and so the files of sentence-transformers."""
+    general: JsonObject
+    """config_sentence_transformers.json; may be empty."""
+    transformer_dir: Path
+    config: JsonObject
+    encoder: Encoder
+    tokenizer_config: JsonObject
+    settings: JsonObject
+    """Of the transformer in sentence-transformers; may be empty."""
+    modules: list[tuple[str, Path]]
+    """Kind and directory of those behind the transformer."""
+
+    def module_config(self, directory: Path) -> JsonObject:
+        """Return a module's config.json; may be empty."""
+        return JsonObject.load(directory / "config.json", self.folder)
+
+
+def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
+    """Read the transformer, and which modules stand behind it."""
     has_modules = (folder / "modules.json").is_file()
     # Without modules.json sentence-transformers reads neither of its two own files.
     general = JsonObject("", {})
     if has_modules:
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
         _check_kind(general, with_head)
-    entries = _read_module_list(folder, with_head) if has_modules else []
+    entries = read_module_list(folder, with_head) if has_modules else []
     transformer_dir = entries[0][1] if entries else folder
+    config = _read_config(transformer_dir, folder, is_compiled)
+    return _Parts(
+        folder=folder,
+        has_modules=has_modules,
+        general=general,
+        transformer_dir=transformer_dir,
+        config=config,
+        encoder=read_encoder(config),
+        tokenizer_config=JsonObject.load(transformer_dir / "tokenizer_config.json", folder),
+        settings=read_settings(transformer_dir, folder, with_head=with_head)
+        if has_modules
+        else JsonObject("", {}),
+        modules=entries[1:],
+    )
+
+
+def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
+    """Return config.json."""
     if not (transformer_dir / "config.json").is_file():
         raise ModelNotFoundError(f"{transformer_dir}: there is no config.json")
     config = JsonObject.load(transformer_dir / "config.json", folder)
-    if is_compiled:  # what the weights are is in embedlib.json
-        values = {key: config.values[key] for key in config.values if key != "quantization_config"}
-        config = replace(config, values=values)
-    tokenizer_config = JsonObject.load(transformer_dir / "tokenizer_config.json", folder)
-    encoder = read_encoder(config)
-    settings = JsonObject("", {})
-    if has_modules:
-        settings = read_settings(transformer_dir, folder, with_head=with_head)
-    max_seq_tokens, source = _max_seq_tokens(settings, tokenizer_config, config, encoder)
-    if with_head:
-        scoring = [JsonObject.load(path / "config.json", folder) for _, path in entries[1:]]
-        head = read_head(
-            config,
-            encoder,
-            transformer_dir,
-            tokenizer_config=tokenizer_config,
-            settings=settings,
-            general=general,
-            logit_score=scoring[0] if scoring else None,
-            template=template,
-        )
-        spec = ModelSpec(
-            encoder=encoder,
-            modules=head.modules,
-            embedding_dim=len(head.head.labels),
-            max_seq_tokens=max_seq_tokens,
-            max_seq_tokens_source=source,
-            lowercase=settings.boolean("do_lower_case", False),
-            head=head.head,
-        )
-        return ModelFiles(
-            folder=folder,
-            spec=spec,
-            transformer_dir=transformer_dir,
-            module_dirs=(transformer_dir,) * len(head.modules),
-            module_tensors=head.tensors,
-        )
-    if not has_modules and is_scoring(config):
-        raise _is_scoring(config, "architectures")
-    dim = encoder.hidden_size
-    modules: list[Module] = []
-    for kind, path in entries[1:]:
-        module = read_module(kind, JsonObject.load(path / "config.json", folder), dim)
-        dim = _output_dim(module, dim)
-        modules.append(module)
-    module_dirs = tuple(path for _, path in entries[1:])
-    if not has_modules:
-        modules, module_dirs = [_default_pooling(config)], (folder,)
+    if not is_compiled:
+        return config
+    # What the weights are is in embedlib.json.
+    values = {key: config.values[key] for key in config.values if key != "quantization_config"}
+    return replace(config, values=values)
+
+
+def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
+    """Return a reranker or classifier."""
+    logit_scores = [parts.module_config(path) for _, path in parts.modules]
+    head = read_head(
+        parts.config,
+        parts.encoder,
+        parts.transformer_dir,
+        tokenizer_config=parts.tokenizer_config,
+        settings=parts.settings,
+        general=parts.general,
+        logit_score=logit_scores[0] if logit_scores else None,
+        template=template,
+    )
     spec = ModelSpec(
-        encoder=encoder,
-        modules=tuple(modules),
-        embedding_dim=dim,
-        max_seq_tokens=max_seq_tokens,
-        max_seq_tokens_source=source,
-        lowercase=settings.boolean("do_lower_case", False),
-        **_read_general(general, dim),
+        modules=head.modules,
+        embedding_dim=len(head.head.labels),
+        head=head.head,
+        **_read_transformer(parts),
     )
     return ModelFiles(
-        folder=folder, spec=spec, transformer_dir=transformer_dir, module_dirs=module_dirs
+        folder=parts.folder,
+        spec=spec,
+        transformer_dir=parts.transformer_dir,
+        module_dirs=(parts.transformer_dir,) * len(head.modules),
+        module_tensors=head.tensors,
+        settings_dirs=tuple(path for _, path in parts.modules),
     )
+
+
+def _read_embedding(parts: _Parts) -> ModelFiles:
+    """Return an embedding model."""
+    if not parts.has_modules and is_scoring(parts.config):
+        raise _is_scoring(parts.config, "architectures")
+    dim = parts.encoder.hidden_size
+    modules: list[Module] = []
+    for kind, path in parts.modules:
+        module = read_module(kind, parts.module_config(path), dim)
+        dim = output_dim(module, dim)
+        modules.append(module)
+    module_dirs = tuple(path for _, path in parts.modules)
+    if not parts.has_modules:
+        modules, module_dirs = [_default_pooling(parts.config)], (parts.folder,)
+    spec = ModelSpec(
+        modules=tuple(modules),
+        embedding_dim=dim,
+        **_read_transformer(parts),
+        **_read_general(parts.general, dim),
+    )
+    return ModelFiles(
+        folder=parts.folder,
+        spec=spec,
+        transformer_dir=parts.transformer_dir,
+        module_dirs=module_dirs,
+    )
+
+
+def _read_transformer(parts: _Parts) -> dict[str, Any]:
+    """Return the fields of `ModelSpec` that are the transformer's and its tokenizer's."""
+    tokens, source = _max_seq_tokens(parts)
+    return {
+        "encoder": parts.encoder,
+        "max_seq_tokens": tokens,
+        "max_seq_tokens_source": source,
+        "lowercase": parts.settings.boolean("do_lower_case", False),
+    }
 
 
 def _check_kind(general: JsonObject, with_head: bool) -> None:
@@ -195,67 +262,6 @@ def _is_scoring(file: JsonObject, key: str) -> ModelUnsupportedError:
     )
 
 
-def _read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
-    """Return kind and directory of every module, in order.
-
-    They are Transformer, Pooling, others; of a reranker Transformer and, if it answers with a
-    token, LogitScore.
-    """
-    name = "modules.json"
-    content = load_json(folder / name, folder)
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise ModelUnsupportedError(
-            f"{name}: holds {quote(content)}; a list of objects is expected"
-        )
-    entries = []
-    for position, values in enumerate(content):
-        entry = JsonObject(f"{name}: [{position}]", values)
-        entry.check_keys({"idx", "name", "path", "type", "kwargs"})
-        # They name arguments of `encode` that the module wants to see, as adapters do.
-        entry.check_fixed("kwargs", ([], {}, None))
-        kind = _module_kind(entry, position, with_head)
-        path = PurePosixPath(entry.text("path") or "")
-        if path.is_absolute() or ".." in path.parts:
-            raise entry.refuse("path", "a path inside the model folder")
-        entries.append((kind, folder / path))
-    if len(entries) < 2 - with_head:
-        raise ModelUnsupportedError(
-            f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
-        )
-    return entries
-
-
-def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
-    """Return the class name of a module.
-
-    Releases have spelled its package differently: `sentence_transformers.models.Pooling`,
-    `sentence_transformers.sentence_transformer.modules.pooling.Pooling`.
-    """
-    first, _, rest = (entry.text("type") or "").partition(".")
-    kind = rest.rpartition(".")[2]
-    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize")
-    if with_head:
-        accepted = ()
-    if position < 2:
-        accepted = ("Transformer", "LogitScore" if with_head else "Pooling")[
-            position : position + 1
-        ]
-    if first != "sentence_transformers" or kind not in accepted:
-        names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
-        raise entry.refuse("type", names)
-    return kind
-
-
-def _output_dim(module: Module, dim: int) -> int:
-    """Return the width a module makes of `dim`."""
-    if isinstance(module, Pooling):
-        return dim * len(module.modes)
-    if isinstance(module, Dense):
-        return module.out_features
-    assert isinstance(module, (LayerNorm, Normalize))
-    return dim
-
-
 def _default_pooling(config: JsonObject) -> Pooling:
     """Return how a folder without modules.json is pooled.
 
@@ -266,9 +272,7 @@ def _default_pooling(config: JsonObject) -> Pooling:
     return Pooling(modes=("last_token",) if is_causal_lm else ("mean",))
 
 
-def _max_seq_tokens(
-    settings: JsonObject, tokenizer_config: JsonObject, config: JsonObject, encoder: Encoder
-) -> tuple[int, str]:
+def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
     """Return the longest sequence and the file and key that set it.
 
     The transformer module's `max_seq_length` takes the place of the tokenizer's limit. Neither may
@@ -277,7 +281,8 @@ def _max_seq_tokens(
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py. It lets
     `max_seq_length` pass the positions, and where they are learned fails on the first such text.
     """
-    positions = encoder.num_positions - encoder.position_offset
+    config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
+    positions = parts.encoder.num_positions - parts.encoder.position_offset
     limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_key(config)}")]
     # transformers once called it max_len.
     key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"

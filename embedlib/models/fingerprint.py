@@ -31,8 +31,7 @@ def fingerprint(
     """
     digest = blake2b(digest_size=16)
     digest.update(weights_digest(files, hashes or FileHashes()).encode())
-    folders = {files.folder, files.transformer_dir, *files.module_dirs}
-    for path in sorted(path for folder in folders for path in folder.glob("*.json")):
+    for path in sorted(path for folder in files.directories for path in folder.glob("*.json")):
         content = path.read_bytes()
         name = path.relative_to(files.folder).as_posix()
         digest.update(f"{name} {len(content)}\n".encode())

@@ -18,13 +18,7 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.config_file import (
-    check_own_code,
-    family_of,
-    read_activation,
-    read_boolean,
-    read_number,
-)
+from embedlib.models.config_file import check_own_code, family_of
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Key, SequenceHead
 from embedlib.models.json_files import JsonObject
@@ -40,6 +34,7 @@ from embedlib.models.spec import (
     PoolingMode,
     ScoreActivation,
 )
+from embedlib.models.traits import read_activation, read_boolean, read_number
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
 LM_CLASS: Final = "ForCausalLM"

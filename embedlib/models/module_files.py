@@ -1,4 +1,4 @@
-"""config.json of the modules that follow the transformer: Pooling, Dense, LayerNorm, Normalize.
+"""The modules that follow the transformer: modules.json, and config.json of each of them.
 
 Source: the classes of sentence-transformers 6.2 and the keys that older releases wrote.
 """
@@ -6,11 +6,12 @@ Source: the classes of sentence-transformers 6.2 and the keys that older release
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.json_files import JsonObject
+from embedlib.models.json_files import JsonObject, load_json, quote
 from embedlib.models.spec import (
     Activation,
     Dense,
@@ -61,6 +62,57 @@ SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 """The only place a module may read from and write to: the pooled vector."""
 
 
+def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
+    """Return kind and directory of every module, in order.
+
+    They are Transformer, Pooling, others; of a reranker Transformer and, if it answers with a
+    token, LogitScore.
+    """
+    name = "modules.json"
+    content = load_json(folder / name, folder)
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise ModelUnsupportedError(
+            f"{name}: holds {quote(content)}; a list of objects is expected"
+        )
+    entries = []
+    for position, values in enumerate(content):
+        entry = JsonObject(f"{name}: [{position}]", values)
+        entry.check_keys({"idx", "name", "path", "type", "kwargs"})
+        # They name arguments of `encode` that the module wants to see, as adapters do.
+        entry.check_fixed("kwargs", ([], {}, None))
+        kind = _module_kind(entry, position, with_head)
+        path = PurePosixPath(entry.text("path") or "")
+        if path.is_absolute() or ".." in path.parts:
+            raise entry.refuse("path", "a path inside the model folder")
+        entries.append((kind, folder / path))
+    if len(entries) < 2 - with_head:
+        raise ModelUnsupportedError(
+            f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
+        )
+    return entries
+
+
+def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
+    """Return the class name of a module.
+
+    Releases have spelled its package differently: `sentence_transformers.models.Pooling`,
+    `sentence_transformers.sentence_transformer.modules.pooling.Pooling`.
+    """
+    first, _, rest = (entry.text("type") or "").partition(".")
+    kind = rest.rpartition(".")[2]
+    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize")
+    if with_head:
+        accepted = ()
+    if position < 2:
+        accepted = ("Transformer", "LogitScore" if with_head else "Pooling")[
+            position : position + 1
+        ]
+    if first != "sentence_transformers" or kind not in accepted:
+        names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
+        raise entry.refuse("type", names)
+    return kind
+
+
 def read_module(kind: str, config: JsonObject, dim: int) -> Module:
     """Return one module behind the transformer.
 
@@ -79,6 +131,16 @@ def read_module(kind: str, config: JsonObject, dim: int) -> Module:
         "Normalize": _read_normalize,
     }
     return readers[kind](config, dim)
+
+
+def output_dim(module: Module, dim: int) -> int:
+    """Return the width a module makes of `dim`."""
+    if isinstance(module, Pooling):
+        return dim * len(module.modes)
+    if isinstance(module, Dense):
+        return module.out_features
+    assert isinstance(module, (LayerNorm, Normalize))
+    return dim
 
 
 def _read_pooling(config: JsonObject, dim: int) -> Pooling:

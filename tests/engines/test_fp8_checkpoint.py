@@ -294,6 +294,19 @@ def test_wrong_names_of_layers(
     assert message in str(caught.value)
 
 
+def test_pooled_rows_change_no_file_and_want_one_pooled_token(
+    tiny_folder: Callable[[str], Path], compile_folder: Compile
+) -> None:
+    plain = compile_folder(tiny_folder("mistral"))
+    tensors = {name: values for name, (_, values) in read_all(plain).items()}
+    split = compile_folder(tiny_folder("mistral"), excluded=("pooled_rows",))
+    for name, (_, values) in read_all(split).items():
+        np.testing.assert_array_equal(values, tensors[name])
+    for variant, precision in (("bert", "fp8"), ("mistral", "bf16"), ("mistral", "int8")):
+        with pytest.raises(ConfigError, match=r"^excluded: 'pooled_rows' "):
+            compile_folder(tiny_folder(variant), precision, ("pooled_rows",))
+
+
 def test_a_layer_that_is_not_gated_has_up_alone(
     tiny_folder: Callable[[str], Path], compile_folder: Compile
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import json
+import os
 import random
 import shutil
 import signal
@@ -28,6 +30,7 @@ from embedlib.engines.compiled.engine_folder import (
     model_fingerprint,
     open_engine_folder,
     read_manifest,
+    source_on_hub,
 )
 from embedlib.engines.compiled.new_folder import place_lock
 from embedlib.errors import (
@@ -38,6 +41,7 @@ from embedlib.errors import (
 )
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
+from embedlib.models.hub import ModelFolder
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.weights import encoder_shapes, tensor_name
 
@@ -146,6 +150,49 @@ def test_the_manifest(folder: Path, config: Config) -> None:
         assert {name: (entry.num_bytes, entry.sha256) for name, entry in digests.items()} == found
 
 
+@pytest.mark.parametrize("precision", ["fp8", "bf16", "int8"])
+def test_threads_change_nothing(
+    precision: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.engines.compiled.tensor_blocks.BLOCK_NUMBERS", 100)
+    files = read_model_files(folder)
+    one, many = (
+        compile_model(files, precision, (), Config(threads=threads), out=tmp_path / str(threads))
+        for threads in (1, 4)
+    )
+    assert contents(one) == contents(many)
+    assert open_engine_folder(many).inputs.keys() >= {WEIGHTS, "config.json"}
+
+
+# --- the name on the hub --------------------------------------------------------------------------
+
+
+def test_the_name_on_the_hub_is_kept(folder: Path, config: Config, tmp_path: Path) -> None:
+    files = read_model_files(folder)
+    named = dataclasses.replace(files, hub_name="owner/model", hub_revision="0123")
+    bf16 = compile_model(named, "bf16", (), config, out=tmp_path / "bf16")
+    found = ModelFolder(name=str(bf16), path=bf16)
+    as_on_hub = ModelFolder(name="owner/model", path=bf16, revision="0123")
+    assert source_on_hub(found) == as_on_hub
+    nameless = compile_model(files, "bf16", (), config, out=tmp_path / "nameless")
+    assert source_on_hub(dataclasses.replace(found, path=nameless)).name == str(bf16)
+    assert source_on_hub(dataclasses.replace(found, path=folder)).name == str(bf16)
+
+
+def test_another_name_is_written_anew_but_not_in_the_cache(
+    folder: Path, config: Config, tmp_path: Path
+) -> None:
+    files = read_model_files(folder)
+    named = dataclasses.replace(files, hub_name="owner/model", hub_revision="0123")
+    compile_model(files, "bf16", (), config, out=tmp_path / "out")
+    compile_model(named, "bf16", (), config, out=tmp_path / "out")
+    assert read_manifest(tmp_path / "out").hub_revision == "0123"
+    cached = compile_model(named, "bf16", (), config)
+    made = (cached / MANIFEST_NAME).stat().st_mtime_ns
+    assert compile_model(files, "bf16", (), config) == cached
+    assert (cached / MANIFEST_NAME).stat().st_mtime_ns == made
+
+
 # --- verifying ------------------------------------------------------------------------------------
 
 
@@ -182,7 +229,7 @@ def test_compiling_again_repairs(lost: str, folder: Path, config: Config) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda content: content | {"format_version": 2}, "format_version = 2, and this version"),
+        (lambda content: content | {"format_version": 1}, "format_version = 1, and this version"),
         (lambda content: content | {"format_version": None}, "format_version = None"),
         (lambda content: content | {"precision": "int4"}, "is damaged (ValueError"),
         (lambda content: content | {"outputs": ["a"]}, "is damaged (AttributeError"),
@@ -329,19 +376,19 @@ def test_two_at_once_make_it_once(
     folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both_here = threading.Barrier(2, timeout=60)
-    real_fingerprint = compile_module.model_fingerprint
+    real_cache_folder = compile_module.cache_folder
     real_write = compile_module.write_checkpoint
     num_written = []
 
-    def fingerprint(*arguments: Any) -> str:
+    def cache_folder(*arguments: Any) -> Path:
         both_here.wait()
-        return real_fingerprint(*arguments)
+        return real_cache_folder(*arguments)
 
-    def write(*arguments: Any) -> None:
+    def write(*arguments: Any) -> Any:
         num_written.append(1)
-        real_write(*arguments)
+        return real_write(*arguments)
 
-    monkeypatch.setattr(compile_module, "model_fingerprint", fingerprint)
+    monkeypatch.setattr(compile_module, "cache_folder", cache_folder)
     monkeypatch.setattr(compile_module, "write_checkpoint", write)
     found: list[Path] = []
     threads = [
@@ -363,10 +410,10 @@ def test_a_part_in_use_is_left_alone(
     other = write_tiny_model(tmp_path / "other", "llama")
     real_write = compile_module.write_checkpoint
 
-    def write(*arguments: Any) -> None:
+    def write(*arguments: Any) -> Any:
         monkeypatch.setattr(compile_module, "write_checkpoint", real_write)
-        real_write(*arguments)
         compile_fp8(other, config)  # while this one is being made
+        return real_write(*arguments)
 
     monkeypatch.setattr(compile_module, "write_checkpoint", write)
     compiled = compile_fp8(folder, config)
@@ -504,6 +551,31 @@ def test_killed_while_the_old_one_is_replaced(
     compile_fp8(folder, config, out)
     assert open_engine_folder(out).spec["encoder"]["family"] == "qwen3"
     assert neighbours(out) == ["out"]
+
+
+HEARS_CTRL_C = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
+runpy.run_module("embedlib", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    folder = big_model(tmp_path / "model", vocab_size=4096, intermediate_size=40_000)
+    out = tmp_path / "place" / "out"
+    arguments = ["compile", str(folder), "--out", str(out)]
+    command = [sys.executable, "-c", HEARS_CTRL_C, *arguments]
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, **cache})
+    while not list(tmp_path.rglob(f"*.embedlib-part/{WEIGHTS}")) and not ends_within(
+        process, 0.002
+    ):
+        pass
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in told
+    assert list(out.parent.iterdir()) == []
 
 
 def test_a_later_model_cleans_up_too(folder: Path, config: Config) -> None:

@@ -25,7 +25,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Files that were read, on a machine whose clock stands a minute later."""
     files: list[Path] = []
 
-    def sha256(path: Path) -> str:
+    def sha256(path: Path, report: object) -> str:
         files.append(path)
         return hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -84,3 +84,18 @@ def test_other_files_do_not_count(folder: Path) -> None:
     before = digest(folder)
     (folder / "README.md").write_text("about")
     assert digest(folder) == before
+
+
+def test_the_answers_of_a_reranker_count(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "reranker", "qwen3-logit-score")
+
+    def of_reranker() -> str:
+        return fingerprint(read_model_files(folder, with_head=True), None, SETTINGS)
+
+    before = of_reranker()
+    place = folder / "1_LogitScore" / "config.json"
+    content = json.loads(place.read_text())
+    ids = (content["false_token_id"], content["true_token_id"])
+    content["true_token_id"], content["false_token_id"] = ids
+    place.write_text(json.dumps(content))
+    assert of_reranker() != before

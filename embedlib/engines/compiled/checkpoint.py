@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from embedlib.engines.compiled.engine_folder import Precision
+from embedlib.engines.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.errors import ConfigError
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import ModelFiles
@@ -23,7 +24,8 @@ from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights import INDEX_NAME, WEIGHTS_NAME, encoder_shapes, tensor_name
 
 if TYPE_CHECKING:
-    from embedlib.engines.compiled.tensor_blocks import Report, WrittenTensor
+    from embedlib.engines.compiled.jobs import Job
+    from embedlib.engines.compiled.tensor_blocks import WrittenTensor
 
 CONFIG_NAME: Final = "config.json"
 QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
@@ -46,7 +48,8 @@ def quantized_layers(
     Args:
         files: the model; `load_weights` has accepted its weights.
         precision: of the linear layers.
-        excluded: roles of linear layers that are kept in more bits.
+        excluded: roles of linear layers that are kept in more bits; with "fp8" also the word
+            `pooled_rows`, which changes no file.
 
     Raises:
         ConfigError: `precision` or a name in `excluded` is wrong.
@@ -56,6 +59,9 @@ def quantized_layers(
             f"precision = {precision!r}; it must be one of {', '.join(get_args(Precision))}"
         )
     layers = linear_layers(files)
+    if precision == "fp8" and POOLED_ROWS in excluded:
+        _check_pooled_rows(files)
+        excluded = set(excluded) - {POOLED_ROWS}
     # The CPU engine, whose precision int8 is, computes every layer by itself.
     _check_excluded(excluded, layers, () if precision == "int8" else FUSED_LAYERS)
     if precision == "bf16":
@@ -63,29 +69,32 @@ def quantized_layers(
     return {role: name for role, name in layers.items() if role not in excluded}
 
 
-def write_checkpoint(
-    files: ModelFiles, folder: Path, quantized: Collection[str], report: Report
-) -> None:
-    """Write weights, their index, config.json and hf_quant_config.json, laid out as in the model.
+def write_checkpoint(files: ModelFiles, folder: Path, quantized: Collection[str]) -> list[Job]:
+    """Begin to write a checkpoint laid out as in the model; return what is to do.
+
+    Written are config.json, hf_quant_config.json, the index of the weights, and what their files
+    say of themselves. A job writes the numbers of one tensor, and raises ModelWeightsError where
+    that holds NaN or infinity.
 
     Args:
         files: the model; `load_weights` has accepted its weights.
         folder: where to write.
         quantized: names of the transformer's tensors to write in FP8; none: all is bfloat16.
-        report: hears of the bytes read.
 
     Raises:
-        ModelWeightsError: a tensor holds NaN or infinity.
+        ModelWeightsError: a tensor has a type that is not known.
     """
     from embedlib.engines.compiled.fp8_file import rewrite_file
 
+    jobs: list[Job] = []
     for directory, paths in weight_files(files).items():
         target = folder / directory.relative_to(files.folder)
         target.mkdir(parents=True, exist_ok=True)
         written: dict[str, WrittenTensor] = {}
         weight_map: dict[str, str] = {}
         for path in paths:
-            tensors = rewrite_file(path, target / path.name, quantized, report)
+            tensors, to_do = rewrite_file(path, target / path.name, quantized)
+            jobs += to_do
             written |= tensors
             weight_map |= dict.fromkeys(tensors, path.name)
         if (directory / INDEX_NAME).is_file():
@@ -94,6 +103,7 @@ def write_checkpoint(
             write_json(target / INDEX_NAME, index)
         if directory == files.transformer_dir:
             _write_configs(directory, target, written, bool(quantized))
+    return jobs
 
 
 def linear_layers(files: ModelFiles) -> dict[str, str]:
@@ -134,6 +144,15 @@ def _weight_files(directory: Path) -> list[Path]:
         return [directory / WEIGHTS_NAME]
     index = json.loads((directory / INDEX_NAME).read_text(encoding="utf-8"))
     return [directory / name for name in sorted(set(index["weight_map"].values()))]
+
+
+def _check_pooled_rows(files: ModelFiles) -> None:
+    """Refuse a model whose vectors are made of all rows."""
+    if not pooled_modes(files.spec):
+        raise ConfigError(
+            f"excluded: {POOLED_ROWS!r} goes with models that pool the first or the last token; "
+            f"{files.folder} pools otherwise; name linear layers"
+        )
 
 
 def _check_excluded(

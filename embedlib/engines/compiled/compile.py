@@ -8,6 +8,7 @@ import importlib.util
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,10 +38,12 @@ from embedlib.engines.compiled.engine_folder import (
 )
 from embedlib.engines.compiled.fidelity_report import REPORT_NAME
 from embedlib.engines.compiled.int8_file import INT8_NAME, write_int8
-from embedlib.engines.compiled.new_folder import new_folder, place_lock
+from embedlib.engines.compiled.jobs import Job, run_jobs
+from embedlib.engines.compiled.new_folder import new_folder, place_lock, sync
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
-from embedlib.models.file_hashes import FileHashes, sha256
+from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles
+from embedlib.models.token_heads import head_files
 from embedlib.models.weights import INDEX_NAME, Weights, load_weights
 
 Report = Callable[[int, int], object]
@@ -75,7 +78,7 @@ def compile_model(
         precision: "fp8", "bf16" or "int8", of the linear layers. All else is bfloat16, and with
             "int8" as the model has it.
         excluded: roles of linear layers that are kept like all else, such as `layers.3.down`; with
-            "fp8" q, k, v and gate, up of a layer only together.
+            "fp8" q, k, v and gate, up of a layer only together, and the word `pooled_rows`.
         config: says where the cache is.
         out: where to write; None: into the cache, where `compiled_folder` finds it.
         report: hears how many bytes of weights are done, and how many there are.
@@ -99,26 +102,32 @@ def compile_model(
             raise ConfigError(f"out = {str(out)!r} is the model itself; give a new folder")
         _check_replaceable(out)
     hashes = file_hashes(config)
-    digest = model_fingerprint(files, hashes)
-    target = out or cache_folder(digest, precision, excluded, config)
+    target = out
+    if target is None:  # its name is made of the hashes, so these come first
+        paths = [path for paths in weight_files(files).values() for path in paths]
+        run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
+        digest = model_fingerprint(files, hashes)
+        target = cache_folder(digest, precision, excluded, config)
     try:
         with place_lock(target):
-            if _is_done(target, digest, precision, excluded):
+            if _is_done(target, files, hashes, precision, excluded, has_name=out is not None):
                 return target
             with new_folder(target) as part:
-                inputs = _write_files(files, weights, part, precision, layers, hashes, report)
+                read = _write_files(files, weights, part, precision, layers, hashes, config, report)
                 manifest = Manifest(
                     format_version=FORMAT_VERSION,
                     precision=precision,
                     excluded=tuple(sorted(excluded)),
-                    fingerprint=digest,
+                    fingerprint=model_fingerprint(files, hashes),
+                    hub_name=files.hub_name,
+                    hub_revision=files.hub_revision,
                     spec=spec_facts(files.spec),
                     versions={
                         "embedlib": embedlib.__version__,
                         **{name: importlib.metadata.version(name) for name in PACKAGES[precision]},
                     },
-                    inputs=inputs,
-                    outputs=_digests(part, (p for p in part.rglob("*") if p.is_file()), sha256),
+                    inputs=_digests(files.folder, read, hashes),
+                    outputs=_finish(part, config),
                 )
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
@@ -136,11 +145,17 @@ def _write_files(
     precision: Precision,
     layers: Mapping[str, str],
     hashes: FileHashes,
+    config: Config,
     report: Report,
-) -> dict[str, FileDigest]:
-    """Fill an engine directory, except for its manifest, and return what was read."""
+) -> list[Path]:
+    """Fill an engine directory, except for its manifest, and return what was read.
+
+    The weights are hashed meanwhile, if they were not before.
+    """
     folders = weight_files(files)
     read = [path for paths in folders.values() for path in paths]
+    # First, since these take longest: a hash is computed from the front to the back of a file.
+    jobs = [_hash_job(path, hashes) for path in read]
     num_bytes = sum(path.stat().st_size for path in read)
     num_done = 0
 
@@ -160,38 +175,84 @@ def _write_files(
         shutil.copyfile(path, copy)
     if precision == "int8":
         roles = {f"{layer}.weight" for layer in layers}
-        write_int8(weights, part / INT8_NAME, roles, count)
+        jobs += write_int8(weights, part / INT8_NAME, roles)
     else:
-        write_checkpoint(files, part, set(layers.values()), count)
-    return _digests(files.folder, read, hashes.sha256)
+        jobs += write_checkpoint(files, part, set(layers.values()))
+    run_jobs(jobs, config.num_threads, count)
+    return read
 
 
 def _copied_files(files: ModelFiles) -> list[Path]:
-    """Return the files beside the weights, in every directory of the model."""
-    folders = sorted({files.folder, files.transformer_dir, *files.module_dirs})
-    paths = {path for folder in folders for like in COPIED_PATTERNS for path in folder.glob(like)}
-    return sorted(path for path in paths if path.is_file() and path.name not in WRITTEN_NAMES)
+    """Return the files beside the weights, in every directory of the model.
+
+    Heads for every token are among them: they are small, and computed in float32.
+    """
+    paths = {
+        path
+        for folder in files.directories
+        for like in COPIED_PATTERNS
+        for path in folder.glob(like)
+        if path.is_file() and path.name not in WRITTEN_NAMES
+    }
+    return sorted(paths.union(head_files(files.transformer_dir)))
 
 
-def _digests(
-    folder: Path, paths: Iterable[Path], hash_of: Callable[[Path], str]
-) -> dict[str, FileDigest]:
+def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
+    """Bring the files of an engine directory onto the disk, and return what they are."""
+    paths = [path for path in part.rglob("*") if path.is_file()]
+    hashes = FileHashes()
+    jobs: list[Job] = []
+    for path in paths:
+        jobs += [_hash_job(path, hashes), partial(_sync, path)]
+    run_jobs(jobs, config.num_threads, _ignore)
+    return _digests(part, paths, hashes)
+
+
+def _hash_job(path: Path, hashes: FileHashes) -> Job:
+    """Return the job after which the hash of a file is known."""
+    return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
+
+
+def _sync(path: Path, report: Callable[[int], object]) -> None:
+    del report  # nothing is read
+    sync(path)
+
+
+def _ignore(num_bytes: int) -> None:
+    """Tell nobody."""
+
+
+def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
     """Return size and SHA-256 of files by their path in the folder."""
     return {
-        path.relative_to(folder).as_posix(): FileDigest(path.stat().st_size, hash_of(path))
+        path.relative_to(folder).as_posix(): FileDigest(path.stat().st_size, hashes.sha256(path))
         for path in sorted(paths)
     }
 
 
 def _is_done(
-    folder: Path, fingerprint: str, precision: Precision, excluded: Collection[str]
+    folder: Path,
+    files: ModelFiles,
+    hashes: FileHashes,
+    precision: Precision,
+    excluded: Collection[str],
+    *,
+    has_name: bool,
 ) -> bool:
-    """Whether the engine directory is there and whole."""
+    """Whether the engine directory is there and whole.
+
+    In the cache (not `has_name`) it is the model's under whatever name.
+    """
+    if not (folder / MANIFEST_NAME).is_file():
+        return False
+    digest = model_fingerprint(files, hashes)
     try:
-        manifest = open_engine_folder(folder, fingerprint)
+        manifest = open_engine_folder(folder, digest)
     except EngineBuildError:
         return False
-    return is_made_from(manifest, fingerprint, precision, excluded)
+    names = (manifest.hub_name, manifest.hub_revision)
+    is_named = not has_name or names == (files.hub_name, files.hub_revision)
+    return is_named and is_made_from(manifest, digest, precision, excluded)
 
 
 def _check_replaceable(out: Path) -> None:

@@ -19,12 +19,13 @@ from embedlib.errors import ConfigError, EngineBuildError
 from embedlib.models.file_hashes import FileHashes, sha256
 from embedlib.models.files import ModelFiles
 from embedlib.models.fingerprint import fingerprint
+from embedlib.models.hub import ModelFolder
 from embedlib.models.spec import ModelSpec
 
 Precision = Literal["fp8", "bf16", "int8"]
 
 MANIFEST_NAME: Final = "embedlib.json"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Of the manifest and of all that is written beside it; a change of either raises it."""
 
 
@@ -44,9 +45,13 @@ class Manifest:
     precision: Precision
     """Of the linear layers; all else is bfloat16, with int8 as the model has it."""
     excluded: tuple[str, ...]
-    """Roles of linear layers that are kept like all else, sorted."""
+    """Roles of linear layers that are kept like all else, sorted; and `engines.pooled_rows`."""
     fingerprint: str
     """Of the model it was made from, see `model_fingerprint`."""
+    hub_name: str | None
+    """What that model was asked for on the hub, by which its prompts are known; None: a folder."""
+    hub_revision: str | None
+    """The commit."""
     spec: dict[str, Any]
     """The `ModelSpec`, as JSON values."""
     versions: dict[str, str]
@@ -144,6 +149,22 @@ def check_not_compiled(folder: Path) -> None:
         raise ConfigError(
             f"{folder} is a model that was compiled to {precision}; give the one it was made from"
         )
+
+
+def source_on_hub(folder: ModelFolder) -> ModelFolder:
+    """Return a model's folder with the name and revision by which more is known of it.
+
+    They are its own, and of an engine directory those of the model it was made from.
+
+    Raises:
+        EngineBuildError: what an engine directory says of itself cannot be read.
+    """
+    if not (folder.path / MANIFEST_NAME).is_file():
+        return folder
+    manifest = load_manifest(folder.path)
+    if manifest.hub_name is None:
+        return folder
+    return dataclasses.replace(folder, name=manifest.hub_name, revision=manifest.hub_revision)
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -8,63 +8,78 @@ F8_E4M3, `NAME_scale` is float32[output channels].
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.engines.compiled.jobs import Job, Report
 from embedlib.engines.compiled.tensor_blocks import (
     ITEM_BYTES,
-    Report,
     WrittenTensor,
     as_numbers,
-    place_tensors,
+    create_file,
     read_blocks,
-    write_header,
 )
-from embedlib.engines.fp8 import is_finite_bfloat16, quantize_rows, round_bfloat16
+from embedlib.engines.fp8 import (
+    is_finite_bfloat16,
+    quantize_bfloat16_rows,
+    quantize_rows,
+    round_bfloat16,
+)
 from embedlib.errors import ModelWeightsError
 from embedlib.models.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
 
 
 def rewrite_file(
-    source: Path, target: Path, quantized: Collection[str], report: Report
-) -> dict[str, WrittenTensor]:
-    """Write a safetensors file anew and return what it holds, by name.
+    source: Path, target: Path, quantized: Collection[str]
+) -> tuple[dict[str, WrittenTensor], list[Job]]:
+    """Begin to write a safetensors file anew; return what it holds, by name, and what is to do.
+
+    A job writes one tensor. It raises ModelWeightsError where that holds NaN or infinity.
 
     Args:
         source: the file to read.
         target: the file to write.
         quantized: names of the matrices to write in FP8.
-        report: hears of the bytes read.
 
     Raises:
-        ModelWeightsError: a tensor holds NaN or infinity.
+        ModelWeightsError: a tensor has a type that is not known.
     """
     stored = list_tensors(source, source.name)
-    written = _lay_out(stored, quantized, source.name)
-    with source.open("rb") as reader, target.open("wb") as writer:
-        first = write_header(written, writer)
-        for name, tensor in sorted(stored.items(), key=lambda item: item[1].start):
-            blocks = read_blocks(tensor, reader, report)
-            writer.seek(first + written[name].start)
-            if name in quantized:
-                scales = _write_fp8(blocks, tensor, name, writer)
-                writer.seek(first + written[f"{name}_scale"].start)
-                writer.write(scales.astype("<f4").tobytes())
-            elif tensor.dtype in STORED_DTYPES:
-                _write_bfloat16(blocks, tensor, name, writer)
-            else:
-                for block in blocks:
-                    writer.write(block.tobytes())
-    return written
+    written = create_file(target, _kinds(stored, quantized, source.name))
+    in_order = sorted(stored.items(), key=lambda item: item[1].start)
+    return written, [partial(_rewrite, *item, target, written) for item in in_order]
 
 
-def _lay_out(
+def _rewrite(
+    name: str,
+    tensor: StoredTensor,
+    target: Path,
+    written: Mapping[str, WrittenTensor],
+    report: Report,
+) -> None:
+    """Write one tensor anew."""
+    with tensor.path.open("rb") as reader, target.open("r+b") as writer:
+        blocks = read_blocks(tensor, reader, report)
+        writer.seek(written[name].start)
+        if written[name].dtype == "F8_E4M3":
+            scales = _write_fp8(blocks, tensor, name, writer)
+            writer.seek(written[f"{name}_scale"].start)
+            writer.write(scales.astype("<f4").data)
+        elif tensor.dtype in STORED_DTYPES:
+            _write_bfloat16(blocks, tensor, name, writer)
+        else:
+            for block in blocks:
+                writer.write(block.data)
+
+
+def _kinds(
     stored: Mapping[str, StoredTensor], quantized: Collection[str], file: str
-) -> dict[str, WrittenTensor]:
-    """Return the tensors of the new file."""
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of the tensors of the new file."""
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, tensor in stored.items():
         if tensor.dtype not in ITEM_BYTES:
@@ -76,7 +91,7 @@ def _lay_out(
         if name in quantized:
             kinds[name] = "F8_E4M3", tensor.shape
             kinds[f"{name}_scale"] = "F32", tensor.shape[:1]
-    return place_tensors(kinds)
+    return kinds
 
 
 def _write_fp8(
@@ -85,10 +100,14 @@ def _write_fp8(
     """Write the codes of a matrix and return the scales of its rows."""
     scales = []
     for block in blocks:
-        codes, block_scales = quantize_rows(as_numbers(block, tensor))
+        if tensor.dtype == "BF16":
+            bits = block.view("<u2").reshape(-1, tensor.shape[1])
+            codes, block_scales = quantize_bfloat16_rows(bits)
+        else:
+            codes, block_scales = quantize_rows(as_numbers(block, tensor))
         if not np.isfinite(block_scales).all():
             raise _not_finite(tensor, name)
-        writer.write(codes.tobytes())
+        writer.write(codes.data)
         scales.append(block_scales)
     return np.concatenate(scales)
 
@@ -97,10 +116,11 @@ def _write_bfloat16(
     blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, name: str, writer: IO[bytes]
 ) -> None:
     for block in blocks:
-        bits = round_bfloat16(as_numbers(block, tensor))
+        is_bfloat16 = tensor.dtype == "BF16"
+        bits = block.view("<u2") if is_bfloat16 else round_bfloat16(as_numbers(block, tensor))
         if not is_finite_bfloat16(bits):
             raise _not_finite(tensor, name)
-        writer.write(bits.astype("<u2").tobytes())
+        writer.write(bits.astype("<u2", copy=False).data)
 
 
 def _not_finite(tensor: StoredTensor, name: str) -> ModelWeightsError:

@@ -8,18 +8,19 @@ for a model: it has another name.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.engines.compiled.jobs import Job, Report
 from embedlib.engines.compiled.tensor_blocks import (
-    Report,
+    WrittenTensor,
     as_numbers,
-    place_tensors,
+    create_file,
     read_blocks,
-    write_header,
 )
 from embedlib.engines.int8 import quantize_rows
 from embedlib.errors import ModelWeightsError
@@ -63,17 +64,16 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         return len(self._tensors)
 
 
-def write_int8(weights: Weights, path: Path, quantized: Collection[str], report: Report) -> None:
-    """Write the weights of a model.
+def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list[Job]:
+    """Begin to write the weights of a model, and return what is to do.
+
+    A job writes one tensor. It raises ModelWeightsError where a matrix to quantize holds NaN or
+    infinity.
 
     Args:
         weights: of the model.
         path: the file to write.
         quantized: roles of the matrices to write in int8, such as `layers.0.q.weight`.
-        report: hears of the bytes read.
-
-    Raises:
-        ModelWeightsError: a matrix to quantize holds NaN or infinity.
     """
     # What is computed depends on how the model is asked, and is not part of it.
     stored = {role: weights.stored(role) for role in weights if weights.is_stored(role)}
@@ -84,26 +84,35 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str], report:
         if role in quantized:
             kinds[role] = "I8", tensor.shape
             kinds[role + SCALE_SUFFIX] = "F32", tensor.shape[:1]
-    written = place_tensors(kinds)
-    with path.open("wb") as writer:
-        first = write_header(written, writer)
-        for role, tensor in sorted(stored.items(), key=_place):
-            with tensor.path.open("rb") as reader:
-                blocks = read_blocks(tensor, reader, report)
-                writer.seek(first + written[role].start)
-                if role in quantized:
-                    scales = _write_codes(blocks, tensor, role, writer)
-                    writer.seek(first + written[role + SCALE_SUFFIX].start)
-                    writer.write(scales.astype("<f4").tobytes())
-                    continue
-                for block in blocks:
-                    numbers = as_numbers(block, tensor).astype("<f4") if tensor.added else block
-                    writer.write(numbers.tobytes())
+    written = create_file(path, kinds)
+    in_order = sorted(stored.items(), key=_place)
+    return [partial(_write_tensor, *item, path, written) for item in in_order]
 
 
 def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
     """Where a tensor lies, so that files are read from front to back."""
     return item[1].path, item[1].start
+
+
+def _write_tensor(
+    role: str,
+    tensor: StoredTensor,
+    path: Path,
+    written: Mapping[str, WrittenTensor],
+    report: Report,
+) -> None:
+    """Write one tensor, in int8 or as it is."""
+    with tensor.path.open("rb") as reader, path.open("r+b") as writer:
+        blocks = read_blocks(tensor, reader, report)
+        writer.seek(written[role].start)
+        if written[role].dtype == "I8":
+            scales = _write_codes(blocks, tensor, role, writer)
+            writer.seek(written[role + SCALE_SUFFIX].start)
+            writer.write(scales.astype("<f4").data)
+            return
+        for block in blocks:
+            numbers = as_numbers(block, tensor).astype("<f4") if tensor.added else block
+            writer.write(numbers.data)
 
 
 def _write_codes(
@@ -118,6 +127,6 @@ def _write_codes(
                 f"{tensor.file}: the tensor of {role} holds NaN or infinity; fetch the model "
                 "again, or ask those who trained it"
             )
-        writer.write(codes.tobytes())
+        writer.write(codes.data)
         scales.append(block_scales)
     return np.concatenate(scales)

@@ -50,7 +50,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     try:
         yield part
         for path in [*part.rglob("*"), part]:
-            _sync(path)  # else a crash of the machine could leave files without content
+            sync(path)  # else a crash of the machine could leave files without content
         if target.exists():
             # Two folders cannot be exchanged at once; in between there is none.
             old = _beside(target, f".old{PART_SUFFIX}")
@@ -60,9 +60,18 @@ def new_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         else:
             part.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk as it is now."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 @contextmanager
@@ -90,14 +99,6 @@ def _is_open_file(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _beside(target: Path, suffix: str) -> Path:

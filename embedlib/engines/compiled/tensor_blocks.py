@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.engines.compiled.jobs import Report
 from embedlib.models.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
-
-Report = Callable[[int], None]
-"""Called now and then with the number of bytes read since the last call."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F64", "I64", "U64"), 8),
@@ -38,7 +37,7 @@ class WrittenTensor:
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """First byte behind the header."""
+    """Its first byte."""
 
     @property
     def num_bytes(self) -> int:
@@ -46,30 +45,32 @@ class WrittenTensor:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def place_tensors(kinds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, WrittenTensor]:
-    """Return where tensors go, given type and shape: large numbers first, so that all are aligned.
+def create_file(
+    path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> dict[str, WrittenTensor]:
+    """Write a file with its header alone, and return where tensors go.
+
+    Large numbers come first, so that all are aligned.
 
     Args:
+        path: the file.
         kinds: type and shape by name.
     """
-    written = {}
-    start = 0
-    for name in sorted(kinds, key=lambda name: (-ITEM_BYTES[kinds[name][0]], name)):
-        written[name] = WrittenTensor(*kinds[name], start)
-        start += written[name].num_bytes
-    return written
-
-
-def write_header(written: Mapping[str, WrittenTensor], writer: IO[bytes]) -> int:
-    """Write the header of a file and return where its first tensor begins, in bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    for name, place in written.items():
-        offsets = [place.start, place.start + place.num_bytes]
-        header[name] = {"dtype": place.dtype, "shape": place.shape, "data_offsets": offsets}
+    end = 0
+    for name in sorted(kinds, key=lambda name: (-ITEM_BYTES[kinds[name][0]], name)):
+        dtype, shape = kinds[name]
+        start, end = end, end + math.prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    writer.write(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
-    return HEADER_LENGTH_BYTES + len(text)
+    path.write_bytes(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
+    del header["__metadata__"]
+    first = HEADER_LENGTH_BYTES + len(text)
+    return {
+        name: WrittenTensor(entry["dtype"], entry["shape"], first + entry["data_offsets"][0])
+        for name, entry in header.items()
+    }
 
 
 def read_blocks(
