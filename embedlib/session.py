@@ -25,6 +25,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, TruncationWarning
 from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
+from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import ModelSpec
 from embedlib.progress import Progress
 
@@ -53,6 +54,8 @@ class Session:
 
     _has_head: ClassVar[bool] = False
     """Whether the model ends in scores."""
+    _activity: ClassVar[str] = "Encoding"
+    """What a progress bar says."""
 
     _tokenizer: LengthLimited
 
@@ -100,8 +103,18 @@ class Session:
         config: Config | None = None,
         *,
         fingerprint: str = "",
+        known: KnownModel | None = None,
     ) -> AnySession:
-        """Put one around an engine of your own, which it owns from then on and closes."""
+        """Put one around an engine of your own, which it owns from then on and closes.
+
+        Args:
+            engine: what computes.
+            spec: the model.
+            tokenizer: of the model.
+            config: the options; None: the default ones.
+            fingerprint: what `fingerprint` returns.
+            known: what is known of the model beside its folder; None: nothing.
+        """
         config = config or Config()
         session = cls.__new__(cls)
         session._check_config(config)
@@ -110,6 +123,7 @@ class Session:
             tokenizer=tokenizer,
             engine=engine,
             fingerprint=lambda _: fingerprint,
+            known=known or KnownModel(),
         )
         session._open(spec.encoder.family, model, config)
         return session
@@ -165,8 +179,9 @@ class Session:
             pipeline: None: that of the model.
         """
         pipeline = pipeline or self._pipeline
+        pipeline.check_may_wait()
         job = pipeline.open_job(len(items), lane)
-        with Progress(job, show_progress_bar) as progress:
+        with Progress(job, show_progress_bar, self._activity) as progress:
             pipeline.feed(job, items, tokenize, progress.update)
             vectors = progress.wait()
         self._warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)

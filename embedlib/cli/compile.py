@@ -14,6 +14,7 @@ from embedlib.cli.table import print_table
 
 if TYPE_CHECKING:
     from embedlib.engines.compiled.engine_folder import Precision
+    from embedlib.fidelity.measure import Reference
 
 
 @click.command()
@@ -30,9 +31,15 @@ if TYPE_CHECKING:
     "--fidelity",
     type=click.FloatRange(0, 1),
     metavar="COSINE",
-    help="Only with int8: measure, and keep as many layers as it takes for this mean cosine to the "
-    "model's own vectors; 99 of 100 texts may be twice as far off. 0.999 is what an Embedder asks "
-    "for.",
+    help="With fp8 and int8: measure, and keep as many layers as it takes for this mean cosine "
+    "to the model's own vectors; 99 of 100 texts may be twice as far off. 0.999 is the gate of an "
+    "Embedder. fp8 is measured on a GPU, or emulated, which takes torch.",
+)
+@click.option(
+    "--against",
+    type=click.Choice(("float32", "bf16")),
+    help="What --fidelity takes for right: float32 on the CPU, or bf16 on the GPU, where float32 "
+    "would take hours.  [default: float32]",
 )
 @click.option(
     "--texts",
@@ -46,11 +53,12 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Folder to write.  [default: one in the folder for compiled models]",
 )
-@config_options("engine_cache_dir", "threads", *MODEL_OPTIONS)
+@config_options("template", "device", "engine_cache_dir", "threads", *MODEL_OPTIONS)
 def compile(
     model: str,
     precision: Precision,
     fidelity: float | None,
+    against: Reference | None,
     texts_path: Path | None,
     out: Path | None,
     **options: Any,
@@ -58,56 +66,50 @@ def compile(
     """Write MODEL with its weights in FP8, bfloat16 or int8.
 
     The result is a folder for engines that compute in this precision; no GPU is needed to make it.
-    A second call finds it. MODEL is a folder, a hub name, or package:NAME.
+    A second call finds it. MODEL is a folder, a hub name, or package:NAME: an embedding model,
+    reranker or classifier, as its files say.
 
     \b
     Examples:
       embedlib compile BAAI/bge-en-icl --out bge-en-icl-fp8
+      embedlib compile BAAI/bge-en-icl --fidelity 0.999 --against bf16
       embedlib compile BAAI/bge-small-en-v1.5 --precision int8 --fidelity 0.999
     """  # noqa: D301 - click takes \b as "keep these lines"
-    if fidelity is not None and precision != "int8":
-        raise click.UsageError(
-            f"--fidelity needs --precision int8; nothing here computes in {precision}"
-        )
-    if texts_path is not None and fidelity is None:
-        raise click.UsageError("--texts is what --fidelity measures on; give both")
+    if fidelity is not None and precision == "bf16":
+        raise click.UsageError("--fidelity is for fp8 and int8; bf16 keeps every layer as it is")
+    if fidelity is None:
+        for name, value in (("--texts", texts_path), ("--against", against)):
+            if value is not None:
+                raise click.UsageError(f"{name} is for measuring; give --fidelity too")
     config = make_config(options)
 
     from tqdm import tqdm
 
     from embedlib.engines.compiled.compile import compile_model
-    from embedlib.engines.compiled.engine_folder import check_not_compiled, load_manifest
-    from embedlib.models.files import read_model_files
-    from embedlib.models.hub import resolve
+    from embedlib.engines.compiled.engine_folder import load_manifest
+    from embedlib.fidelity.model import open_model
 
-    folder = resolve(
-        model,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-    )
-    check_not_compiled(folder.path)
-    files = read_model_files(folder.path)
-    is_quiet = not sys.stderr.isatty()
     measured = []
-    with tqdm(unit="B", unit_scale=True, desc="Compiling", disable=is_quiet) as bar:
+    with tqdm(unit="B", unit_scale=True, desc="Compiling", disable=not sys.stderr.isatty()) as bar:
 
         def show(num_done: int, num_all: int) -> None:
             bar.total = num_all
             bar.update(num_done - bar.n)
 
-        if fidelity is None:
+        if fidelity is None or precision == "bf16":
+            files = open_model(model, config).files
             compiled = compile_model(files, precision, (), config, out=out, report=show)
         else:
             from embedlib.fidelity import Gate, compile_to_gate, read_texts
 
             bar.unit, bar.unit_scale = " measurements", False
             compiled, comparison = compile_to_gate(
-                files,
-                config,
+                model,
+                precision,
                 gate=Gate.of_mean(fidelity),
                 texts=None if texts_path is None else read_texts(texts_path),
+                reference=against or "float32",
+                config=config,
                 out=out,
                 report=show,
             )

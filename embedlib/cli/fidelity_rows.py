@@ -7,12 +7,17 @@ from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 
 def fidelity_rows(report: FidelityReport) -> list[tuple[str, str]]:
     """Return names and values for `print_table`."""
+    from embedlib.fidelity.plans import is_emulated
+
     overlap = "-" if report.top10_overlap is None else f"{report.top10_overlap:.1%}"
     note = "" if report.num_texts >= MIN_TEXTS else f"; fewer than {MIN_TEXTS}: not kept"
+    no_gpu = (
+        "; no GPU computed this, auto does not go by it" if is_emulated(report.hardware) else ""
+    )
     worst = "\n".join(f"{entry.cosine:.5f}  {entry.text!r}" for entry in report.worst)
     return [
         ("measured", f"{report.precision} on {report.engine}, against {report.reference}"),
-        ("hardware", report.hardware),
+        ("hardware", f"{report.hardware}{no_gpu}"),
         ("kept", ", ".join(report.excluded) or "no layer"),
         ("texts", f"{report.num_texts}, cut at {report.max_seq_tokens} tokens{note}"),
         ("texts digest", report.texts_digest),

@@ -14,7 +14,7 @@ from embedlib.cli.table import print_table
 from embedlib.engines.compiled.fidelity_report import Gate
 
 if TYPE_CHECKING:
-    from embedlib.fidelity.verify import Reference
+    from embedlib.fidelity.measure import Reference
 
 _GATE = Gate()
 _EXIT_FAILED = 1
@@ -27,7 +27,8 @@ _EXIT_FAILED = 1
     type=click.Choice(("auto", "int8", "fp8", "bf16")),
     default="auto",
     show_default=True,
-    help="What to measure, compiled first where that was not done; auto: the engine's fastest one.",
+    help="What to measure, compiled first where that was not done; auto: the engine's fastest one. "
+    "fp8 is emulated on the CPU where no GPU has it, which takes torch.",
 )
 @click.option(
     "--against",
@@ -35,12 +36,6 @@ _EXIT_FAILED = 1
     default="float32",
     show_default=True,
     help="What is taken for right: float32 on the CPU, or bf16 on the engine that is measured.",
-)
-@click.option(
-    "--emulate",
-    is_flag=True,
-    help="Only with fp8: round the weights to FP8 and compute in float32 on the CPU. An engine "
-    "rounds activations too, so its vectors are further off.",
 )
 @click.option(
     "--texts",
@@ -76,12 +71,12 @@ _EXIT_FAILED = 1
     "threads",
     "engine_cache_dir",
     "max_seq_tokens",
+    "template",
     *MODEL_OPTIONS,
 )
 def verify(
     model: str,
     against: Reference,
-    emulate: bool,
     texts_path: Path | None,
     gate_mean: float,
     gate_p1: float,
@@ -89,19 +84,17 @@ def verify(
     plot_path: Path | None,
     **options: Any,
 ) -> None:
-    """Measure what MODEL's vectors lose in a lower precision, on this machine.
+    """Measure what MODEL's vectors or scores lose in a lower precision, on this machine.
 
-    Each text is embedded twice. The exit code is 1 where the cosines do not pass the gate. A report
-    on 100 texts or more is kept with the compiled model: an Embedder with the precision "auto" goes
-    by it. MODEL is a folder, a hub name, or package:NAME.
+    Each text is embedded, or scored, twice. The exit code is 1 where the cosines do not pass the
+    gate. A report on 100 texts or more is kept with the compiled model: an Embedder with the
+    precision "auto" goes by it. MODEL is a folder, a hub name, or package:NAME.
 
     \b
     Examples:
       embedlib verify BAAI/bge-small-en-v1.5
       embedlib verify ./model --texts mine.txt --gate-mean 0.9995 --json
     """  # noqa: D301 - click takes \b as "keep these lines"
-    if emulate and options["precision"] not in ("auto", "fp8"):
-        raise click.UsageError(f"--emulate is for fp8, not {options['precision']}")
     config = make_config(options)
     draw = None
     if plot_path is not None:
@@ -109,14 +102,10 @@ def verify(
 
         draw = open_plot(plot_path)  # known before the minutes of measuring, not after
 
-    from embedlib.fidelity import read_texts
-    from embedlib.fidelity.verify import emulate_fp8, verify
+    from embedlib.fidelity import read_texts, verify
 
     texts = None if texts_path is None else read_texts(texts_path)
-    if emulate:
-        comparison = emulate_fp8(model, texts=texts, config=config)
-    else:
-        comparison = verify(model, texts=texts, reference=against, config=config)
+    comparison = verify(model, texts=texts, reference=against, config=config)
     report, gate = comparison.report, Gate(mean=gate_mean, p1=gate_p1)
     is_close = report.passes(gate)
     if as_json:

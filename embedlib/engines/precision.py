@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from embedlib.config import Config
 from embedlib.engines.compiled.engine_folder import Manifest, Precision
 from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate
+from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import ConfigError
 from embedlib.models.files import ModelFiles
 
@@ -32,6 +33,9 @@ ENGINE_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """By engine, the fastest first."""
 
+POOLED_ROWS_ENGINE: Final = "cuda"
+"""The only one that keeps `engines.pooled_rows` out of FP8."""
+
 NOT_COMPILED: Final = "float32"
 """Computed from the model's own files."""
 
@@ -42,7 +46,7 @@ class ChosenPrecision:
 
     name: str
     excluded: tuple[str, ...] = ()
-    """Roles of linear layers in a higher precision."""
+    """Roles of linear layers in a higher precision, and `engines.pooled_rows`."""
     folder: Path | None = None
     """The engine directory; None: still to be compiled, or the model's own files."""
 
@@ -89,7 +93,7 @@ def choose_precision(
     wanted = config.precision
     if wanted == NOT_COMPILED:
         return ChosenPrecision(name=wanted)
-    versions = [version for version in _compiled(files, config) if version.precision == wanted]
+    versions = [v for v in _versions(engine, files, config) if v.precision == wanted]
     # Among several, the one that was measured to be faithful.
     versions.sort(key=lambda v: (bool(_doubt(v, engine, hardware, files)), len(v.excluded)))
     return _chosen(versions[0]) if versions else ChosenPrecision(name=wanted)
@@ -120,7 +124,7 @@ def _fastest_faithful(
     engine: str, hardware: str, files: ModelFiles, config: Config
 ) -> ChosenPrecision:
     *lower, default = ENGINE_PRECISIONS[engine]
-    versions = _compiled(files, config)
+    versions = _versions(engine, files, config)
     logger = logging.getLogger(__name__)
     for precision in lower:
         faithful = []
@@ -142,6 +146,12 @@ def _fastest_faithful(
     return _chosen(plain[0]) if plain else ChosenPrecision(name=default)
 
 
+def _versions(engine: str, files: ModelFiles, config: Config) -> list[Compiled]:
+    """Return the compiled models that an engine can run."""
+    found = _compiled(files, config)
+    return [v for v in found if engine == POOLED_ROWS_ENGINE or POOLED_ROWS not in v.excluded]
+
+
 def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
     # Imported only here: its module looks into every kind of compiled model.
     from embedlib.engines.compiled.cache import compiled_versions
@@ -154,8 +164,8 @@ def _doubt(version: Compiled, engine: str, hardware: str, files: ModelFiles) -> 
     report = version.report
     if report is None:
         return "it was not measured"
-    if files.spec.head is not None:
-        return "vectors were measured, not scores"
+    if files.spec.head is not None and files.spec.head.template is not None:
+        return "its vectors may have been measured, not its scores"
     if (report.engine, report.hardware) != (engine, hardware):
         return f"it was measured on {report.engine}, {report.hardware}"
     if report.reference not in (NOT_COMPILED, ENGINE_PRECISIONS[engine][-1]):

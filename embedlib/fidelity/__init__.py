@@ -2,8 +2,8 @@
 
 from embedlib.engines.compiled.fidelity_report import FidelityReport, Gate, TextFidelity
 from embedlib.fidelity.compare import Comparison
-from embedlib.fidelity.search import compile_to_gate
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, read_texts
+from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.fidelity.verify import verify
 
 __all__ = [

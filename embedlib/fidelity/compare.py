@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.embedder import Embedder
 from embedlib.engines.compiled.fidelity_report import FidelityReport, TextFidelity
-from embedlib.fidelity.texts import FidelityTexts
+from embedlib.fidelity.outputs import Embedded
 from embedlib.similarity import similarity
 
 TOP: Final = 10
@@ -30,39 +29,17 @@ class Subject:
     excluded: tuple[str, ...]
     reference: str
     max_seq_tokens: int
+    texts_digest: str
     versions: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedded:
-    """The vectors of `FidelityTexts`."""
-
-    queries: NDArray[np.float32]
-    """float32[number of queries, D]."""
-    documents: NDArray[np.float32]
-    """float32[number of documents, D]."""
-
-    @property
-    def all(self) -> NDArray[np.float32]:
-        """float32[N, D]: queries, then documents."""
-        return np.concatenate([self.queries, self.documents])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A report, and the cosine of every text."""
+    """A report, and the cosine of every row."""
 
     report: FidelityReport
     cosines: NDArray[np.float64]
-    """float64[N], in the order of `FidelityTexts.all`."""
-
-
-def embed(embedder: Embedder, texts: FidelityTexts) -> Embedded:
-    """Return the vectors of texts, with the prompts of queries and documents."""
-    dim = embedder.get_embedding_dimension()
-    queries = embedder.encode_query(list(texts.queries))
-    documents = embedder.encode_document(list(texts.documents))
-    return Embedded(queries=queries.reshape(-1, dim), documents=documents.reshape(-1, dim))
+    """float64[N], in the order of `outputs.row_texts`."""
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -74,6 +51,11 @@ def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[
     result[(first == second).all(axis=1)] = 1  # also two zero vectors
     clipped: NDArray[np.float64] = np.clip(result, -1, 1)  # rounding could go beyond
     return clipped
+
+
+def mean_and_p1(found: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the two figures of a gate: the mean, and what 99 of 100 cosines reach."""
+    return float(found.mean()), float(np.quantile(found, 0.01))
 
 
 def top10_overlap(reference: Embedded, candidate: Embedded) -> float | None:
@@ -92,18 +74,19 @@ def top10_overlap(reference: Embedded, candidate: Embedded) -> float | None:
 
 
 def compare(
-    reference: Embedded, candidate: Embedded, texts: FidelityTexts, subject: Subject
+    reference: Embedded, candidate: Embedded, texts: Sequence[str], subject: Subject
 ) -> Comparison:
     """Compare the vectors of two precisions, or two engines, of one model.
 
     Args:
         reference: what is taken for right.
         candidate: what is measured.
-        texts: whose vectors they are.
+        texts: that each row is about.
         subject: what goes into the report beside the figures.
     """
     found = cosines(reference.all, candidate.all)
     worst = np.argsort(found, kind="stable")[:NUM_WORST]
+    mean, p1 = mean_and_p1(found)
     report = FidelityReport(
         fingerprint=subject.fingerprint,
         engine=subject.engine,
@@ -113,13 +96,13 @@ def compare(
         reference=subject.reference,
         max_seq_tokens=subject.max_seq_tokens,
         num_texts=len(found),
-        texts_digest=texts.digest,
-        mean=float(found.mean()),
-        p1=float(np.quantile(found, 0.01)),
+        texts_digest=subject.texts_digest,
+        mean=mean,
+        p1=p1,
         min=float(found.min()),
         top10_overlap=top10_overlap(reference, candidate),
         worst=tuple(
-            TextFidelity(text=texts.all[row][:TOLD_CHARACTERS], cosine=float(found[row]))
+            TextFidelity(text=texts[row][:TOLD_CHARACTERS], cosine=float(found[row]))
             for row in worst
         ),
         versions=subject.versions,

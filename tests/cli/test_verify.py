@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -69,20 +70,33 @@ def test_it_passes_and_is_remembered(
     assert failed.stderr == ""
 
 
-def test_fp8_is_emulated_or_refused(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
-    arguments = ["verify", folder, "--texts", texts, "--precision", "fp8"]
-    arguments += ["--engine-cache-dir", tmp_path / "cache"]
-    done = run(*arguments, "--emulate", "--gate-mean", 0.9, "--gate-p1", 0.9)
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU, and one size recorded instead of six: quicker."""
+    pytest.importorskip("torch", reason="FP8 is emulated with torch")
+    from embedlib.engines.cuda import short_batches
+
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.usefixtures("emulation")
+def test_fp8_is_emulated_or_refused(run: Run, folder: Path, hundred: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    arguments = ["verify", folder, "--texts", hundred, "--precision", "fp8"]
+    arguments += ["--engine-cache-dir", cache]
+    done = run(*arguments, "--gate-mean", 0.9, "--gate-p1", 0.9)
     assert done.exit_code == 0, done.output
-    assert "fp8 weights, activations not rounded, emulated in float32" in done.stdout
-    assert not (tmp_path / "cache" / "compiled").exists()  # it says nothing of an engine
+    assert "measured       fp8 on cuda, against float32\n" in done.stdout
+    told = f"emulated on {platform.machine()}; no GPU computed this, auto does not go by it\n"
+    assert f"hardware       {told}" in done.stdout
+    [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
+    assert version.report is not None
+    assert version.report.hardware == f"emulated on {platform.machine()}"
     refused = run(*arguments, "--engine", "openvino")
     assert refused.exit_code == 1
     assert "fp8" in refused.stderr
     assert refused.stderr.count("\n") == 1
-    wrong = run("verify", folder, "--precision", "bf16", "--emulate")
-    assert wrong.exit_code == 2
-    assert "--emulate is for fp8, not bf16" in wrong.stderr
 
 
 @pytest.mark.parametrize(
@@ -118,7 +132,7 @@ def test_an_engine_directory_is_not_what_is_measured_or_compiled(
 
 def test_a_picture(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
-    arguments = ["verify", folder, "--texts", texts, "--precision", "fp8", "--emulate"]
+    arguments = ["verify", folder, "--texts", texts, "--engine-cache-dir", tmp_path / "cache"]
     arguments += ["--gate-mean", 0.9, "--gate-p1", 0.9]
     path = tmp_path / "cosines.png"
     done = run(*arguments, "--plot", path)
@@ -163,9 +177,25 @@ def test_compile_to_a_fidelity(
     assert version.report.num_texts == 100
     assert version.report.max_seq_tokens == 24
 
-    wrong = run("compile", folder, "--fidelity", 0.9)
+    wrong = run("compile", folder, "--precision", "bf16", "--fidelity", 0.9)
     assert wrong.exit_code == 2
-    assert "--fidelity needs --precision int8; nothing here computes in fp8" in wrong.stderr
-    wrong = run(*arguments, "--precision", "int8")
-    assert wrong.exit_code == 2
-    assert "--texts is what --fidelity measures on; give both" in wrong.stderr
+    assert "--fidelity is for fp8 and int8; bf16 keeps every layer as it is" in wrong.stderr
+    for option in (["--texts", hundred], ["--against", "bf16"]):
+        wrong = run("compile", folder, "--precision", "int8", *option)
+        assert wrong.exit_code == 2
+        assert f"{option[0]} is for measuring; give --fidelity too" in wrong.stderr
+
+
+@pytest.mark.usefixtures("emulation")
+def test_compile_fp8_to_a_fidelity(run: Run, folder: Path, hundred: Path, tmp_path: Path) -> None:
+    arguments = ["compile", folder, "--engine-cache-dir", tmp_path / "cache", "--texts", hundred]
+    out = tmp_path / "out"
+    done = run(*arguments, "--fidelity", 0.9, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "precision      fp8\n" in done.stdout
+    assert "no GPU computed this, auto does not go by it\n" in done.stdout
+    assert (out / "fidelity.json").is_file()
+    missed = run(*arguments, "--fidelity", 1)
+    assert missed.exit_code == 1
+    assert missed.stderr.startswith("Error: fp8 does not reach a mean cosine of 1.0 and 1.0 for 99")
+    assert missed.stderr.count("\n") == 1

@@ -19,15 +19,19 @@ from embedlib.engines import int8
 from embedlib.engines import make as make_module
 from embedlib.engines import precision as precision_module
 from embedlib.engines.available import available_engines
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import open_engine_folder
 from embedlib.engines.compiled.fidelity_report import FidelityReport
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
 from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.precision import ChosenPrecision
+from embedlib.engines.precision import ChosenPrecision, choose_precision
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
 from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.spec import Head, PairTemplate
+from embedlib.models.weights import Weights
 
 H200 = "GPU-aa11, NVIDIA H200, 143771, 143000, 580.1, 9.0"
 A100 = "GPU-bb22, NVIDIA A100, 40960, 40000, 580.1, 8.0"
@@ -304,6 +308,10 @@ def test_how_much_memory_a_model_needs(tiny: Callable[[str], ModelFiles]) -> Non
     assert 8.5 < fp8 < 12
     excluded = [f"layers.{index}.down" for index in range(32)]
     assert needed_bytes(spec, "fp8", excluded, 16384) / GIB == pytest.approx(fp8 + 1.75)
+    # The pooled rows read all layers in bfloat16, and "down" is in nothing else.
+    both = needed_bytes(spec, "fp8", [*excluded, "pooled_rows"], 16384) / GIB
+    assert both == pytest.approx(fp8 + 1.75 + 9.5)
+    assert needed_bytes(spec, "bf16", ["pooled_rows"], 16384) / GIB == half
 
 
 def test_a_gpu_that_is_too_small(
@@ -419,6 +427,11 @@ def test_the_cuda_engine_gets_what_was_planned(
     }
     with pytest.raises(EngineUnavailableError, match="A100 has no FP8"):
         plan_engine(tiny("llama"), Config(device="cuda:0", precision="fp8"))
+    # Pooled rows in bfloat16 take the model's own weights.
+    chosen = ChosenPrecision(name="fp8", excluded=("pooled_rows",), folder=tmp_path)
+    make_engine(replace(plan, precision=chosen), tiny("mistral"), config)
+    assert made[-1]["excluded"] == ("pooled_rows",)
+    assert isinstance(made[-1]["weights"], Weights)
 
 
 def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) -> None:
@@ -523,13 +536,42 @@ def test_a_report_that_says_nothing_of_this_use(
     ]
 
 
-def test_scores_were_never_measured(
+def test_pooled_rows_are_for_one_engine(
+    compiled: Callable[..., None], tiny: Callable[[str], ModelFiles]
+) -> None:
+    files = tiny("bert")
+    compiled(("fp8", ("pooled_rows",), None, 1.0))
+    for engine, excluded in (("cuda", ("pooled_rows",)), ("tensorrt_llm", ())):
+        chosen = choose_precision(engine, "", files, Config(precision="fp8"), None)
+        assert (chosen.name, chosen.excluded) == ("fp8", excluded)
+    compiled(("fp8", ("pooled_rows",), "tensorrt_llm", 1.0), hardware="")
+    assert choose_precision("tensorrt_llm", "", files, Config(), None).name == "bf16"
+
+
+def test_pooled_rows_need_the_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    folder = compile_model(files, "fp8", ["pooled_rows"], Config(), out=tmp_path / "out")
+    manifest = open_engine_folder(folder)
+    assert manifest.excluded == ("pooled_rows",)
+    with pytest.raises(ConfigError, match=r"was compiled with pooled_rows, .*give the model it wa"):
+        plan_engine(read_model_files(folder, is_compiled=True), Config(), manifest)
+
+
+def test_a_report_of_scores_counts_unless_it_may_be_one_of_vectors(
     compiled: Callable[..., None], tiny_folder: Callable[[str], Path]
 ) -> None:
-    files = read_model_files(tiny_folder("bert-reranker"), with_head=True)
     compiled(("int8", (), "openvino", 1.0))
-    assert plan_engine(files, Config()).precision.name == "float32"
-    assert plan_engine(files, Config(precision="int8")).precision.name == "int8"
+    scoring = read_model_files(tiny_folder("bert-reranker"), with_head=True)
+    assert plan_engine(scoring, Config()).precision.name == "int8"
+    # The same folder is an embedding model to those who give no template.
+    head = Head(
+        labels=("score",),
+        activation="identity",
+        template=PairTemplate(prefix="", body="{query}", suffix=""),
+    )
+    asked = replace(scoring, spec=replace(scoring.spec, head=head))
+    assert plan_engine(asked, Config()).precision.name == "float32"
+    assert plan_engine(asked, Config(precision="int8")).precision.name == "int8"
 
 
 def test_the_hardware_that_int8_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""What is compared of a model: an Embedder's vectors, a Reranker's or Classifier's raw scores.
+
+Scores are made rows as well, so that one cosine serves all. Of a classifier a row is the numbers of
+the labels of one text. Of a single number only differences matter: a row is a query's scores of a
+few candidates, less their mean, or a text's score and those of a few others, less their mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.classifier import Classifier
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError
+from embedlib.fidelity.texts import FidelityTexts
+from embedlib.reranker import Reranker
+
+NUM_CANDIDATES: Final = 8
+NUM_ROWS_PER_QUERY: Final = 2
+"""So that the built-in queries give more rows than a report needs to count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """The rows of `FidelityTexts`."""
+
+    queries: NDArray[np.float32]
+    """float32[number of queries, D]; of a model that makes scores it is all rows."""
+    documents: NDArray[np.float32]
+    """float32[number of documents, D]."""
+
+    @property
+    def all(self) -> NDArray[np.float32]:
+        """float32[N, D]: queries, then documents."""
+        return np.concatenate([self.queries, self.documents])
+
+
+def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Embedded:
+    """Return the rows of texts: an Embedder's with the prompts of queries and documents.
+
+    Raises:
+        ConfigError: there are too few texts for a Reranker.
+    """
+    if isinstance(session, Embedder):
+        dim = session.get_embedding_dimension()
+        queries = session.encode_query(list(texts.queries))
+        documents = session.encode_document(list(texts.documents))
+        return Embedded(queries=queries.reshape(-1, dim), documents=documents.reshape(-1, dim))
+    if isinstance(session, Reranker):
+        scores = session.predict(_pairs(texts), raw_scores=True)
+        rows = _centred(scores.reshape(-1, NUM_CANDIDATES))
+    else:
+        rows = session.predict_scores(texts.all, raw_scores=True)
+        if session.num_labels == 1:
+            num_texts = len(rows)
+            others = [place * num_texts // NUM_CANDIDATES for place in range(NUM_CANDIDATES)]
+            rows = _centred(np.hstack([np.roll(rows, -shift, axis=0) for shift in others]))
+    return Embedded(queries=rows, documents=np.zeros((0, rows.shape[1]), np.float32))
+
+
+def row_texts(
+    kind: type[Embedder] | type[Reranker] | type[Classifier], texts: FidelityTexts
+) -> tuple[str, ...]:
+    """Return the text that each row of `embed` is about."""
+    if kind is Reranker:
+        return tuple(query for query in texts.queries for _ in range(NUM_ROWS_PER_QUERY))
+    return texts.all
+
+
+def _centred(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return float32[rows, candidates] less the mean of each row."""
+    centred: NDArray[np.float32] = scores - scores.mean(axis=1, keepdims=True)
+    return centred
+
+
+def _pairs(texts: FidelityTexts) -> list[tuple[str, str]]:
+    """Return each query with documents of all lengths, row by row."""
+    documents = texts.documents
+    if not texts.queries or len(documents) < 2:
+        raise ConfigError(
+            f"texts has {len(texts.queries)} queries and {len(documents)} documents; a reranker is "
+            "measured on 1 and 2 or more"
+        )
+    num_places = NUM_CANDIDATES * NUM_ROWS_PER_QUERY
+    return [
+        (query, documents[(index + place * len(documents) // num_places) % len(documents)])
+        for index, query in enumerate(texts.queries)
+        for row in range(NUM_ROWS_PER_QUERY)
+        for place in range(row, num_places, NUM_ROWS_PER_QUERY)
+    ]

@@ -1,0 +1,188 @@
+"""Rerankers and classifiers in 8 bits: compiled, opened again, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from embedlib import Classifier, Embedder, Reranker
+from embedlib.cli import main
+from embedlib.config import Config
+from embedlib.engines.compiled.cache import compiled_versions
+from embedlib.engines.compiled.engine_folder import open_engine_folder
+from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, to_gate, verify
+from embedlib.fidelity import model as model_module
+from embedlib.fidelity.measure import cpu_engine
+from embedlib.fidelity.model import open_model
+from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
+from embedlib.models.files import read_model_files
+from embedlib.models.hub import ModelFolder
+from embedlib.models.tiny import write_tiny_model
+from embedlib.models.weights import load_weights
+
+PAIRS = [("who ran", "two dogs ran"), ("who ran", "the cat sat on the mat")]
+WORDS = ("the", "a", "two", "my", "no", "our", "this", "that", "one", "it")
+DOCUMENTS = tuple(f"{word} sat on the mat" for word in WORDS)
+TEXTS = FidelityTexts(("a cat", "who ran", "two"), DOCUMENTS)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+
+
+def compile(*arguments: object) -> None:
+    done = CliRunner().invoke(main, ["compile", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("variant", ["bert-cross-encoder", "modernbert-reranker"])
+def test_a_reranker_in_int8(
+    variant: str, tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    folder, out = tiny_folder(variant), tmp_path / "out"
+    compile(folder, "--precision", "int8", "--out", out)
+    assert open_engine_folder(out).precision == "int8"
+    scores = {}
+    for name, precision in ((folder, "float32"), (folder, "int8"), (out, "auto")):
+        with Reranker(name, config=Config(engine_cache_dir=tmp_path, precision=precision)) as model:
+            scores[name, precision] = model.predict(PAIRS, raw_scores=True)
+    right, fresh, stored = scores.values()
+    np.testing.assert_array_equal(fresh, stored)
+    assert 1e-5 < np.abs(stored - right).max() < 0.2
+    with pytest.raises(ModelUnsupportedError, match="is a reranker or classifier; use Reranker"):
+        Embedder(out, config=config)
+
+
+@pytest.mark.parametrize("variant", ["qwen2-classifier", "bert-classifier"])
+def test_a_classifier_in_int8(
+    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, out = tiny_folder(variant), tmp_path / "out"
+    compile(folder, "--precision", "int8", "--out", out)
+    scores = {}
+    for name, precision in ((folder, "float32"), (folder, "int8"), (out, "auto")):
+        with Classifier(
+            name, config=Config(engine_cache_dir=tmp_path, precision=precision)
+        ) as model:
+            scores[name, precision] = model.predict_scores(DOCUMENTS, raw_scores=True)
+    right, fresh, stored = scores.values()
+    np.testing.assert_array_equal(fresh, stored)
+    assert 1e-5 < np.abs(stored - right).max() < 0.2
+
+
+def test_a_reranker_asked_with_a_template(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder, out = tiny_folder("qwen3-asked"), tmp_path / "out"
+    compile(folder, "--precision", "int8", "--out", out, "--template", "qwen3-reranker")
+    with Reranker(out, config=Config(template="qwen3-reranker")) as model:
+        assert model.predict(PAIRS).shape == (2,)
+
+
+def test_what_asks_in_words_is_known_by_template_or_hub_name(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_folder("qwen3-answers")  # its files are those of any language model
+    assert open_model(folder, config).kind is Embedder
+    given = open_model(folder, replace(config, template="qwen3-reranker"))
+    assert given.kind is Reranker
+    hub = ModelFolder(name="Qwen/Qwen3-Reranker-0.6B", path=folder, revision="main")
+    monkeypatch.setattr(model_module, "resolve", lambda name, **options: hub)
+    known = open_model(hub.name, config)
+    assert known.kind is Reranker
+    assert known.files.spec == given.files.spec
+
+
+def test_a_row_of_a_reranker_is_a_query_and_candidates_of_all_lengths() -> None:
+    texts = built_in_texts(512)
+    pairs = _pairs(texts)
+    num_rows = len(texts.queries) * NUM_ROWS_PER_QUERY
+    assert num_rows >= 100
+    assert len(pairs) == num_rows * NUM_CANDIDATES
+    for row in range(num_rows):
+        queries, documents = zip(*pairs[row * NUM_CANDIDATES :][:NUM_CANDIDATES], strict=True)
+        assert set(queries) == {texts.queries[row // NUM_ROWS_PER_QUERY]}
+        places = sorted(texts.documents.index(document) for document in documents)
+        assert len(set(places)) == NUM_CANDIDATES
+        assert np.diff(places).max() <= len(texts.documents) / NUM_CANDIDATES
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_the_rows_of_a_reranker(tiny_folder: Callable[[str], Path], config: Config) -> None:
+    model = open_model(tiny_folder("bert-reranker"), config)
+    found = model.embed(cpu_engine(model, load_weights(model.files)), TEXTS).all
+    assert found.shape == (6, NUM_CANDIDATES)
+    assert model.row_texts(TEXTS) == ("a cat", "a cat", "who ran", "who ran", "two", "two")
+    with Reranker(tiny_folder("bert-reranker"), config=config) as reranker:
+        pairs = _pairs(TEXTS)[2 * NUM_CANDIDATES : 3 * NUM_CANDIDATES]
+        scores = reranker.predict(pairs, raw_scores=True)
+    np.testing.assert_allclose(found[2], scores - scores.mean(), atol=1e-5)
+    assert scores.std() > 1e-3
+    few = FidelityTexts(TEXTS.queries, DOCUMENTS[:1])
+    engine = cpu_engine(model, load_weights(model.files))
+    with pytest.raises(ConfigError, match=r"^texts has 3 queries and 1 documents; a reranker is"):
+        model.embed(engine, few)
+
+
+def test_the_rows_of_a_classifier(tiny_folder: Callable[[str], Path], config: Config) -> None:
+    model = open_model(tiny_folder("qwen2-classifier"), config)
+    found = model.embed(cpu_engine(model, load_weights(model.files)), TEXTS).all
+    assert model.row_texts(TEXTS) == TEXTS.all
+    with Classifier(tiny_folder("qwen2-classifier"), config=config) as classifier:
+        numbers = classifier.predict_scores(TEXTS.all, raw_scores=True)
+    np.testing.assert_allclose(found, numbers, atol=1e-5)
+
+
+def test_the_rows_of_a_reward_model(config: Config, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", "llama-reward")
+    assert open_model(folder, config).kind is Reranker  # nothing says that it is not
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    model = open_model(folder, config)
+    assert model.kind is Classifier
+    found = model.embed(cpu_engine(model, load_weights(model.files)), TEXTS).all
+    with Classifier(folder, config=config) as classifier:
+        numbers = classifier.predict_scores(TEXTS.all, raw_scores=True)[:, 0]
+    assert found.shape == (13, NUM_CANDIDATES)
+    np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-4)
+    np.testing.assert_allclose(found[0, 1] - found[0, 0], numbers[1] - numbers[0], atol=1e-4)
+    np.testing.assert_allclose(found[12, 1] - found[12, 0], numbers[0] - numbers[12], atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["bert-reranker", "bert-classifier"])
+def test_verify_measures_scores(
+    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = Config(engine_cache_dir=tmp_path, threads=2, precision="int8")
+    texts = FidelityTexts(("a cat", "who ran") * 25, DOCUMENTS * 5)
+    report = verify(tiny_folder(variant), texts=texts, config=config).report
+    assert report.num_texts == 100
+    assert 0.99 < report.mean < 0.999999
+    assert report.top10_overlap is None
+    assert report.worst[0].text in texts.all
+    files = read_model_files(tiny_folder(variant), with_head=True)
+    [version] = compiled_versions(files, config)
+    assert version.report == report
+
+
+def test_layers_of_a_reranker_are_searched(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="FP8 is emulated with torch")
+    from embedlib.engines.cuda import short_batches
+
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    folder, comparison = compile_to_gate(
+        tiny_folder("bert-reranker"), "fp8", gate=Gate(mean=0.9, p1=0), texts=TEXTS, config=config
+    )
+    assert comparison.report.num_texts == 6
+    assert 0.9 < comparison.report.mean < 0.999999
+    assert open_engine_folder(folder).precision == "fp8"

@@ -1,0 +1,465 @@
+"""The search for the layers to keep: the algorithm, int8 on the CPU, FP8 emulated."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib import Embedder, loading
+from embedlib.config import Config
+from embedlib.engines.available import EngineChoice
+from embedlib.engines.compiled.cache import compiled_versions, int8_weights
+from embedlib.engines.compiled.checkpoint import FUSED_LAYERS
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import compiled_folder, open_engine_folder
+from embedlib.engines.compiled.fidelity_report import read_report, write_report
+from embedlib.engines.gpus import Gpu
+from embedlib.engines.precision import choose_precision
+from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
+from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, to_gate, verify
+from embedlib.fidelity import choices as choices_module
+from embedlib.fidelity import model as model_module
+from embedlib.fidelity.measure import cpu_engine, store_report
+from embedlib.fidelity.model import open_model
+from embedlib.fidelity.outputs import Embedded
+from embedlib.fidelity.search import Search, Target, Unit, max_measurements
+from embedlib.models.files import read_model_files
+from embedlib.models.hub import ModelFolder
+from embedlib.models.tiny import write_tiny_model
+from embedlib.models.weights import load_weights
+
+FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="FP8 is emulated with torch"
+)
+
+
+@pytest.fixture(autouse=True)
+def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
+
+
+@pytest.fixture
+def few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One size is recorded instead of six: quicker."""
+    from embedlib.engines.cuda import short_batches
+
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(engine_cache_dir=tmp_path / "cache", threads=2)
+
+
+def change(folder: Path, matrices: Mapping[str, Callable[[NDArray[np.float32]], Any]]) -> Path:
+    """Write some matrices of a model anew."""
+    weights = load_weights(read_model_files(folder))
+    with (folder / "model.safetensors").open("r+b") as stream:
+        for layer, function in matrices.items():
+            stream.seek(weights.stored(f"{layer}.weight").start)
+            changed = function(np.array(weights[f"{layer}.weight"]))
+            stream.write(changed.astype("<f4").tobytes())
+    return folder
+
+
+# --- the algorithm --------------------------------------------------------------------------------
+
+
+class Angles:
+    """Layers that each turn all vectors by an angle unless they are kept."""
+
+    precision = "fp8"
+    kept_in = "bf16"
+
+    def __init__(self, angles: Mapping[str, float], sizes: Mapping[str, int]) -> None:
+        self.units = tuple(Unit((name,), sizes.get(name, 1)) for name in angles)
+        self.angles = angles
+        self.asked: list[tuple[int, tuple[str, ...]]] = []
+
+    def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+        self.asked.append((len(texts.all), tuple(sorted(kept))))
+        angle = sum(angle for name, angle in self.angles.items() if name not in kept)
+        return rows(len(texts.queries), angle)
+
+
+def rows(num_queries: int, angle: float) -> Embedded:
+    row = np.array([[np.cos(angle), np.sin(angle)]], np.float32)
+    return Embedded(queries=row.repeat(num_queries, 0), documents=np.zeros((0, 2), np.float32))
+
+
+EIGHT = Target(FidelityTexts(tuple("abcdefgh"), ()), rows(8, 0))
+TWO = Target(FidelityTexts(tuple("ae"), ()), rows(2, 0))
+
+
+def test_the_shortest_beginning_of_the_order_is_kept() -> None:
+    angles = {"a": 0.01, "b": 0.2, "c": 0.02, "d": 0.1, "e": 0.0, "f": 0.0, "g": 0.0, "h": 0.0}
+    search = Angles(angles, {})
+    calls: list[None] = []
+    gate = Gate(mean=float(np.cos(0.05)), p1=0)
+    found = Search(search, EIGHT, TWO, lambda: calls.append(None)).find(gate)
+    assert found == ("b", "d")
+    assert search.asked[0] == (8, ())
+    assert search.asked[1] == (2, ())  # on fewer texts
+    assert search.asked[2:10] == [(2, (name,)) for name in angles]
+    assert search.asked[10] == (8, ("a", "b", "c", "d"))  # half of it all
+    assert set(search.asked[11:]) == {(8, ("b", "d")), (8, ("b",))}
+    assert len(calls) == len(search.asked) <= max_measurements(search)
+
+
+def test_a_large_layer_is_kept_only_for_a_large_gain() -> None:
+    angles = {"large": 0.2, "small": 0.15, "c": 0.0, "d": 0.0, "e": 0.0}
+    gate = Gate(mean=float(np.cos(0.21)), p1=0)
+    assert Search(Angles(angles, {}), EIGHT, TWO).find(gate) == ("large",)
+    assert Search(Angles(angles, {"large": 3}), EIGHT, TWO).find(gate) == ("small",)
+
+
+def test_nothing_is_searched_where_all_in_8_bits_passes_or_half_kept_fails() -> None:
+    search = Angles({"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.1}, {})
+    assert Search(search, EIGHT, TWO).find(Gate(mean=0.9, p1=0.9)) == ()
+    assert search.asked == [(8, ())]
+    with pytest.raises(EngineBuildError) as caught:
+        Search(search, EIGHT, TWO).find(Gate(mean=0.99, p1=0.98))
+    assert str(caught.value) == (
+        "fp8 does not reach a mean cosine of 0.99 and 0.98 for 99 of 100 texts: with all linear "
+        "layers in fp8 it has 0.92106 and 0.92106, with half of their weights kept in bf16 0.98007 "
+        "and 0.98007; lower the gate or stay with bf16"
+    )
+    assert search.asked[-1] == (8, ("a", "b"))
+
+
+@pytest.mark.parametrize("p1", [0.5, 0.999])
+def test_the_worst_texts_count_too(p1: float) -> None:
+    class OneText(Angles):
+        def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+            found = super().embed(kept, texts)
+            found.queries[1:] = EIGHT.right.queries[0]
+            return found
+
+    angles = {"a": 0.1, "b": 0.0, "c": 0.0}
+    found = Search(OneText(angles, {}), EIGHT, TWO).find(Gate(mean=0.9, p1=p1))
+    assert found == (() if p1 == 0.5 else ("a",))
+
+
+def test_layers_computed_as_one_are_kept_together(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    single = choices_module.layer_units(files, ())
+    assert all(len(unit.layers) == 1 for unit in single)
+    fused = choices_module.layer_units(files, FUSED_LAYERS)
+    assert {tuple(sorted(unit.layers)) for unit in fused} == {
+        tuple(f"layers.{layer}.{leaf}" for leaf in leaves)
+        for layer in (0, 1)
+        for leaves in ("kqv", "o", ("gate", "up"), ("down",))
+    }
+    monkeypatch.setattr(choices_module, "MAX_UNITS", len(single) // 2)
+    units = choices_module.layer_units(files, ())
+    assert units[0].layers == ("layers.0.q", "layers.1.q")
+    assert len(units) <= len(single) // 2 + 1
+    for some in (fused, units):
+        assert sum(unit.num_weights for unit in some) == sum(unit.num_weights for unit in single)
+        assert sorted(itertools.chain(*(unit.layers for unit in some))) == sorted(
+            itertools.chain(*(unit.layers for unit in single))
+        )
+
+
+# --- int8 -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model with one layer whose rows have an outlier each, which int8 does badly."""
+    monkeypatch.setattr(choices_module, "MAX_UNITS", 6)  # six kinds, in two layers each: quicker
+
+    def outlier(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+        matrix[:, 3] = 300
+        return matrix
+
+    return change(write_tiny_model(tmp_path / "model", "bert"), {"layers.1.o": outlier})
+
+
+def test_the_layer_that_costs_int8_most_is_kept(spoiled: Path, config: Config) -> None:
+    seen: list[tuple[int, int]] = []
+    gate = Gate(mean=0.9995, p1=0.999)
+    folder, comparison = compile_to_gate(
+        spoiled,
+        "int8",
+        gate=gate,
+        texts=FEW,
+        config=config,
+        report=lambda *numbers: seen.append(numbers),
+    )
+    assert open_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
+    report = comparison.report
+    assert report.passes(gate)
+    assert report.excluded == ("layers.0.o", "layers.1.o")
+    assert report.texts_digest == FEW.digest
+    assert report.versions.keys() == {"embedlib", "numpy", "openvino"}
+    done, totals = zip(*seen, strict=True)
+    assert list(done) == list(range(1, len(done) + 1))
+    assert len(set(totals)) == 1
+    assert done[-1] <= totals[0]
+
+    versions = compiled_versions(read_model_files(spoiled), config)
+    stored = {version.folder: version.report for version in versions}
+    assert stored[folder] == report
+    assert len(stored) == 2  # that with all layers in int8 was the start of the search
+
+
+def test_measuring_again_gives_the_same_to_the_last_bit(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    # So a search takes the same way. A text's batch would make a difference in int8.
+    model = open_model(tiny_folder("bert"), config)
+    weights = int8_weights(compile_model(model.files, "int8", (), config))
+    texts = FidelityTexts(FEW.queries, FEW.documents * 4)
+    found = [model.embed(cpu_engine(model, weights), texts).all for _ in range(2)]
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0][2:6], found[0][-4:])
+
+
+def test_nothing_is_kept_that_need_not_be(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    gate, out = Gate(mean=0.9, p1=0.9), tmp_path / "out"
+    folder, comparison = compile_to_gate(
+        tiny_folder("bert"), "int8", gate=gate, texts=FEW, config=config, out=out
+    )
+    assert folder == out
+    assert comparison.report.excluded == ()
+    assert 0.9 < comparison.report.mean < 0.99999
+
+
+def test_what_has_no_search_is_refused(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_folder("bert")
+    with pytest.raises(ConfigError, match=r"^precision = 'bf16': layers are searched for int8 and"):
+        compile_to_gate(folder, "bf16", config=config)  # type: ignore[arg-type]
+    wrong = replace(config, engine="tensorrt_llm")
+    with pytest.raises(ConfigError, match=r"searched on the engine cuda; leave engine out$"):
+        compile_to_gate(folder, "fp8", config=wrong)
+    monkeypatch.setattr(to_gate, "MIN_TEXTS", 100)
+    with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers takes 100 or more"):
+        compile_to_gate(folder, "int8", texts=FEW, config=config)
+
+
+# --- FP8 ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_layer(tmp_path: Path) -> Path:
+    """A model whose second MLP makes nearly all of what is added to the embeddings."""
+    others = ("layers.0.o", "layers.0.down", "layers.1.o")
+    less = {layer: lambda matrix: matrix * 0.01 for layer in others}
+    return change(write_tiny_model(tmp_path / "model", "bert"), less)
+
+
+@needs_torch
+@pytest.mark.usefixtures("few_buckets")
+def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(
+    one_layer: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "available_engines", lambda config: [])
+    gate = Gate(mean=0.99983, p1=0.99975)
+    plain = verify(one_layer, texts=FEW, config=replace(config, precision="fp8")).report
+    assert not plain.passes(gate)
+    folder, comparison = compile_to_gate(one_layer, "fp8", gate=gate, texts=FEW, config=config)
+    report = comparison.report
+    assert report.passes(gate)
+    assert report.excluded == open_engine_folder(folder).excluded == ("layers.1.down",)
+    assert (report.engine, report.precision) == ("cuda", "fp8")
+    assert report.hardware.startswith("emulated on ")
+    assert report.versions.keys() >= {"embedlib", "numpy", "torch"}
+    assert read_report(folder) == report
+
+    # What a GPU has is another name: auto does not go by an emulation.
+    files = read_model_files(one_layer)
+    for hardware in ("NVIDIA H200", "x86_64"):
+        auto = choose_precision("cuda", hardware, files, replace(config, precision="auto"), None)
+        assert auto.name == "bf16"
+
+
+@needs_torch
+@pytest.mark.usefixtures("few_buckets")
+def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: Config) -> None:
+    from embedlib.engines.cuda.engine import CudaEngine
+    from embedlib.engines.cuda.engine_directory import open_weights
+
+    model = open_model(one_layer, replace(config, device="cpu"))
+    kept = ("layers.1.down",)
+    choices = choices_module.Fp8Choices(model, "cpu")
+    compiled = {
+        excluded: compile_model(model.files, "fp8", excluded, config) for excluded in ((), kept)
+    }
+    # The search's vectors, of numbers at hand, are those of the directory to the last bit.
+    for excluded, folder in compiled.items():
+        engine = CudaEngine(
+            model.files.spec,
+            open_weights(model.files, folder),
+            precision="fp8",
+            excluded=open_engine_folder(folder).excluded,
+            device="cpu",
+        )
+        of_directory = model.embed(engine, FEW).all
+        np.testing.assert_array_equal(choices.embed(excluded, FEW).all, of_directory)
+    others = choices.embed((), FEW).all
+    assert np.abs(others - of_directory).max() > 1e-3
+
+
+@needs_torch
+@pytest.mark.usefixtures("few_buckets")
+def test_bf16_can_be_what_is_right(one_layer: Path, config: Config) -> None:
+    config = replace(config, device="cpu", precision="fp8")
+    report = verify(one_layer, texts=FEW, reference="bf16", config=config).report
+    assert report.reference == "bf16"
+    assert 0.999 < report.mean < 0.99999
+    assert compiled_folder(read_model_files(one_layer), "bf16", (), config) is not None
+
+
+def test_without_torch_and_without_a_gpu(
+    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(plans, "available_engines", lambda config: [])
+    with pytest.raises(EngineUnavailableError) as caught:
+        compile_to_gate(tiny_folder("bert"), "fp8", texts=FEW, config=config)
+    assert str(caught.value) == (
+        "precision = 'fp8': no GPU that has it was found, and emulating it takes the package "
+        "torch, which is missing; pip install torch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "options", "is_emulated"),
+    [
+        ((9, 0), {}, False),
+        ((9, 0), {"engine": "cuda"}, False),
+        ((9, 0), {"device": "cpu"}, True),
+        ((9, 0), {"device": "cuda:0"}, False),
+        ((8, 0), {}, True),  # Ampere has none
+        ((8, 0), {"device": "cuda:0"}, False),  # refused by name
+        ((8, 0), {"engine": "tensorrt_llm"}, False),
+        ((8, 0), {"precision": "bf16"}, False),
+        (None, {}, True),
+    ],
+)
+def test_where_fp8_is_emulated(
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int] | None,
+    options: dict[str, Any],
+    is_emulated: bool,
+) -> None:
+    gpus = ()
+    if capability is not None:
+        gpu = Gpu(
+            name="G", total_bytes=None, free_bytes=None, driver="", compute_capability=capability
+        )
+        gpus = (gpu,)
+    choice = EngineChoice(name="cuda", is_available=bool(gpus), reason="", gpus=gpus)
+    monkeypatch.setattr(plans, "available_engines", lambda config: [choice])
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda name: object())
+    planned = object()
+    monkeypatch.setattr(plans, "plan_engine", lambda files, config: planned)
+    files = read_model_files(tiny_folder("bert"))
+    config = replace(config, **{"precision": "fp8", **options})
+    plan = plans.plan_measurement(files, config)
+    assert (plan is not planned) is is_emulated
+    if is_emulated:
+        assert (plan.engine, plan.devices, plan.precision.name) == ("cuda", ("cpu",), "fp8")
+
+
+def test_an_emulation_does_not_take_the_place_of_a_measurement(
+    spoiled: Path, config: Config
+) -> None:
+    folder, comparison = compile_to_gate(
+        spoiled, "int8", gate=Gate(mean=0, p1=0), texts=FEW, config=config
+    )
+    emulated = replace(comparison.report, hardware="emulated on x86_64")
+    store_report(folder, emulated)
+    assert read_report(folder) == comparison.report
+    write_report(folder, emulated)
+    store_report(folder, replace(emulated, mean=0.5))
+    assert read_report(folder) == replace(emulated, mean=0.5)
+    store_report(folder, comparison.report)
+    assert read_report(folder) == comparison.report
+
+
+@needs_torch
+def test_the_model_waits_on_the_gpu_where_there_is_room(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from embedlib.engines.cuda.device_weights import Fp8Matrix
+    from embedlib.engines.cuda.engine_directory import open_weights
+
+    files = read_model_files(tiny_folder("bert"))
+    folder = compile_model(files, "fp8", (), Config(), out=tmp_path / "out")
+    weights = open_weights(files, folder)
+    stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    for free, device in ((3 * stored, "meta"), (2 * stored, "cpu")):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda name, free=free: (free, 1 << 40))
+        found = choices_module._on_device(weights, "meta")
+        assert found.keys() == weights.keys()
+        matrix = found["layers.0.q.weight"]
+        assert isinstance(matrix, Fp8Matrix)
+        for tensor in (matrix.codes, matrix.scales, found["tokens"]):
+            assert tensor.device.type == device
+
+
+def has_fp8() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+
+
+@pytest.mark.skipif(not has_fp8(), reason="needs an NVIDIA GPU with FP8")
+def test_on_a_gpu_it_is_a_measurement(one_layer: Path, config: Config) -> None:
+    gate = Gate(mean=0.99983, p1=0.99975)
+    folder, comparison = compile_to_gate(one_layer, "fp8", gate=gate, texts=FEW, config=config)
+    assert open_engine_folder(folder).excluded == ("layers.1.down",)
+    assert comparison.report.passes(gate)
+    assert not plans.is_emulated(comparison.report.hardware)
+    emulated = verify(one_layer, texts=FEW, config=replace(config, precision="fp8", device="cpu"))
+    np.testing.assert_allclose(emulated.cosines, comparison.cosines, atol=1e-4)
+    with Embedder(folder, config=config) as embedder:
+        assert embedder.encode("a cat").shape == (32,)
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["BAAI/bge-small-en-v1.5", "BAAI/bge-en-icl"])
+def test_known_prompts_are_those_of_an_embedder(
+    name: str,
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = ModelFolder(name=name, path=tiny_folder("mistral"), revision="main")
+    for module in (loading, model_module):
+        monkeypatch.setattr(module, "resolve", lambda name, **options: folder)
+    model = open_model(name, config)
+    found = model.embed(cpu_engine(model, load_weights(model.files)), FEW)
+    config = replace(config, precision="float32", on_truncate="ignore")
+    with Embedder(name, config=config) as embedder:
+        queries = embedder.encode_query(list(FEW.queries))
+        np.testing.assert_allclose(found.queries, queries, atol=1e-6)
+        documents = embedder.encode_document(list(FEW.documents))
+        np.testing.assert_allclose(found.documents, documents, atol=1e-6)
+        bare = embedder.encode(list(FEW.queries), prompt="")
+    assert np.abs(found.queries - bare).max() > 0.01
