@@ -28,13 +28,13 @@ MAY_IMPORT = {
     "quantization": LOW,
     "token_vectors": LOW,
     "engines.base": LOW,
-    "engines": MODELS | {"engines.base"},
+    "engines": MODELS | {"engines.base", "engines.pooled_rows"},
     "engines.precision": MODELS | {"engines"},
     "engines.available": MODELS | {"engines"},
     "engines.make": MODELS | {"engines"},
     "engines.select": MODELS | {"engines"},
     # A compiled model: what engines read, and what writes it.
-    "engines.compiled": MODELS | {"engines.fp8", "engines.int8"},
+    "engines.compiled": MODELS | {"engines.fp8", "engines.int8", "engines.pooled_rows"},
     "engines.compiled.compile": MODELS | {"", "engines.fp8", "engines.int8"},
     "pooled_modules": MODELS | {"similarity"},
     "call": COMPUTE | {"pooled_modules", "quantization"},
@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "scoring": COMPUTE | {"session"},
     "reranker": COMPUTE | {"call", "loading", "scoring"},
     "classifier": COMPUTE | {"scoring"},
-    "fidelity": COMPUTE | {"embedder", "loading"},
+    "fidelity": COMPUTE | {"embedder", "reranker", "classifier", "loading"},
     "indexing": COMPUTE | {"embedder", "fidelity", "vector_files"},
     "testing": COMPUTE | {"embedder", "fidelity", "indexing"},
     "bench": COMPUTE | {"", "embedder", "reranker", "fidelity", "indexing", "testing"},
@@ -71,6 +71,8 @@ AT_HOME = {
     "engines.openvino": {"openvino"},
     "engines.cuda": {"torch", "triton"},
     "engines.tensorrt_llm": {"torch", "tensorrt_llm"},
+    # What runs in the process of a contestant.
+    **{f"bench.gpu.{name}": {"torch"} for name in ("chip", "contestant", "folder", "seeded")},
 }
 
 

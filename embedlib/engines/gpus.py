@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights import encoder_shapes
@@ -78,7 +79,7 @@ def needed_bytes(
     Args:
         spec: the model.
         precision: "fp8": linear layers of the transformer have a byte per weight.
-        excluded: roles of linear layers that stay in bfloat16.
+        excluded: roles of linear layers that stay in bfloat16, and pooled rows that do.
         batch_tokens: tokens of the largest batch.
     """
     weights = 0
@@ -86,6 +87,8 @@ def needed_bytes(
         is_linear = role.startswith("layers.") and len(shape) == 2
         is_fp8 = precision == "fp8" and is_linear and role.removesuffix(".weight") not in excluded
         weights += math.prod(shape) * (1 if is_fp8 else BYTES_PER_NUMBER)
+        if is_fp8 and POOLED_ROWS in excluded:  # they read the layer in bfloat16 as well
+            weights += math.prod(shape) * BYTES_PER_NUMBER
     return weights + _activation_bytes(spec.encoder, batch_tokens) + LIBRARY_BYTES
 
 

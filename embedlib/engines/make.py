@@ -13,6 +13,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.gpus import list_gpus
 from embedlib.engines.many import ManyEngines
+from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision, compiled_weights
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.files import ModelFiles
@@ -116,11 +117,16 @@ def _make_cuda(
 ) -> Engine:
     from embedlib.engines.cuda.engine import CudaEngine
     from embedlib.engines.cuda.engine_directory import open_weights
+    from embedlib.models.weights import load_weights
 
     assert folder is not None, "this engine reads engine directories; this is a bug in embedlib"
+    weights: Mapping[str, Any] = open_weights(files, folder)
+    if POOLED_ROWS in plan.precision.excluded:
+        # They want layers in both precisions, and rounded at load FP8 is the directory's own.
+        weights = load_weights(files)
     return CudaEngine(
         files.spec,
-        open_weights(files, folder),
+        weights,
         precision=cast(Any, plan.precision.name),
         excluded=plan.precision.excluded,
         device=device,

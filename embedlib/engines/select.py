@@ -10,6 +10,7 @@ from embedlib.engines.available import EngineChoice, available_engines, version_
 from embedlib.engines.compiled.engine_folder import Manifest
 from embedlib.engines.gpus import Gpu, check_room, needed_bytes
 from embedlib.engines.make import EnginePlan
+from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.engines.precision import (
     ENGINE_PRECISIONS,
     ChosenPrecision,
@@ -88,6 +89,11 @@ def _check_compiled(files: ModelFiles, config: Config, manifest: Manifest) -> No
     """Refuse an engine and a precision that an engine directory was not made for."""
     if _is_model(manifest):
         return
+    if POOLED_ROWS in manifest.excluded:
+        raise ConfigError(
+            f"{files.folder} was compiled with {POOLED_ROWS}, which take the model's own weights "
+            "as well; give the model it was made from"
+        )
     if config.precision not in ("auto", manifest.precision):
         raise ConfigError(
             f"precision = {config.precision!r}: {files.folder} was compiled to "

@@ -18,7 +18,8 @@ clipped and a token with huge activations, of which trained models have some, ta
 from the others. Rounding is relative: some 2.6 % of a row's size for either side of a product,
 whatever the scale. That is why a scale per tensor would be as good on most rows and bad on some,
 why finer scales would gain nothing, and why a layer whose product hurts a model is left in
-bfloat16 by name rather than scaled otherwise. Residual, attention, norms and everything behind
+bfloat16 by name rather than scaled otherwise. So are, where wanted, the few rows that a vector is
+made of, in every layer (`engines.pooled_rows`). Residual, attention, norms and everything behind
 pooling are never FP8.
 
 **How to read it**, in the order of a batch:
@@ -34,10 +35,13 @@ pooling are never FP8.
   with the quantization of what it writes), `head_kernels` (rotary positions, attention),
   `pool_kernel`, and cuBLAS for products.
 - `buffers`, `executor`: memory taken once; a plan's steps on it.
-- `short_batches`: a CUDA graph per size for queries. `turns`: bulk in groups of layers, so that a
-  query waits for milliseconds. `device`: streams, copies, events. `engine`: the two threads.
+- `attention`: where FlashAttention 3 computes attention in place of our kernel.
+- `short_batches`: a CUDA graph per size for queries. `groups`, `turns`: bulk in groups of bounded
+  work, so that a query waits for milliseconds. `device`: streams, copies, events. `engine`: the
+  threads, `jobs`: what goes through them.
+- `results`: vectors on their way to the host. `prefixes`, `prefix_keys`: a beginning that many
+  sequences share is computed once.
 
-**What it does not do.** Attention in FP8, weights alone in FP8, several GPUs for one model, keys
-and values kept from one batch to the next. Traits that the plan cannot express are refused by name
-with `EngineUnsupportedError`.
+**What it does not do.** Attention in FP8, weights alone in FP8, several GPUs for one model. Traits
+that the plan cannot express are refused by name with `EngineUnsupportedError`.
 """

@@ -1,8 +1,8 @@
 """A device as the engine uses it: streams, copies, events, recorded graphs; and a CPU in its place.
 
 Everything is launched on one compute stream, so that a matrix is never written while an earlier
-batch still reads it. A long batch's ids are copied on a second stream, from page-locked memory,
-while the first one computes.
+batch still reads it. A long batch's ids are copied on a second stream and vectors on a third, from
+and to page-locked memory, while the first one computes: a GPU copies both ways at once.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Device(Protocol):
     """What the engine needs of a device. Only one thread launches."""
 
     torch_device: torch.device
+    capability: tuple[int, int] | None
+    """Compute capability; None where there is no GPU."""
 
     def enter(self) -> None:
         """Prepare the calling thread for launching; all but `record` is called there."""
@@ -53,12 +55,19 @@ class Device(Protocol):
         """Copy into a tensor on the device, in order between launches."""
         ...
 
-    def download(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return a copy on the host, complete at the next `mark`."""
+    def host_buffer(self, size: int) -> torch.Tensor:
+        """Return float32[size] on the host, which `download` fills while the device computes."""
+        ...
+
+    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+        """Copy to a host buffer, behind what was launched and beside what is launched from now on.
+
+        The vectors may be written anew by the next launch; the event is when the copy is there.
+        """
         ...
 
     def mark(self) -> Event:
-        """Return the point behind everything launched and copied so far."""
+        """Return the point behind everything launched so far; copies to the host may lag."""
         ...
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
@@ -75,6 +84,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
+        self.capability: tuple[int, int] | None = None
 
     def enter(self) -> None:
         """Nothing to prepare."""
@@ -87,9 +97,14 @@ class CpuDevice:
         """Copy into a tensor."""
         target.copy_(torch.from_numpy(values))
 
-    def download(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return a copy."""
-        return vectors.clone()
+    def host_buffer(self, size: int) -> torch.Tensor:
+        """Return memory like any other."""
+        return torch.empty(size)
+
+    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+        """Copy at once."""
+        target.copy_(vectors)
+        return _Reached()
 
     def mark(self) -> Event:
         """Return a point that has been reached."""
@@ -126,9 +141,11 @@ class CudaDevice:
         device = torch.device(name)
         index = torch.cuda.current_device() if device.index is None else device.index
         self.torch_device = torch.device("cuda", index)
+        self.capability: tuple[int, int] | None = torch.cuda.get_device_capability(index)
         torch.cuda.set_per_process_memory_fraction(memory_fraction, self.torch_device)
         self._compute = torch.cuda.Stream(self.torch_device)
         self._copies = torch.cuda.Stream(self.torch_device)
+        self._results = torch.cuda.Stream(self.torch_device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def enter(self) -> None:
@@ -150,10 +167,22 @@ class CudaDevice:
         """Copy on the compute stream, behind the last launch that reads the target."""
         target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
 
-    def download(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Copy to page-locked memory on the compute stream: a few rows, behind their kernels."""
-        result = torch.empty(vectors.shape, dtype=vectors.dtype, pin_memory=True)
-        return result.copy_(vectors, non_blocking=True)
+    def host_buffer(self, size: int) -> torch.Tensor:
+        """Return page-locked memory."""
+        return torch.empty(size, pin_memory=True)
+
+    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+        """Copy on the stream of results; computing waits for nothing."""
+        # The next replay of a recording writes where these lie: what leaves is a copy of them.
+        source = vectors.clone()
+        self._results.wait_stream(self._compute)
+        with torch.cuda.stream(self._results):
+            target.copy_(source, non_blocking=True)
+        # Allocated on one stream and read on another: its memory waits for both.
+        source.record_stream(self._results)
+        event: Event = torch.cuda.Event()
+        self._results.record_event(event)
+        return event
 
     def mark(self) -> Event:
         """Record an event on the compute stream."""

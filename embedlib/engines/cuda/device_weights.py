@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.plan import Linear, Norm, Plan, Rotate
+from embedlib.errors import ModelWeightsError
 from embedlib.models.position_bias import buckets
 from embedlib.models.rope import inverse_frequencies
 from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Rope
@@ -88,8 +89,8 @@ class DeviceWeights:
     """Everything that a plan reads and no batch changes."""
 
     embeddings: Embeddings
-    linears: Mapping[tuple[str, ...], LinearWeight]
-    """By the roles of a Linear step."""
+    linears: Mapping[tuple[tuple[str, ...], bool], LinearWeight]
+    """By `Linear.weight`."""
     norms: Mapping[str, NormWeight]
     rotations: Mapping[Rope, Rotation]
     position_bias: torch.Tensor | None
@@ -113,13 +114,15 @@ class WeightLoader:
         """Return the weights of a plan.
 
         Raises:
+            ModelWeightsError: FP8 is all there is of a layer that is not computed in it.
             torch.OutOfMemoryError: they do not fit.
         """
         encoder = self.spec.encoder
         linears, norms, ropes = {}, {}, {}
         for step in plan.steps:
             if isinstance(step, Linear):
-                linears[step.roles] = self._linear(step.roles, is_fp8=step.source.is_fp8)
+                if step.weight not in linears:
+                    linears[step.weight] = self._linear(step.roles, is_fp8=step.source.is_fp8)
             elif isinstance(step, Norm):
                 for role in filter(None, (step.role, step.change_norm)):
                     norms[role] = self._norm(role, encoder.norm == "rms_norm")
@@ -153,6 +156,8 @@ class WeightLoader:
         biases = [self._plain(f"{role}.bias") for role in roles if f"{role}.bias" in self.weights]
         bias = torch.cat(biases) if biases else None
         if not is_fp8:
+            for role in roles:
+                self._check_unrounded(role)
             values = [self._plain(f"{role}.weight") for role in roles]
             return LinearWeight(_stacked(values), None, bias)
         parts = [self._fp8(f"{role}.weight") for role in roles]
@@ -160,6 +165,14 @@ class WeightLoader:
         codes = _stacked([part.codes.view(torch.uint8) for part in parts]).view(FP8)
         scales = torch.cat([part.scales for part in parts])
         return LinearWeight(codes, scales[None], bias)
+
+    def _check_unrounded(self, role: str) -> None:
+        """Refuse to pass FP8 for a higher precision."""
+        if isinstance(self.weights[f"{role}.weight"], Fp8Matrix):
+            raise ModelWeightsError(
+                f"engine cuda: {role} is wanted in {self.dtype}, and the compiled model has it in "
+                "FP8; give the weights of the model it was made from"
+            )
 
     def _fp8(self, role: str) -> Fp8Matrix:
         stored = self.weights[role]
@@ -204,8 +217,9 @@ class WeightLoader:
 
     def _host(self, role: str) -> torch.Tensor:
         stored = self.weights[role]
-        if isinstance(stored, Fp8Matrix):
-            return stored.codes.to(torch.float32) * stored.scales[:, None]
+        assert not isinstance(stored, Fp8Matrix), (
+            "linear layers alone are; this is a bug in embedlib"
+        )
         if isinstance(stored, torch.Tensor):
             return stored
         return torch.from_numpy(np.require(stored, requirements=["C", "W"]))

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 import torch
 from torch.nn import functional
 
 from embedlib.engines.cuda import reference
+from embedlib.engines.cuda.attention import Varlen, attend_rows
 from embedlib.engines.cuda.buffers import Buffer, Workspace
 from embedlib.engines.cuda.device_weights import DeviceWeights
-from embedlib.engines.cuda.inputs import Layout
+from embedlib.engines.cuda.groups import Group, Part
+from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.plan import (
     Activate,
     Attend,
     Embed,
+    KeepKeys,
     Linear,
     Matrix,
     Norm,
     Plan,
+    PutPooled,
     Quantize,
     Rotate,
-    Step,
     TakePooled,
 )
-from embedlib.engines.cuda.reference import AttentionShape
-from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
+from embedlib.engines.cuda.reference import AttentionShape, Prefix
+from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize, Pooling
 
 
 @dataclass(frozen=True)
@@ -36,21 +39,30 @@ class DeviceBatch:
 
     layout: Layout
     parts: Mapping[str, torch.Tensor]
+    ends: Ints | None
+    """cu_seqlens on the host; None: a recorded batch, whose lengths change."""
 
 
-def device_batch(values: torch.Tensor, layout: Layout) -> DeviceBatch:
+def device_batch(values: torch.Tensor, layout: Layout, ends: Ints | None = None) -> DeviceBatch:
     """Return the parts of int32[layout.size] as views."""
     sizes = [torch.Size(shape).numel() for shape in layout.shapes.values()]
     parts = torch.split(values, sizes)
     named = zip(layout.shapes.items(), parts, strict=True)
-    return DeviceBatch(layout, {name: part.view(shape) for (name, shape), part in named})
+    views = {name: part.view(shape) for (name, shape), part in named}
+    return DeviceBatch(layout, views, ends)
 
 
 class Executor:
     """A plan with its weights; the same for every batch."""
 
     def __init__(
-        self, spec: ModelSpec, plan: Plan, weights: DeviceWeights, kernels: ModuleType
+        self,
+        spec: ModelSpec,
+        plan: Plan,
+        weights: DeviceWeights,
+        kernels: ModuleType,
+        served_whole: Mapping[Attend, Varlen] = MappingProxyType({}),
+        prefix_keys: Sequence[torch.Tensor] = (),
     ) -> None:
         """Take the parts.
 
@@ -59,26 +71,22 @@ class Executor:
             plan: its plan.
             weights: its weights, on the device.
             kernels: the module with one function per step: `reference` or `kernels`.
+            served_whole: what computes steps of attention of long batches in its stead.
+            prefix_keys: by layer, where keys and values are kept; none: they are not.
         """
-        encoder = spec.encoder
         self._spec = spec
         self._plan = plan
         self._weights = weights
         self._kernels = kernels
-        self._shape = AttentionShape(
-            num_heads=encoder.num_heads,
-            num_kv_heads=encoder.num_kv_heads,
-            head_dim=encoder.head_dim,
-            scale=encoder.attention_scale or encoder.head_dim**-0.5,
-            cap=encoder.attention_cap,
-            is_causal=encoder.is_causal,
-        )
+        self._served_whole = served_whole
+        self._prefix_keys = prefix_keys
+        self._shape = attention_shape(spec.encoder)
 
-    def run(self, steps: Sequence[Step], batch: DeviceBatch, workspace: Workspace) -> None:
+    def run(self, group: Group, batch: DeviceBatch, workspace: Workspace) -> None:
         """Launch steps of the plan on what the steps before left in the workspace."""
         run = _Run(batch, workspace)
-        for step in steps:
-            self._launch(step, run)
+        for part in group:
+            self._launch(part, run)
 
     def finish(self, batch: DeviceBatch, workspace: Workspace) -> torch.Tensor:
         """Return float32[B, D], or [T, D] where nothing is pooled, of the hidden vectors.
@@ -111,8 +119,9 @@ class Executor:
         self._kernels.pool(hidden, parts["cu_seqlens"], left_out, pooling.modes, vectors)
         return vectors
 
-    def _launch(self, step: Step, run: _Run) -> None:
+    def _launch(self, part: Part, run: _Run) -> None:
         kernels, weights, rows = self._kernels, self._weights, run.rows
+        step, cut = part.step, part.cut
         match step:
             case Embed(out):
                 ids = [run.parts[name] for name in ("token_ids", "positions", "token_types")]
@@ -126,8 +135,9 @@ class Executor:
                     keeps,
                     rows(out) if out else None,
                 )
-            case Linear(roles, source, out):
-                kernels.linear(rows(source), weights.linears[roles], rows(out))
+            case Linear(_, source, out):
+                weight = weights.linears[step.weight]
+                kernels.linear(_cut(rows(source), cut), weight, _cut(rows(out), cut))
             case Rotate(values, rope, num_queries, num_keys, query_norm, key_norm):
                 kernels.rotate(
                     rows(values).values,
@@ -139,16 +149,8 @@ class Executor:
                     weights.norms[query_norm] if query_norm else None,
                     weights.norms[key_norm] if key_norm else None,
                 )
-            case Attend(query, key_value, window, out):
-                kernels.attend(
-                    rows(query).values,
-                    rows(key_value).values,
-                    run.of_rows("tiles", query),
-                    self._shape,
-                    window,
-                    weights.position_bias,
-                    rows(out).values,
-                )
+            case Attend():
+                self._attend(step, cut, run)
             case Quantize(source, out):
                 kernels.quantize(rows(source).values, rows(out))
             case Activate(source, out):
@@ -158,6 +160,50 @@ class Executor:
                 )
             case TakePooled(source, out):
                 _take(rows(source), run.parts["pooled_rows"], rows(out))
+            case KeepKeys(source, layer):
+                kept, found = self._prefix_keys[layer], rows(source).values
+                kept[: len(found)] = found[:, -kept.shape[1] :]
+            case PutPooled(source, out):
+                last_columns = rows(source).values[:, -out.columns :]
+                rows(out).values[run.parts["pooled_rows"]] = last_columns
+
+    def _attend(self, step: Attend, cut: slice | None, run: _Run) -> None:
+        query, key_value, out = (
+            run.rows(matrix).values for matrix in (step.query, step.key_value, step.out)
+        )
+        varlen, batch = self._served_whole.get(step), run.batch
+        if varlen is not None and batch.ends is not None:
+            ends = batch.ends, batch.parts["cu_seqlens"]
+            attend_rows(varlen, query, key_value, *ends, cut, self._shape, step.window, out)
+            return
+        tiles, prefix = run.of_rows("tiles", step.query), None
+        if self._prefix_keys:
+            num_kept = run.of_rows("tile_prefixes", step.query)
+            num_kept = num_kept if cut is None else num_kept[cut]
+            prefix = Prefix(self._prefix_keys[step.layer], num_kept)
+        self._kernels.attend(
+            query,
+            key_value,
+            tiles if cut is None else tiles[cut],
+            batch.layout.tile_queries if step.query.rows == "token" else 1,
+            self._shape,
+            step.window,
+            self._weights.position_bias,
+            out,
+            prefix,
+        )
+
+
+def attention_shape(encoder: Encoder) -> AttentionShape:
+    """Return what all layers' attention has in common."""
+    return AttentionShape(
+        num_heads=encoder.num_heads,
+        num_kv_heads=encoder.num_kv_heads,
+        head_dim=encoder.head_dim,
+        scale=encoder.attention_scale or encoder.head_dim**-0.5,
+        cap=encoder.attention_cap,
+        is_causal=encoder.is_causal,
+    )
 
 
 @dataclass(frozen=True)
@@ -177,6 +223,13 @@ class _Run:
     def of_rows(self, part: str, matrix: Matrix) -> torch.Tensor:
         """The part of the batch that belongs to a matrix's kind of rows."""
         return self.parts[part if matrix.rows == "token" else f"pooled_{part}"]
+
+
+def _cut(buffer: Buffer, cut: slice | None) -> Buffer:
+    """Return some rows of a matrix, or all of them."""
+    if cut is None:
+        return buffer
+    return Buffer(buffer.values[cut], None if buffer.scales is None else buffer.scales[cut])
 
 
 def _take(source: Buffer, rows: torch.Tensor, out: Buffer) -> None:

@@ -4,17 +4,20 @@ Nothing of it depends on the mix of lengths but its values: a layout has room fo
 sequences and tiles, and a batch may leave some of it unused. So one CUDA graph, recorded for one
 layout, computes every batch that fits.
 
-**Tiles.** Attention is computed in tiles: up to `TILE_QUERIES` queries of one sequence against the
-keys of that sequence. Which tiles there are is a table made here, one row per tile:
+**Tiles.** Attention is computed in tiles: up to `Layout.tile_queries` queries of one sequence
+against the keys of that sequence. Which tiles there are is a table made here, one row per tile:
 
     first query row | number of queries | position of the first | first key row | number of keys
 
-The kernel's grid is the number of rows in the table. A row of zeros is a tile without queries,
-which ends at once. Tiles come with the most work first, so that none that is long starts last.
+Keys that are kept from earlier batches (`prefixes`) come before the first key row; `tile_prefixes`
+says how many of a tile's keys they are. The kernel's grid is the number of rows in the table. A row
+of zeros is a tile without queries, which ends at once. Tiles come with the most work first, so that
+none that is long starts last.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,9 +30,38 @@ from embedlib.models.spec import Encoder, ModelSpec, PoolingMode
 
 Ints = NDArray[np.int32]
 
-TILE_QUERIES: Final = 64
-"""Queries of a tile: four times what one matrix instruction takes, and few enough registers."""
+SHORT_TILE_ROWS: Final = 64
+"""Rows of a tile in a recorded batch: what one matrix instruction of Hopper takes, and as many
+tiles as can be, since such a batch has few."""
+LONG_TILE_ROWS: Final = 128
+"""Rows of a tile in other batches: a key that is read serves twice as many.
+
+At 64 rows, 64 keys and values of 128 numbers are 32 KB and 2.1e6 operations: at 7.5e12 operations
+per second an SM of an H200 would read 117 GB/s, 132 of them 15 TB/s, more than the second cache
+gives. Arithmetic, not a measurement."""
+FLOAT32_TILE_ROWS: Final = 16
+"""Rows of a tile in float32, which has no exact matrix instruction: operands of a product are kept
+in registers, and 64 rows of 128 numbers would spill 53 KB, as compiled for Hopper."""
+FLOAT32_BYTES: Final = 4
+MAX_TILE_BYTES: Final = 32 << 10
+"""Of a long tile's queries; larger ones leave too little shared memory for keys."""
+MAX_PACKED_HEADS: Final = 16
 TILE_COLUMNS: Final = 5
+
+
+def packed_heads(heads_per_key: int) -> int:
+    """Return how many heads that share keys are rows of one tile: a power of two that divides."""
+    return math.gcd(heads_per_key, MAX_PACKED_HEADS)
+
+
+def tile_queries(encoder: Encoder, *, is_short: bool, itemsize: int) -> int:
+    """Return the queries of a tile, each of which has a row for every packed head."""
+    num_rows = LONG_TILE_ROWS
+    if itemsize == FLOAT32_BYTES:
+        num_rows = FLOAT32_TILE_ROWS
+    elif is_short or LONG_TILE_ROWS * encoder.head_dim * itemsize > MAX_TILE_BYTES:
+        num_rows = SHORT_TILE_ROWS
+    return num_rows // packed_heads(encoder.num_heads // encoder.num_kv_heads)
 
 
 @dataclass(frozen=True)
@@ -42,11 +74,13 @@ class Layout:
     """B."""
     num_pooled_modes: int
     """Pooled rows of a sequence; P = B times this."""
+    tile_queries: int = SHORT_TILE_ROWS
+    """Queries of a tile of attention."""
 
     @property
     def max_tiles(self) -> int:
         """Tiles of any batch that fits: full ones, and one that is not full per sequence."""
-        return self.num_tokens // TILE_QUERIES + self.num_seqs
+        return self.num_tokens // self.tile_queries + self.num_seqs
 
     @property
     def num_pooled(self) -> int:
@@ -63,9 +97,11 @@ class Layout:
             "cu_seqlens": (self.num_seqs + 1,),
             "num_prompt_tokens": (self.num_seqs,),
             "tiles": (self.max_tiles, TILE_COLUMNS),
+            "tile_prefixes": (self.max_tiles,),
             "pooled_rows": (self.num_pooled,),
             "pooled_positions": (self.num_pooled,),
             "pooled_tiles": (self.num_pooled, TILE_COLUMNS),
+            "pooled_tile_prefixes": (self.num_pooled,),
         }
 
     @property
@@ -78,9 +114,11 @@ class Layout:
         return len(batch.token_ids) <= self.num_tokens and batch.num_seqs <= self.num_seqs
 
 
-def layout_of(batch: Batch, pooled_modes: tuple[PoolingMode, ...]) -> Layout:
+def layout_of(
+    batch: Batch, pooled_modes: tuple[PoolingMode, ...], tile_queries: int = SHORT_TILE_ROWS
+) -> Layout:
     """Return the layout that a batch fills."""
-    return Layout(len(batch.token_ids), batch.num_seqs, len(pooled_modes))
+    return Layout(len(batch.token_ids), batch.num_seqs, len(pooled_modes), tile_queries)
 
 
 def fill(
@@ -89,6 +127,7 @@ def fill(
     layout: Layout,
     spec: ModelSpec,
     pooled_modes: tuple[PoolingMode, ...],
+    num_kept: Ints | None = None,
 ) -> None:
     """Write a batch into int32[layout.size].
 
@@ -101,12 +140,14 @@ def fill(
         layout: which fits it.
         spec: the model.
         pooled_modes: of the plan.
+        num_kept: int32[B], tokens in front of each sequence whose keys are kept; None: of none.
     """
     target[:] = 0
     parts = split(target, layout)
     num_tokens, num_seqs = len(batch.token_ids), batch.num_seqs
     starts, lengths = batch.cu_seqlens[:-1], batch.seq_lens
-    places = np.arange(num_tokens, dtype=np.int32) - np.repeat(starts, lengths)
+    kept = np.zeros_like(lengths) if num_kept is None else num_kept
+    places = np.arange(num_tokens, dtype=np.int32) - np.repeat(starts - kept, lengths)
     parts["token_ids"][:num_tokens] = batch.token_ids
     parts["positions"][:num_tokens] = _positions(batch, places, spec.encoder)
     if spec.encoder.num_token_types > 1 and spec.head is not None and spec.head.has_token_types:
@@ -114,19 +155,23 @@ def fill(
     parts["cu_seqlens"][: num_seqs + 1] = batch.cu_seqlens
     parts["cu_seqlens"][num_seqs + 1 :] = num_tokens
     parts["num_prompt_tokens"][:num_seqs] = batch.num_prompt_tokens
-    _write_tiles(parts["tiles"], _tiles(starts, lengths))
+    table = tile_table(batch.cu_seqlens, layout.tile_queries)
+    _write_tiles(parts, "tile", table, kept[np.searchsorted(starts, table[:, 3], "right") - 1])
     if not pooled_modes:
         return
-    places_of = {"cls": np.zeros_like(lengths), "last_token": _last_places(batch, places, spec)}
+    own = places - np.repeat(kept, lengths)
+    places_of = {"cls": np.zeros_like(lengths), "last_token": _last_places(batch, own, spec)}
     pooled = np.stack([places_of[mode] for mode in pooled_modes], axis=1).reshape(-1)
     num_pooled = len(pooled)
+    # The others are the last one again: a step that puts rows back puts the same there.
+    parts["pooled_rows"][:] = starts[-1] + pooled[-1]
     firsts = np.repeat(starts, len(pooled_modes))
     parts["pooled_rows"][:num_pooled] = firsts + pooled
     parts["pooled_positions"][:num_pooled] = parts["positions"][firsts + pooled]
     rows = np.arange(num_pooled, dtype=np.int32)
     keys = np.repeat(lengths, len(pooled_modes))
     table = np.stack([rows, np.ones_like(rows), pooled, firsts, keys], axis=1)
-    _write_tiles(parts["pooled_tiles"], table)
+    _write_tiles(parts, "pooled_tile", table, np.repeat(kept, len(pooled_modes)))
 
 
 def split(values: Ints, layout: Layout) -> dict[str, Ints]:
@@ -185,16 +230,21 @@ def _last_places(batch: Batch, places: Ints, spec: ModelSpec) -> Ints:
     return lasts
 
 
-def _tiles(starts: Ints, lengths: Ints) -> Ints:
+def tile_table(cu_seqlens: Ints, tile_queries: int) -> Ints:
     """Return int32[tiles, 5]: the tiles of all queries of all sequences."""
-    num_tiles = -(-lengths // TILE_QUERIES)
+    starts, lengths = cu_seqlens[:-1], np.diff(cu_seqlens)
+    num_tiles = -(-lengths // tile_queries)
     seqs = np.repeat(np.arange(len(lengths)), num_tiles)
     firsts = np.cumsum(num_tiles) - num_tiles
-    places = (np.arange(len(seqs)) - firsts[seqs]) * TILE_QUERIES
-    counts = np.minimum(lengths[seqs] - places, TILE_QUERIES)
+    places = (np.arange(len(seqs)) - firsts[seqs]) * tile_queries
+    counts = np.minimum(lengths[seqs] - places, tile_queries)
     return np.stack([starts[seqs] + places, counts, places, starts[seqs], lengths[seqs]], axis=1)
 
 
-def _write_tiles(target: Ints, table: Ints) -> None:
+def _write_tiles(parts: dict[str, Ints], name: str, table: Ints, num_kept: Ints) -> None:
+    """Write tiles, which know nothing of kept keys yet, and how many of those are before theirs."""
+    table[:, [2, 4]] += num_kept[:, None]
     work = table[:, 2] + table[:, 4]  # causal tiles grow with their position
-    target[: len(table)] = table[np.argsort(-work, kind="stable")]
+    order = np.argsort(-work, kind="stable")
+    parts[f"{name}s"][: len(table)] = table[order]
+    parts[f"{name}_prefixes"][: len(table)] = num_kept[order]

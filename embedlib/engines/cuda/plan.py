@@ -1,7 +1,8 @@
 """A plan: the kernel launches of one forward pass, as data.
 
-It says which matrices there are, which step reads and writes which, and where the GPU may be given
-to somebody else. `lowering.py` makes it of a ModelSpec, `executor.py` carries it out.
+It says which matrices there are, and which step reads and writes which. `lowering.py` makes it of
+a ModelSpec, `groups.py` says where the GPU may be given to somebody else, `executor.py` carries it
+out.
 
 All matrices have one row per token of the packed batch, T rows, or one row per token that pooling
 takes, P rows. Rows never mix outside attention and pooling, so nothing is ever padded.
@@ -13,11 +14,14 @@ The steps of a layer, for x + f(norm(x)) in FP8 (a bracket is one kernel):
 
 In bfloat16 the same steps without their quantization. The addition of a layer's last change falls
 into the first kernel of the next layer.
+
+A plan may compute the P rows a second time, in bfloat16 beside the T rows in FP8. Both have a
+residual of their own; what attention reads of a pooled token comes from its row in bfloat16.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
@@ -74,6 +78,11 @@ class Linear:
     source: Matrix
     out: Matrix
 
+    @property
+    def weight(self) -> tuple[tuple[str, ...], bool]:
+        """What tells its weight from others: the roles, and whether it is in FP8."""
+        return self.roles, self.source.is_fp8
+
 
 @dataclass(frozen=True)
 class Rotate:
@@ -98,6 +107,8 @@ class Attend:
     """Its last columns are keys and values."""
     window: int | None
     out: Matrix
+    layer: int = field(compare=False)
+    """Whose kept keys come before these (`prefixes`); steps that differ here alone are alike."""
 
 
 @dataclass(frozen=True)
@@ -124,15 +135,41 @@ class TakePooled:
     out: Matrix
 
 
-Step = Embed | Norm | Linear | Rotate | Attend | Quantize | Activate | TakePooled
-Group = tuple[Step, ...]
+@dataclass(frozen=True)
+class PutPooled:
+    """The rows of out that pooling takes = the last columns of source, as many as out has."""
+
+    source: Matrix
+    out: Matrix
+
+
+@dataclass(frozen=True)
+class KeepKeys:
+    """The last columns of source, keys and values, are kept for later batches."""
+
+    source: Matrix
+    layer: int
+
+
+Step = (
+    Embed
+    | Norm
+    | Linear
+    | Rotate
+    | Attend
+    | Quantize
+    | Activate
+    | TakePooled
+    | PutPooled
+    | KeepKeys
+)
 
 
 @dataclass(frozen=True)
 class Plan:
     """A forward pass up to the hidden vectors; pooling and what follows is the executor's end."""
 
-    layers: tuple[Group, ...]
+    layers: tuple[tuple[Step, ...], ...]
     """The steps of each layer; the first begins with the embedding, the last ends with the final
     norm."""
     hidden: Matrix
@@ -144,10 +181,3 @@ class Plan:
     def steps(self) -> tuple[Step, ...]:
         """All steps in order."""
         return tuple(chain.from_iterable(self.layers))
-
-    def groups(self, num_layers: int) -> tuple[Group, ...]:
-        """Return the steps of so many layers at a time: what is launched without a look around."""
-        starts = range(0, len(self.layers), num_layers)
-        return tuple(
-            tuple(chain.from_iterable(self.layers[start : start + num_layers])) for start in starts
-        )

@@ -43,6 +43,16 @@ class AttentionShape:
     is_causal: bool
 
 
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of positions before a sequence's rows, kept from an earlier batch."""
+
+    key_value: torch.Tensor
+    """[positions, 2 * key columns], the same for all sequences."""
+    num_keys: torch.Tensor
+    """int32[tiles]: how many of them a tile's keys begin with."""
+
+
 def embed(
     token_ids: torch.Tensor,
     positions: torch.Tensor,
@@ -121,10 +131,12 @@ def attend(
     query: torch.Tensor,
     key_value: torch.Tensor,
     tiles: torch.Tensor,
+    _: int,
     shape: AttentionShape,
     window: int | None,
     position_bias: torch.Tensor | None,
     out: torch.Tensor,
+    prefix: Prefix | None = None,
 ) -> None:
     """Attention of the tiles' queries; see `plan.Attend` and, for tiles, `inputs`.
 
@@ -132,19 +144,26 @@ def attend(
         query: [queries, columns]; the first columns are the query heads.
         key_value: [T, columns]; the last columns are the key heads and the value heads.
         tiles: int32[tiles, 5].
+        _: queries of a tile at most; it counts where a tile's size is compiled.
         shape: heads and scores.
         window: as `Encoder.windows` has it.
         position_bias: float32[heads, 2 * positions - 1] or None.
         out: [queries, heads * head_dim].
+        prefix: keys that are kept; None: there are none.
     """
+    counts = [0] * len(tiles) if prefix is None else prefix.num_keys.tolist()
     width = shape.num_kv_heads * shape.head_dim
-    for query_row, num_queries, place, key_row, num_keys in tiles.tolist():
+    for (query_row, num_queries, place, key_row, num_keys), num_kept in zip(
+        tiles.tolist(), counts, strict=True
+    ):
         if not num_queries:
             continue
         rows = slice(query_row, query_row + num_queries)
         queries = query[rows, : shape.num_heads * shape.head_dim].float()
         queries = queries.unflatten(1, (shape.num_heads, shape.head_dim))
-        both = key_value[key_row : key_row + num_keys, -2 * width :].float()
+        both = key_value[key_row : key_row + num_keys - num_kept, -2 * width :].float()
+        if prefix is not None:
+            both = torch.cat([prefix.key_value[:num_kept].float(), both])
         keys, values = (
             part.unflatten(1, (shape.num_kv_heads, shape.head_dim)).repeat_interleave(
                 shape.num_heads // shape.num_kv_heads, dim=1

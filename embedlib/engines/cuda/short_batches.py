@@ -18,7 +18,8 @@ from embedlib.engines.base import Batch
 from embedlib.engines.cuda.buffers import Workspace
 from embedlib.engines.cuda.device import Device
 from embedlib.engines.cuda.executor import Executor, device_batch
-from embedlib.engines.cuda.inputs import Layout, fill
+from embedlib.engines.cuda.groups import whole
+from embedlib.engines.cuda.inputs import Ints, Layout, fill, tile_queries
 from embedlib.engines.cuda.plan import Plan
 from embedlib.models.spec import ModelSpec, Pooling
 
@@ -48,7 +49,9 @@ class ShortBatches:
         self._plan = plan
         self._device = device
         self._pools = any(isinstance(module, Pooling) for module in spec.modules)
-        layouts = bucket_layouts(plan)
+        layouts = bucket_layouts(
+            plan, tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize)
+        )
         largest = layouts[-1]
         self._workspace = Workspace(
             plan, largest.num_tokens, largest.num_seqs, dtype, device.torch_device
@@ -59,28 +62,28 @@ class ShortBatches:
         """Whether a batch is a short one."""
         return self._recordings[-1].layout.fits(batch)
 
-    def launch(self, batch: Batch) -> torch.Tensor:
-        """Compute a batch; its vectors come to the host behind it."""
+    def launch(self, batch: Batch, num_kept: Ints) -> torch.Tensor:
+        """Compute a batch and return its vectors, which the next one writes over."""
         recording = next(item for item in self._recordings if item.layout.fits(batch))
         values = np.empty(recording.layout.size, np.int32)
-        fill(values, batch, recording.layout, self._spec, self._plan.pooled_modes)
+        fill(values, batch, recording.layout, self._spec, self._plan.pooled_modes, num_kept)
         self._device.refill(recording.inputs, values)
         recording.replay()
         num_rows = batch.num_seqs if self._pools else len(batch.token_ids)
-        return self._device.download(recording.vectors[:num_rows])
+        return recording.vectors[:num_rows]
 
     def _record(self, layout: Layout, executor: Executor) -> _Recording:
         inputs = torch.zeros(layout.size, dtype=torch.int32, device=self._device.torch_device)
         batch = device_batch(inputs, layout)
 
         def launch() -> torch.Tensor:
-            executor.run(self._plan.steps, batch, self._workspace)
+            executor.run(whole(self._plan.steps), batch, self._workspace)
             return executor.finish(batch, self._workspace)
 
         return _Recording(layout, inputs, *self._device.record(launch))
 
 
-def bucket_layouts(plan: Plan) -> list[Layout]:
+def bucket_layouts(plan: Plan, tile_queries: int) -> list[Layout]:
     """Return the layouts of all buckets, the smallest first."""
     num_modes = len(plan.pooled_modes)
-    return [Layout(size, size // TOKENS_PER_SEQ, num_modes) for size in BUCKET_TOKENS]
+    return [Layout(size, size // TOKENS_PER_SEQ, num_modes, tile_queries) for size in BUCKET_TOKENS]

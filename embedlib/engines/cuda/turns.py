@@ -1,10 +1,10 @@
 """Whose kernels are launched next, so that a query never waits for a whole bulk batch.
 
 A kernel that runs cannot be stopped, and a stream of higher priority only gets the places that
-running kernels give back. So a long batch is launched a group of layers at a time, and never more
+running kernels give back. So a long batch is launched a group (`groups`) at a time, and never more
 than one group ahead of the one that runs: a query that comes then waits for what is left of two
-groups, some milliseconds, runs, and the long batch goes on where it was. Its activations stay where
-they are, and no weight is loaded twice for it.
+groups, some milliseconds, runs, and the long batch goes on where it was, which may be in the middle
+of a layer. Its activations stay where they are, and no weight is loaded twice for it.
 
 After two short batches a waiting long one gets a group, so queries that follow one another closely
 cannot stop a backfill.
@@ -42,11 +42,11 @@ class Turn(Generic[Job]):
 class Turns(Generic[Job]):
     """Decides; see the module."""
 
-    def __init__(self, num_groups: int) -> None:
-        """Make the policy for batches of so many groups."""
-        self._num_groups = num_groups
+    def __init__(self) -> None:
+        """Make the policy; nothing waits."""
         self._short: deque[Job] = deque()
-        self._long: deque[Job] = deque()
+        self._long: deque[tuple[Job, int]] = deque()
+        """Batches and how many groups they have."""
         self._next_group = 0
         """Of the first long batch."""
         self._num_groups_out = 0
@@ -56,12 +56,12 @@ class Turns(Generic[Job]):
         """Take a batch that is launched as one."""
         self._short.append(job)
 
-    def add_long(self, job: Job, *, is_query: bool) -> None:
+    def add_long(self, job: Job, num_groups: int, *, is_query: bool) -> None:
         """Take a batch that is launched in groups; a query goes before batches not begun."""
         if is_query and self._long:
-            self._long.insert(1 if self._next_group else 0, job)
+            self._long.insert(1 if self._next_group else 0, (job, num_groups))
         else:
-            self._long.append(job)
+            self._long.append((job, num_groups))
 
     def next(self) -> Turn[Job] | None:
         """Return what to launch now; None: nothing, until more is added or finished."""
@@ -73,11 +73,12 @@ class Turns(Generic[Job]):
             return None
         self._num_short_in_a_row = 0
         self._num_groups_out += 1
-        group = self._next_group
-        self._next_group = (group + 1) % self._num_groups
-        if self._next_group:
-            return Turn(self._long[0], group, is_last=False)
-        return Turn(self._long.popleft(), group, is_last=True)
+        (job, num_groups), group = self._long[0], self._next_group
+        self._next_group = (group + 1) % num_groups
+        is_last = self._next_group == 0
+        if is_last:
+            self._long.popleft()
+        return Turn(job, group, is_last)
 
     def finish(self, turn: Turn[Job]) -> None:
         """Hear that the device has finished a turn."""

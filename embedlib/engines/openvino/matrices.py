@@ -37,7 +37,7 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
 def float_matrix(weights: Mapping[str, NDArray[Any]], role: str) -> NDArray[np.float32]:
     """Return a matrix float32[rows, columns] as it is, or as its codes stand for."""
     stored: NDArray[Any] = np.ascontiguousarray(weights[role])
-    if stored.dtype != np.int8:
-        return stored
-    codes: NDArray[np.float32] = stored.astype(np.float32)
-    return codes * np.ascontiguousarray(weights[f"{role}_scale"])[:, np.newaxis]
+    if stored.dtype == np.int8:
+        scales: NDArray[np.float32] = weights[f"{role}_scale"]
+        stored = stored.astype(np.float32) * scales[:, np.newaxis]
+    return stored

@@ -6,7 +6,11 @@ A program of its own: under the interpreter, which the other tests use, there is
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -14,7 +18,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from embedlib.engines.cuda import head_kernels, pool_kernel, row_kernels
+from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 
+PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
 BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "fp32"
 
 ROW = {"residual": BF16, "change": BF16, "source": BF16, "out": FP8, "scales": F32, "columns": INT}
@@ -22,15 +29,47 @@ NORMS = ("change_weight", "change_bias", "weight", "bias", "query_weight", "key_
 TYPES = {
     **dict.fromkeys((*NORMS, "cos_table", "sin_table", "position_bias", "hidden"), F32),
     **dict.fromkeys(("token_ids", "positions", "token_types", "tiles", "cu_seqlens"), I32),
+    "prefix_lengths": I32,
     **dict.fromkeys(("token_table", "position_table", "type_table", "values"), BF16),
-    **dict.fromkeys(("query", "key_value"), BF16),
     **dict.fromkeys(("eps", "scale", "cap"), FLOAT),
     "num_left_out": I32,
 }
 """By argument; a number where nothing is said."""
 
-ATTENTION = {"HEADS_PER_KEY": 4, "PRECISION": "tf32", "BLOCK_QUERIES": 64, "BLOCK_KEYS": 64}
-KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
+
+def attention(
+    capability: int, head_dim: int, num_rows: int, pack: int, itemsize: int = 2, **traits: bool
+) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
+    """The kernel as `head_kernels.attend` launches it."""
+    block_keys, num_stages = head_kernels.attention_blocks(
+        num_rows,
+        head_dim,
+        itemsize,
+        divmod(capability, 10),
+        has_bias=traits.get("HAS_BIAS", False),
+    )
+    number = F32 if itemsize == 4 else BF16
+    constants = {
+        **dict.fromkeys(("IS_CAUSAL", "HAS_WINDOW", "HAS_CAP", "HAS_BIAS", "HAS_PREFIX"), False),
+        "HEADS_PER_KEY": pack,
+        "PACK": pack,
+        "PRECISION": "ieee" if itemsize == 4 else "tf32",
+        "BLOCK_QUERIES": num_rows // pack,
+        "BLOCK_KEYS": block_keys,
+        "WIDTH": 2 * head_dim,
+        "HEAD_DIM": head_dim,
+        "BLOCK_DIM": head_dim,
+        **traits,
+    }
+    options = {
+        "num_warps": head_kernels.attention_warps(num_rows, head_dim),
+        "num_stages": num_stages,
+    }
+    types = dict.fromkeys(("query", "key_value", "prefix", "out"), number)
+    return head_kernels.attend_kernel, types, constants, options
+
+
+ROWS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
     "embed": (
         row_kernels.embed_kernel,
         {"out": BF16},
@@ -64,36 +103,6 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
         {"TURNS": True, "NORMS": True, "HALF": 64, "BLOCK_HEADS": 64, "BLOCK_HALF": 64},
         16,
     ),
-    "attend causally": (
-        head_kernels.attend_kernel,
-        {"out": BF16},
-        {
-            **ATTENTION,
-            "WIDTH": 512,
-            "HEAD_DIM": 64,
-            "BLOCK_DIM": 64,
-            "IS_CAUSAL": True,
-            "HAS_WINDOW": False,
-            "HAS_CAP": False,
-            "HAS_BIAS": False,
-        },
-        4,
-    ),
-    "attend with everything": (
-        head_kernels.attend_kernel,
-        {"out": BF16},
-        {
-            **ATTENTION,
-            "WIDTH": 256,
-            "HEAD_DIM": 64,
-            "BLOCK_DIM": 64,
-            "IS_CAUSAL": False,
-            "HAS_WINDOW": True,
-            "HAS_CAP": True,
-            "HAS_BIAS": True,
-        },
-        4,
-    ),
     "pool": (
         pool_kernel.pool_kernel,
         {"out": F32},
@@ -103,8 +112,38 @@ KERNELS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
 }
 
 
-def compile_kernel(name: str, capability: int) -> dict[str, Any]:
-    function, types, constants, num_warps = KERNELS[name]
+def kernels(capability: int) -> dict[str, tuple[Any, dict[str, str], dict[str, Any], Any]]:
+    """Every kernel, attention in every size that it is launched in."""
+    found: dict[str, tuple[Any, dict[str, str], dict[str, Any], Any]] = {
+        name: (*kernel, {"num_warps": num_warps, "num_stages": 2})
+        for name, (*kernel, num_warps) in ROWS.items()
+    }
+    for head_dim in (32, 64, 128, 256):
+        # Of the sizes that `inputs.tile_queries` gives.
+        long = 128 if head_dim < 256 else 64
+        kept = {"IS_CAUSAL": True, "HAS_PREFIX": True}
+        found[f"attend {head_dim} causal"] = attention(capability, head_dim, long, 4, **kept)
+        found[f"attend {head_dim} both ways"] = attention(capability, head_dim, long, 1)
+        found[f"attend {head_dim} short"] = attention(capability, head_dim, 64, 4, **kept)
+        found[f"attend {head_dim} pooled"] = attention(capability, head_dim, 16, 4, **kept)
+        found[f"attend {head_dim} window"] = attention(
+            capability, head_dim, long, 2, IS_CAUSAL=True, HAS_WINDOW=True, HAS_CAP=True
+        )
+    found["attend 64 bias"] = attention(capability, 64, 128, 1, HAS_BIAS=True)
+    for head_dim in (128, 256):
+        found[f"attend {head_dim} float32"] = attention(
+            capability, head_dim, FLOAT32_TILE_ROWS, 4, itemsize=4, IS_CAUSAL=True
+        )
+    return found
+
+
+def compile_kernel(
+    capability: int,
+    function: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    options: dict[str, int],
+) -> dict[str, Any]:
     arguments = function.arg_names
     signature = {
         argument: "constexpr"
@@ -125,10 +164,38 @@ def compile_kernel(name: str, capability: int) -> dict[str, Any]:
         attrs={(arguments.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
     target = GPUTarget("cuda", capability, 32)
-    options = {"num_warps": num_warps, "num_stages": 2}
     compiled = triton.compile(source, target=target, options=options)
-    return {"shared_bytes": compiled.metadata.shared, "ptx": compiled.asm["ptx"]}
+    ptx = compiled.asm["ptx"]
+    return {
+        "shared_bytes": compiled.metadata.shared,
+        "spilled_bytes": spilled_bytes(ptx, capability),
+        "instructions": [name for name in INSTRUCTIONS if name in ptx],
+    }
+
+
+def spilled_bytes(ptx: str, capability: int) -> int:
+    """Bytes that the assembler writes to memory for want of registers."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        suffix = "a" if capability >= 90 else ""
+        command = [str(PTXAS), "-v", f"--gpu-name=sm_{capability}{suffix}", str(path)]
+        done = subprocess.run(
+            [*command, "-o", str(path) + ".cubin"], capture_output=True, text=True, check=True
+        )
+    found = re.search(r"(\d+) bytes spill stores", done.stderr)
+    assert found, done.stderr
+    return int(found[1])
+
+
+def main(capability: int, pattern: str) -> None:
+    found = {
+        name: compile_kernel(capability, *kernel)
+        for name, kernel in kernels(capability).items()
+        if re.match(pattern, name)
+    }
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
-    json.dump({name: compile_kernel(name, int(sys.argv[1])) for name in KERNELS}, sys.stdout)
+    main(int(sys.argv[1]), sys.argv[2])

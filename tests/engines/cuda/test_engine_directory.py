@@ -119,6 +119,17 @@ def test_what_does_not_fit_is_told(tiny_folder: Callable[[str], Path], tmp_path:
         open_weights(files, folder)
 
 
+def test_fp8_does_not_pass_for_more(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    folder = compile_model(files, "fp8", (), Config(), out=tmp_path / "out")
+    weights = open_weights(files, folder)
+    for precision, excluded in (("bf16", ()), ("fp8", ("layers.1.o",)), ("fp8", ("pooled_rows",))):
+        with pytest.raises(
+            ModelWeightsError, match=r"layers\.\d\.[qo] is wanted in torch.bfloat16"
+        ):
+            CudaEngine(files.spec, weights, precision=precision, excluded=excluded, device="cpu")
+
+
 def test_weights_are_rounded_as_compile_rounds_them() -> None:
     random = np.random.default_rng(0)
     weight = random.standard_normal((6, 300)).astype(np.float32)

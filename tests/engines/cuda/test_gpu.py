@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.cuda import kernels, reference
+from embedlib.engines.cuda import kernels, prefixes, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.engine import CudaEngine, Precision
@@ -86,6 +89,80 @@ def test_the_short_sum_of_fp8_is_long_enough(rows: int, columns: int) -> None:
         module.linear(source, matrix, outs[-1])
     found, expected = (out.values.float() for out in outs)
     assert (found - expected).norm() / expected.norm() < 4e-3  # rounding to bfloat16 is 2e-3
+
+
+def test_pooled_rows_without_fp8(tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    options: dict[str, Any] = {"precision": "fp8", "excluded": ["pooled_rows"]}
+    engine = CudaEngine(files.spec, load_weights(files), max_batch_tokens=4096, **options)
+    check_engine(engine, files.spec, tolerance=1e-2)
+
+
+@pytest.mark.parametrize("num_seqs", [1, 200])  # a recording, a long batch
+def test_a_kept_prefix_changes_no_vector(
+    num_seqs: int, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefixes, "MIN_PREFIX_TOKENS", 4)
+    monkeypatch.setattr(prefixes, "MIN_VOTES", 1)
+    files = read_model_files(tiny_folder("mistral"))
+    length = 24
+    ids = np.tile(np.arange(5, 5 + length, dtype=np.int32), num_seqs)
+    ids[20::length] = np.arange(num_seqs) % 50
+    batch = Batch(
+        lane=Lane.QUERY,
+        token_ids=ids,
+        cu_seqlens=np.arange(num_seqs + 1, dtype=np.int32) * length,
+        num_prompt_tokens=np.zeros(num_seqs, np.int32),
+        num_first_tokens=np.full(num_seqs, length, np.int32),
+    )
+    results = []
+    for keeps in (False, True):
+        engine = CudaEngine(
+            files.spec, load_weights(files), precision="float32", keeps_prefix=keeps
+        )
+        has_kept = threading.Event()
+        keep = engine._prefixes.keep
+
+        def tell(
+            ids: NDArray[np.int32],
+            keep: Callable[[NDArray[np.int32]], None] = keep,
+            has_kept: threading.Event = has_kept,
+        ) -> None:
+            keep(ids)
+            has_kept.set()
+
+        monkeypatch.setattr(engine._prefixes, "keep", tell)
+        engine.submit(batch, lambda: None)
+        assert not keeps or has_kept.wait(30)
+        pending = engine.submit(batch, lambda: None)
+        engine.close()
+        results.append(pending.result())
+    np.testing.assert_allclose(*results, atol=1e-4)
+
+
+def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    engine = CudaEngine(files.spec, load_weights(files), precision="float32")
+    batches = []
+    for number in range(200):  # recordings and long batches in turn, none of them read meanwhile
+        ids = np.full(9 if number % 2 else 600, number % 50, np.int32)
+        lengths = np.full(len(ids) // 3, 3, np.int32)
+        batches.append(
+            Batch(
+                lane=Lane.BULK,
+                token_ids=ids,
+                cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+                num_prompt_tokens=np.zeros(len(lengths), np.int32),
+                num_first_tokens=lengths,
+            )
+        )
+    pending = [engine.submit(batch, lambda: None) for batch in batches]
+    engine.close()
+    alone = CudaEngine(files.spec, load_weights(files), precision="float32", device="cpu")
+    expected = [alone.submit(batch, lambda: None) for batch in batches]
+    alone.close()
+    for found, right in zip(pending, expected, strict=True):
+        np.testing.assert_allclose(found.result(), right.result(), atol=1e-3)
 
 
 def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.cuda.inputs import TILE_QUERIES, Layout, check, fill, layout_of, split
+from embedlib.engines.cuda.inputs import (
+    SHORT_TILE_ROWS,
+    Layout,
+    check,
+    fill,
+    layout_of,
+    split,
+    tile_queries,
+)
 from embedlib.errors import EngineRunError
 from embedlib.models.spec import Head, ModelSpec, Pooling, PoolingMode, Rope
 from embedlib.testing import fake_spec
@@ -54,11 +62,28 @@ def test_a_batch_in_full() -> None:
         "cu_seqlens": [0, 3, 4],
         "num_prompt_tokens": [0, 0],
         "tiles": [[0, 3, 0, 0, 3], [3, 1, 0, 3, 1]],
+        "tile_prefixes": [0, 0],
         "pooled_rows": [0, 2, 3, 3],
         "pooled_positions": [0, 2, 0, 0],
         # By work: the last of three tokens, the first of three, those of the single one.
         "pooled_tiles": [[1, 1, 2, 0, 3], [0, 1, 0, 0, 3], [2, 1, 0, 3, 1], [3, 1, 0, 3, 1]],
+        "pooled_tile_prefixes": [0, 0, 0, 0],
     }
+
+
+def test_tokens_whose_keys_are_kept_come_before_a_sequence() -> None:
+    spec, batch = spec_with(rope=Rope()), batch_of([[4], [5, 6], [7]])
+    layout = layout_of(batch, ("last_token",))
+    values = np.full(layout.size, -7, np.int32)
+    fill(values, batch, layout, spec, ("last_token",), np.array([5, 9, 0], np.int32))
+    parts = {name: part.tolist() for name, part in split(values, layout).items()}
+    assert parts["positions"] == [5, 9, 10, 0]
+    assert parts["tiles"][:3] == [[1, 2, 9, 1, 11], [0, 1, 5, 0, 6], [3, 1, 0, 3, 1]]
+    assert parts["tile_prefixes"][:3] == [9, 5, 0]
+    assert parts["pooled_rows"] == [0, 2, 3]
+    assert parts["pooled_positions"] == [5, 10, 0]
+    assert parts["pooled_tiles"] == [[1, 1, 10, 1, 11], [0, 1, 5, 0, 6], [2, 1, 0, 3, 1]]
+    assert parts["pooled_tile_prefixes"] == [9, 5, 0]
 
 
 def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
@@ -67,7 +92,7 @@ def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
     assert parts["token_ids"] == [4, 5, 0, 0, 0, 0]
     assert parts["cu_seqlens"] == [0, 2, 2, 2]
     assert parts["tiles"] == [[0, 2, 0, 0, 2], [0] * 5, [0] * 5]
-    assert parts["pooled_rows"] == [1, 0, 0]
+    assert parts["pooled_rows"] == [1, 1, 1]  # what is put there twice is the same
     assert parts["pooled_tiles"] == [[0, 1, 1, 0, 2], [0] * 5, [0] * 5]
 
 
@@ -108,23 +133,49 @@ def test_the_last_token_that_may_be_taken() -> None:
     assert parts["pooled_rows"] == [1, 4, 7]
 
 
-@given(st.lists(st.integers(1, 3 * TILE_QUERIES + 1), min_size=1, max_size=6))
-def test_tiles_hold_every_query_once(lengths: list[int]) -> None:
+@given(
+    st.lists(st.integers(1, 3 * SHORT_TILE_ROWS + 1), min_size=1, max_size=6),
+    st.sampled_from([4, 32, 64, 128]),
+)
+def test_tiles_hold_every_query_once(lengths: list[int], num_queries: int) -> None:
     batch = batch_of([[5] * length for length in lengths])
-    layout = layout_of(batch, ())
-    tiles = np.array(filled(batch, spec_with(1000))["tiles"])
+    layout = layout_of(batch, (), num_queries)
+    tiles = np.array(filled(batch, spec_with(1000), layout=layout)["tiles"])
     assert len(tiles) == layout.max_tiles
     seen = []
     for row, count, place, key_row, num_keys in tiles[tiles[:, 1] > 0].tolist():
         seq = batch.cu_seqlens.tolist().index(key_row)
         assert num_keys == lengths[seq]
         assert row - place == key_row
-        assert 0 < count <= TILE_QUERIES
+        assert 0 < count <= num_queries
         assert place + count <= num_keys
         seen += range(row, row + count)
     assert sorted(seen) == list(range(sum(lengths)))
     work = (tiles[:, 2] + tiles[:, 4])[tiles[:, 1] > 0]
     assert (np.diff(work) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("heads_per_key", "head_dim", "is_short", "itemsize", "queries"),
+    [
+        (1, 128, False, 2, 128),
+        (4, 128, False, 2, 32),
+        (4, 128, True, 2, 16),
+        (4, 256, False, 2, 16),  # 128 rows of 256 numbers leave no room for keys
+        (6, 64, False, 2, 64),  # two at a time: a row of a tile is one of a power of two
+        (7, 64, False, 2, 128),
+        (32, 64, True, 2, 4),
+        (1, 64, True, 4, 16),
+        (4, 64, False, 4, 4),
+    ],
+)
+def test_a_tile_has_a_row_for_every_head_that_shares_its_keys(
+    heads_per_key: int, head_dim: int, is_short: bool, itemsize: int, queries: int
+) -> None:
+    encoder = replace(
+        fake_spec().encoder, num_heads=2 * heads_per_key, num_kv_heads=2, head_dim=head_dim
+    )
+    assert tile_queries(encoder, is_short=is_short, itemsize=itemsize) == queries
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda import kernels, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import Embeddings, LinearWeight, NormWeight, Rotation
-from embedlib.engines.cuda.inputs import TILE_QUERIES, fill, layout_of, split
+from embedlib.engines.cuda.inputs import LONG_TILE_ROWS, tile_queries, tile_table
 from embedlib.engines.cuda.reference import MASKED, AttentionShape
 from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
 from embedlib.testing import fake_spec
@@ -220,34 +220,35 @@ def test_rotate(
         assert not torch.equal(results[0], given)
 
 
-def tiles_of(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    batch = Batch(
-        lane=Lane.BULK,
-        token_ids=np.zeros(sum(lengths), np.int32),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_first_tokens=np.array(lengths, np.int32),
-    )
-    layout = layout_of(batch, ())
-    values = np.empty(layout.size, np.int32)
-    fill(values, batch, layout, fake_spec(1000), ())
-    return torch.from_numpy(split(values, layout)["tiles"]).to(device)
+def tiles_of(lengths: Sequence[int], tile_queries: int, device: torch.device) -> torch.Tensor:
+    ends = np.cumsum([0, *lengths]).astype(np.int32)
+    return torch.from_numpy(tile_table(ends, tile_queries).astype(np.int32)).to(device)
 
 
 @pytest.mark.parametrize(
-    ("is_causal", "window", "cap", "has_bias", "kv_heads", "head_dim", "dtype"),
+    ("is_causal", "window", "cap", "has_bias", "heads", "head_dim", "dtype"),
     [
-        (True, None, None, False, 2, 32, torch.float32),
-        (True, None, None, False, 1, 64, torch.bfloat16),
-        (False, None, None, False, 2, 12, torch.float32),
-        (False, None, None, True, 2, 32, torch.float32),
-        (True, 9, None, False, 1, 32, torch.float32),
-        (False, 9, None, False, 1, 32, torch.float32),
-        (True, 70, 0.7, False, 1, 16, torch.float32),
-        (False, 70, 0.7, False, 2, 10, torch.bfloat16),
-        (True, None, None, False, 2, 256, torch.float32),
+        (True, None, None, False, (2, 2), 32, torch.float32),
+        (True, None, None, False, (2, 1), 64, torch.bfloat16),
+        (False, None, None, False, (2, 2), 12, torch.float32),
+        (False, None, None, True, (2, 2), 32, torch.float32),
+        (False, None, None, True, (4, 2), 16, torch.bfloat16),
+        (True, 9, None, False, (2, 1), 32, torch.float32),
+        (False, 9, None, False, (2, 1), 32, torch.float32),
+        (True, 70, 0.7, False, (2, 1), 16, torch.float32),
+        (False, 70, 0.7, False, (2, 2), 10, torch.bfloat16),
+        (True, None, None, False, (1, 1), 256, torch.bfloat16),
         # Fewer keys at a time than queries: some see none of the first block.
-        (True, 5, None, False, 2, 144, torch.float32),
+        (True, 5, None, False, (1, 1), 144, torch.bfloat16),
+        (False, 5, 0.7, True, (2, 2), 16, torch.float32),
+        # Windows of several blocks: an edge on the left, blocks that all see, one on the right.
+        (True, 100, None, False, (4, 1), 16, torch.bfloat16),
+        (False, 70, None, False, (2, 2), 16, torch.bfloat16),
+        (True, 64, None, False, (1, 1), 16, torch.float16),
+        # Heads that share keys and are no power of two.
+        (True, None, None, False, (6, 1), 8, torch.bfloat16),
+        (True, None, None, False, (3, 1), 16, torch.float32),
+        (True, None, None, False, (32, 1), 8, torch.bfloat16),
     ],
 )
 def test_attend(
@@ -255,25 +256,43 @@ def test_attend(
     window: int | None,
     cap: float | None,
     has_bias: bool,
-    kv_heads: int,
+    heads: tuple[int, int],
     head_dim: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    lengths = [3, 2 * TILE_QUERIES + 5, 1]
+    num_heads, kv_heads = heads
+    lengths = [3, LONG_TILE_ROWS + 7, 1]
     num_tokens = sum(lengths)
-    shape = AttentionShape(2, kv_heads, head_dim, 1.3 * head_dim**-0.5, cap, is_causal)
-    qkv = 2 * numbers(device, num_tokens, (2 + 2 * kv_heads) * head_dim, dtype=dtype)
-    bias = numbers(device, 2, 2 * max(lengths) - 1) if has_bias else None
-    tiles = tiles_of(lengths, device)
-    results = []
-    for module in (kernels, reference):
-        out = torch.full((num_tokens, 2 * head_dim), torch.nan, device=device).to(dtype)
-        module.attend(qkv, qkv, tiles, shape, window, bias, out)
-        results.append(out)
-    found, expected = results
+    shape = AttentionShape(num_heads, kv_heads, head_dim, 1.3 * head_dim**-0.5, cap, is_causal)
+    qkv = 2 * numbers(device, num_tokens, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    bias = numbers(device, num_heads, 2 * max(lengths) - 1) if has_bias else None
+    encoder = replace(
+        fake_spec().encoder, num_heads=num_heads, num_kv_heads=kv_heads, head_dim=head_dim
+    )
+    outs = [torch.full((num_tokens, num_heads * head_dim), torch.nan, device=device).to(dtype)]
+    tiles = tiles_of(lengths, 64, device)
+    reference.attend(qkv, qkv, tiles, 64, shape, window, bias, outs[0])
+    sizes = (tile_queries(encoder, is_short=i, itemsize=dtype.itemsize) for i in (True, False))
+    for queries in set(sizes):
+        tiles = tiles_of(lengths, queries, device)
+        outs.append(torch.full_like(outs[0], torch.nan))
+        kernels.attend(qkv, qkv, tiles, queries, shape, window, bias, outs[-1])
     tolerance = 2e-5 if dtype == torch.float32 else 0.02
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    for found in outs[1:]:
+        torch.testing.assert_close(found, outs[0], rtol=tolerance, atol=tolerance)
+
+
+def test_tiles_may_be_launched_in_slices(device: torch.device) -> None:
+    shape = AttentionShape(2, 1, 16, 0.25, None, True)
+    lengths = [5, 60, 20]
+    qkv = numbers(device, sum(lengths), 4 * 16)
+    tiles = tiles_of(lengths, 8, device)
+    whole, parts = (torch.full((sum(lengths), 2 * 16), torch.nan, device=device) for _ in "ab")
+    kernels.attend(qkv, qkv, tiles, 8, shape, None, None, whole)
+    for start, stop in ((0, 1), (1, 6), (6, len(tiles))):
+        kernels.attend(qkv, qkv, tiles[start:stop], 8, shape, None, None, parts)
+    assert torch.equal(whole, parts)
 
 
 def test_attention_of_single_rows(device: torch.device) -> None:
@@ -282,13 +301,13 @@ def test_attention_of_single_rows(device: torch.device) -> None:
     lengths = [5, 70]
     qkv = numbers(device, 75, 4 * 16)
     whole = torch.empty(75, 2 * 16, device=device)
-    kernels.attend(qkv, qkv, tiles_of(lengths, device), shape, None, None, whole)
+    kernels.attend(qkv, qkv, tiles_of(lengths, 8, device), 8, shape, None, None, whole)
     rows = [4, 0, 74]
     table = [[0, 1, 4, 0, 5], [1, 1, 0, 0, 5], [0] * 5, [2, 1, 69, 5, 70]]
     tiles = torch.tensor(table, dtype=torch.int32, device=device)
     out = torch.empty(3, 2 * 16, device=device)
     kernels.attend(
-        qkv[rows, :32].contiguous(), qkv[:, 32:].contiguous(), tiles, shape, None, None, out
+        qkv[rows, :32].contiguous(), qkv[:, 32:].contiguous(), tiles, 1, shape, None, None, out
     )
     torch.testing.assert_close(out, whole[rows], rtol=1e-5, atol=1e-5)
 
@@ -299,13 +318,13 @@ def test_attention_never_looks_into_another_sequence(
     module: Any, is_causal: bool, device: torch.device
 ) -> None:
     shape = AttentionShape(2, 2, 16, 0.25, None, is_causal)
-    lengths = [TILE_QUERIES + 3, 4, 2]
+    first = 16 + 3
+    lengths = [first, 4, 2]
     qkv = numbers(device, sum(lengths), 6 * 16)
-    qkv[TILE_QUERIES + 3 + 2] = torch.nan  # the third of the four
+    qkv[first + 2] = torch.nan  # the third of the four
     out = torch.zeros(sum(lengths), 2 * 16, device=device)
-    module.attend(qkv, qkv, tiles_of(lengths, device), shape, None, None, out)
+    module.attend(qkv, qkv, tiles_of(lengths, 16, device), 16, shape, None, None, out)
     bad = set(out.isnan().any(dim=1).nonzero().flatten().tolist())
-    first = TILE_QUERIES + 3
     # Whoever may see the third token; others of its own sequence may have it too, as 0 times NaN.
     assert {first + 2, first + 3} <= bad <= set(range(first, first + 4))
     assert is_causal or len(bad) == 4

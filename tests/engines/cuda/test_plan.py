@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from embedlib.engines.cuda.lowering import build_plan, linear_roles
-from embedlib.engines.cuda.plan import Linear, Norm, TakePooled
+from embedlib.engines.cuda.plan import Attend, Linear, Norm, PutPooled, Rotate, TakePooled
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.spec import (
     Dense,
@@ -72,6 +72,27 @@ def test_what_one_pooled_token_saves() -> None:
     assert {step.out.rows for step in whole.steps if isinstance(step, Linear)} == {"token"}
 
 
+def test_pooled_rows_without_fp8_go_beside_all_others() -> None:
+    spec = decoder()
+    roles = set(linear_roles(spec.encoder))
+    plan = build_plan(spec, roles, splits_pooled=True)
+    of_rows: dict[str, list[str]] = {"token": [], "pooled": []}
+    for step in plan.steps:
+        if isinstance(step, Linear):
+            assert step.source.is_fp8 == (step.source.rows == "token")
+            of_rows[step.source.rows] += step.roles
+    asks = {f"layers.2.{leaf}" for leaf in ("q", "o", "gate", "up", "down")}
+    assert sorted(of_rows["pooled"]) == sorted(roles)
+    assert sorted(of_rows["token"]) == sorted(roles - asks)
+    # What others read of a pooled token is put back before it is turned and read.
+    for layer in plan.layers:
+        kinds = [type(step) for step in layer]
+        assert kinds.index(PutPooled) < kinds.index(Rotate) < kinds.index(Attend)
+        assert kinds.count(PutPooled) == kinds.count(Attend) == 1
+    with pytest.raises(EngineUnsupportedError, match="'pooled_rows', and the pooling modes are me"):
+        build_plan(decoder(("mean",)), splits_pooled=True)
+
+
 def test_every_weight_is_read_once() -> None:
     for modes in (("mean",), ("last_token",)):
         spec = decoder(modes)  # type: ignore[arg-type]
@@ -99,14 +120,6 @@ def test_a_norm_behind_the_sum_is_written_once() -> None:
     plan = build_plan(decoder(norm_placement="post", norm="layer_norm"), roles)
     inner = [step for step in plan.steps if isinstance(step, Norm)][:-1]
     assert all(step.keeps == "norm" and step.out and step.out.is_fp8 for step in inner)
-
-
-def test_groups_are_all_steps_in_order() -> None:
-    plan = build_plan(decoder())
-    groups = plan.groups(2)
-    assert len(groups) == 2
-    assert groups[0] + groups[1] == plan.steps
-    assert groups[0] == plan.layers[0] + plan.layers[1]
 
 
 @pytest.mark.parametrize(

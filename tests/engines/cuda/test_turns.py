@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
+from embedlib.bench.gpu.models import SHAPES
+from embedlib.bench.gpu.texts import make_batch, texts_of
+from embedlib.engines.base import Lane
+from embedlib.engines.cuda.groups import MAX_GROUP_WORK, groups_of
+from embedlib.engines.cuda.inputs import fill, layout_of, split, tile_queries
+from embedlib.engines.cuda.lowering import build_plan, linear_roles
+from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.turns import MAX_GROUPS_OUT, MAX_SHORT_IN_A_ROW, Turn, Turns
 
 NUM_GROUPS = 16
 GROUP_MS = 6.0
 QUERY_MS = 2.5
+OPERATIONS_PER_S = 780e12
+"""Of a product in bfloat16 on an H200, which the bound is made for."""
 
 
 @dataclass
 class FakeDevice:
     """Runs turns one behind the other; its clock moves when one ends."""
 
-    turns: Turns[str] = field(default_factory=lambda: Turns(NUM_GROUPS))
+    turns: Turns[str] = field(default_factory=Turns)
     now: float = 0.0
     queue: deque[tuple[Turn[str], float]] = field(default_factory=deque)
     """What was launched and has not ended, and when it will."""
@@ -27,10 +38,12 @@ class FakeDevice:
     """Batches in the order of their ends."""
     order: list[tuple[str, int | None]] = field(default_factory=list)
 
+    group_ms: Sequence[float] = (GROUP_MS,) * NUM_GROUPS
+
     def launch(self) -> None:
         """Launch all that the policy allows."""
         while (turn := self.turns.next()) is not None:
-            took = QUERY_MS if turn.group is None else GROUP_MS
+            took = QUERY_MS if turn.group is None else self.group_ms[turn.group]
             start = self.queue[-1][1] if self.queue else self.now
             self.queue.append((turn, start + took))
             self.order.append((turn.job, turn.group))
@@ -53,7 +66,7 @@ class FakeDevice:
 def test_a_long_batch_runs_group_by_group_and_never_stops_the_device() -> None:
     device = FakeDevice()
     for job in ("a", "b"):
-        device.turns.add_long(job, is_query=False)
+        device.turns.add_long(job, NUM_GROUPS, is_query=False)
     device.launch()
     assert device.order == [("a", 0), ("a", 1)]  # one running, one behind it
     device.run_until(1000)
@@ -64,7 +77,7 @@ def test_a_long_batch_runs_group_by_group_and_never_stops_the_device() -> None:
 @pytest.mark.parametrize("when", [0.1, 5.9, 6.1, 47.0, 95.0])
 def test_a_query_waits_for_two_groups_at_most(when: float) -> None:
     device = FakeDevice()
-    device.turns.add_long("bulk", is_query=False)
+    device.turns.add_long("bulk", NUM_GROUPS, is_query=False)
     device.run_until(when)
     device.turns.add_short("query")
     device.run_until(1000)
@@ -72,9 +85,44 @@ def test_a_query_waits_for_two_groups_at_most(when: float) -> None:
     assert device.end_of("bulk") <= NUM_GROUPS * GROUP_MS + QUERY_MS
 
 
+def long_text_ms() -> list[float]:
+    """How long the groups of a text of 32,000 tokens would take, in a model of 7e9 numbers."""
+    spec = SHAPES["bge-en-icl"].spec
+    plan = build_plan(spec, linear_roles(spec.encoder))
+    batch = make_batch(texts_of([32_000], spec.encoder.vocab_size), Lane.BULK)
+    layout = layout_of(
+        batch, plan.pooled_modes, tile_queries(spec.encoder, is_short=False, itemsize=2)
+    )
+    values = np.empty(layout.size, np.int32)
+    fill(values, batch, layout, spec, plan.pooled_modes)
+    parts = split(values, layout)
+    groups = groups_of(plan.steps, layout, parts, batch.seq_lens, spec.encoder, ())
+    cuts = Counter(part.step for group in groups for part in group if part.cut)
+    # All layers but the last, which has one query, have the same step of attention.
+    assert cuts[next(step for step in plan.steps if isinstance(step, Attend))] == 31 * 6
+    return [1e3 * sum(part.work for part in group) / OPERATIONS_PER_S for group in groups]
+
+
+LONG_TEXT_MS = long_text_ms()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.013, 0.5, 0.501, 0.77, 0.999])
+def test_a_query_beside_a_long_text_waits_for_the_bound(share: float) -> None:
+    device = FakeDevice(group_ms=LONG_TEXT_MS)
+    device.turns.add_long("text", len(LONG_TEXT_MS), is_query=False)
+    when = share * sum(LONG_TEXT_MS)
+    device.run_until(when)
+    device.turns.add_short("query")
+    device.run_until(10_000)
+    bound = MAX_GROUPS_OUT * MAX_GROUP_WORK / OPERATIONS_PER_S * 1e3
+    assert bound < 8
+    assert device.end_of("query") - when <= bound + QUERY_MS
+    assert device.end_of("text") <= sum(LONG_TEXT_MS) + QUERY_MS + 1e-6
+
+
 def test_queries_that_never_end_do_not_stop_a_backfill() -> None:
     device = FakeDevice()
-    device.turns.add_long("bulk", is_query=False)
+    device.turns.add_long("bulk", NUM_GROUPS, is_query=False)
     for number in range(200):
         device.turns.add_short(f"query {number}")
     device.run_until(10_000)
@@ -98,23 +146,23 @@ def test_queries_alone_go_one_behind_the_other() -> None:
 def test_a_long_query_goes_before_batches_not_begun() -> None:
     device = FakeDevice()
     for job in ("first", "second"):
-        device.turns.add_long(job, is_query=False)
+        device.turns.add_long(job, NUM_GROUPS, is_query=False)
     device.launch()
-    device.turns.add_long("query", is_query=True)
+    device.turns.add_long("query", NUM_GROUPS, is_query=True)
     device.run_until(1000)
     assert [job for job, _ in device.done] == ["first", "query", "second"]
-    turns: Turns[str] = Turns(2)
-    turns.add_long("bulk", is_query=False)
-    turns.add_long("query", is_query=True)
+    turns: Turns[str] = Turns()
+    turns.add_long("bulk", 2, is_query=False)
+    turns.add_long("query", 2, is_query=True)
     turn = turns.next()
     assert turn is not None
     assert turn.job == "query"
 
 
 def test_the_rest_of_a_batch_that_failed_is_not_launched() -> None:
-    turns: Turns[str] = Turns(3)
+    turns: Turns[str] = Turns()
     for job in ("broken", "next"):
-        turns.add_long(job, is_query=False)
+        turns.add_long(job, 3, is_query=False)
     first = turns.next()
     assert first is not None
     turns.drop(first)
@@ -126,10 +174,10 @@ def test_the_rest_of_a_batch_that_failed_is_not_launched() -> None:
     assert last == Turn("next", 2, is_last=True)
     turns.drop(last)
     turns.finish(others[1])  # type: ignore[arg-type]
-    turns.add_long("after", is_query=False)
+    turns.add_long("after", 3, is_query=False)
     assert turns.next() == Turn("after", 0, is_last=False)
 
 
 def test_nothing_to_do_is_nothing() -> None:
-    turns: Turns[str] = Turns(2)
+    turns: Turns[str] = Turns()
     assert turns.next() is None

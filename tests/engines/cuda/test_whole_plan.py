@@ -20,7 +20,7 @@ from embedlib.engines.cuda import kernels, reference, short_batches
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.lowering import linear_roles
 from embedlib.models.files import read_model_files
-from embedlib.models.spec import ModelSpec
+from embedlib.models.spec import ModelSpec, Pooling, PoolingMode
 from embedlib.models.weights import encoder_shapes
 
 pytestmark = pytest.mark.filterwarnings(
@@ -117,6 +117,29 @@ def test_fp8_is_near_and_bfloat16_nearer(
     np.testing.assert_array_equal(without_any, half)
     assert all((without_down != other).all() for other in (fp8, half))
     assert cosines(without_down, exact).min() > 0.97
+
+
+@pytest.mark.parametrize("variant", ["bert", "modernbert", "mistral", "gemma2"])
+def test_pooled_rows_without_fp8(
+    variant: str, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = sized(read_model_files(tiny_folder(variant)).spec)
+    modes: tuple[PoolingMode, ...] = ("last_token",) if spec.encoder.is_causal else ("cls",)
+    spec = replace(spec, modules=(Pooling(modes=modes),))
+    weights = weights_of(spec)
+    fp8 = {"precision": "fp8", "device": "cpu"}
+    split = {**fp8, "excluded": ["pooled_rows"]}
+    half = {"precision": "bf16", "device": "cpu"}
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (32,))
+    # Of one token each, all rows are pooled; not all rows of a recording are the batch's.
+    for lengths in ((1, 1, 1), (1,) * 20):
+        expected = run(spec, weights, lengths, **half)
+        np.testing.assert_array_equal(run(spec, weights, lengths, **split), expected)
+        assert (run(spec, weights, lengths, **fp8) != expected).any()
+    lengths = (1, 5, 50, 30)
+    exact = run(spec, weights, lengths, precision="float32", device="cpu")
+    errors = [1 - cosines(run(spec, weights, lengths, **o), exact) for o in (half, split, fp8)]
+    assert errors[0].mean() < errors[1].mean() < 0.8 * errors[2].mean()
 
 
 @pytest.mark.parametrize(("variant", "precision"), [("mistral", "fp8"), ("mpnet", "bf16")])

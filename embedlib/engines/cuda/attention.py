@@ -1,0 +1,340 @@
+"""Which kernel computes the attention of long batches: ours, FlashAttention 3's or torch's.
+
+Ours (`head_kernels`) serves everything, and it alone serves recorded batches: their lengths change
+from replay to replay, which only its table of tiles takes. Long batches are launched anew each
+time, with lengths that the host knows, so functions that take whole packed sequences can serve
+them:
+
+- `flash_attention_3`: the user's own `flash_attn_interface`, on Hopper. "auto" takes it wherever it
+  applies, since by its authors' figures it is faster there than any Triton kernel; beside ours it
+  was not measured.
+- `torch`: torch's own, FlashAttention 2. A yardstick for measurements; "auto" never takes it.
+
+What serves a step is decided once, when an engine is made, and only after the function has computed
+a small batch as our kernel does: a build may lack head sizes, windows or caps, or read arguments in
+another way than is written here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import torch
+
+from embedlib.engines.cuda.inputs import SHORT_TILE_ROWS, Ints, packed_heads, tile_table
+from embedlib.engines.cuda.plan import Attend, Plan
+from embedlib.engines.cuda.reference import AttentionShape
+from embedlib.errors import EngineUnsupportedError
+
+AttentionName = Literal["auto", "own", "flash_attention_3", "torch"]
+
+HEAD_DIM_MULTIPLE: Final = 8
+MAX_HEAD_DIM: Final = 256
+"""Source: the checks of `mha_fwd` in Dao-AILab/flash-attention, hopper/flash_api.cpp, and of
+`mha_varlen_fwd` in PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp."""
+TRIAL_LENGTHS: Final = (70, 1, 130)
+TRIAL_CUT: Final = 103
+"""In the third sequence: a function must serve parts of a sequence as well."""
+TRIAL_WINDOW: Final = 40
+"""At most: a model's own window is longer than the trial's sequences."""
+TRIAL_TOLERANCE: Final = 0.02
+"""Of the norm of the difference; rounding to bfloat16 is 0.002 to 0.005, a wrong mask some 1."""
+
+
+@dataclass(frozen=True)
+class VarlenCall:
+    """Attention of packed sequences: the i-th has queries and keys from ends[i] to ends[i + 1].
+
+    With fewer queries than keys a sequence's last query stands at its last key.
+    """
+
+    query: torch.Tensor
+    """[queries, heads, head_dim]; the last axis without gaps, as with keys and values."""
+    key: torch.Tensor
+    """[keys, key heads, head_dim]."""
+    value: torch.Tensor
+    query_ends: torch.Tensor
+    """int32[B + 1], on the device."""
+    key_ends: torch.Tensor
+    max_queries: int
+    """Of a sequence."""
+    max_keys: int
+    window: tuple[int, int]
+    """Keys seen before and behind a query's own place; -1: all. (-1, 0) is causal attention."""
+    scale: float
+    cap: float | None
+
+
+Varlen = Callable[[VarlenCall], torch.Tensor]
+"""Returns [queries, heads, head_dim]."""
+
+
+def flash_attention_3() -> Varlen:
+    """Return FlashAttention 3.
+
+    Source: `flash_attn_varlen_func` in Dao-AILab/flash-attention, hopper/flash_attn_interface.py.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    function = importlib.import_module("flash_attn_interface").flash_attn_varlen_func
+
+    def attend(call: VarlenCall) -> torch.Tensor:
+        result = function(
+            call.query,
+            call.key,
+            call.value,
+            call.query_ends,
+            call.key_ends,
+            call.max_queries,
+            call.max_keys,
+            softmax_scale=call.scale,
+            causal=call.window[1] == 0,
+            window_size=call.window,
+            softcap=call.cap or 0.0,
+        )
+        # Until August 2025 it returned the logarithms of the sums as well.
+        out: torch.Tensor = result[0] if isinstance(result, tuple) else result
+        return out
+
+    return attend
+
+
+def torch_varlen() -> Varlen:
+    """Return torch's own attention of packed sequences.
+
+    Source: `varlen_attn` in PyTorch 2.13, torch/nn/attention/varlen.py.
+
+    Raises:
+        ImportError: this torch has none.
+    """
+    function = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+
+    def attend(call: VarlenCall) -> torch.Tensor:
+        out: torch.Tensor = function(
+            call.query,
+            call.key,
+            call.value,
+            call.query_ends,
+            call.key_ends,
+            call.max_queries,
+            call.max_keys,
+            scale=call.scale,
+            window_size=call.window,
+            enable_gqa=call.query.shape[1] != call.key.shape[1],
+            num_splits=1,  # or a text's vector would depend on the batch
+        )
+        return out
+
+    return attend
+
+
+def choose_attention(
+    name: AttentionName,
+    plan: Plan,
+    shape: AttentionShape,
+    *,
+    has_bias: bool,
+    dtype: torch.dtype,
+    device: torch.device,
+    capability: tuple[int, int] | None,
+    own: Callable[..., None],
+) -> Mapping[Attend, Varlen]:
+    """Return what serves steps of long batches instead of our kernel, and log it.
+
+    Args:
+        name: what the caller asks for; "auto": FlashAttention 3 where it can.
+        plan: whose steps.
+        shape: of its attention.
+        has_bias: whether scores have a position bias.
+        dtype: the plan's number type.
+        device: where.
+        capability: the GPU's; None on a CPU.
+        own: our kernel, which the others are compared with.
+
+    Raises:
+        EngineUnsupportedError: what was asked for by name can serve no step.
+    """
+    if name == "own":
+        return {}
+    chosen = "flash_attention_3" if name == "auto" else name
+    steps = [step for step in plan.steps if isinstance(step, Attend)]
+    served: dict[Attend, Varlen] = {}
+    reasons: dict[str, None] = {}
+    try:
+        _check_at_all(chosen, shape, has_bias, dtype, capability)
+        varlen = _load(chosen)
+    except _NotServedError as error:
+        reasons[str(error)] = None
+    else:
+        trials: dict[int | None, str | None] = {}
+        for step in steps:
+            reason = _why_not_here(step, shape)
+            if reason is None:
+                if step.window not in trials:
+                    trials[step.window] = _trial(varlen, own, shape, step.window, dtype, device)
+                reason = trials[step.window]
+            if reason is None:
+                served[step] = varlen
+            else:
+                reasons[reason] = None
+    told = "; ".join(reasons)
+    if name != "auto" and not served:
+        raise EngineUnsupportedError(
+            f"engine cuda: attention = {name!r} can serve no layer: {told}; use attention='auto'"
+        )
+    logging.getLogger(__name__).info(
+        "attention of long batches: %s in %d of %d steps, our own kernel in the others%s",
+        chosen,
+        sum(step in served for step in steps),
+        len(steps),
+        f" ({told})" if told else "",
+    )
+    return served
+
+
+class _NotServedError(Exception):
+    """Why a function can serve no step."""
+
+
+def _check_at_all(
+    name: str,
+    shape: AttentionShape,
+    has_bias: bool,
+    dtype: torch.dtype,
+    capability: tuple[int, int] | None,
+) -> None:
+    is_hopper_only = name == "flash_attention_3"
+    if capability is None:
+        raise _NotServedError("there is no GPU")
+    if capability[0] < 8 or (is_hopper_only and capability[0] != 9):
+        raise _NotServedError(
+            f"compute capability {capability[0]}.{capability[1]}, it wants "
+            f"{'9.x' if is_hopper_only else '8.0 or more'}"
+        )
+    if dtype not in (torch.bfloat16, torch.float16):
+        raise _NotServedError(f"{dtype}, it takes bfloat16 and float16")
+    if shape.head_dim % HEAD_DIM_MULTIPLE or shape.head_dim > MAX_HEAD_DIM:
+        raise _NotServedError(
+            f"head_dim = {shape.head_dim}, it takes multiples of {HEAD_DIM_MULTIPLE} up to "
+            f"{MAX_HEAD_DIM}"
+        )
+    if has_bias:
+        raise _NotServedError("it takes no position bias")
+    if name == "torch" and shape.cap is not None:
+        raise _NotServedError("it takes no cap on scores")
+
+
+def _why_not_here(step: Attend, shape: AttentionShape) -> str | None:
+    if step.query.rows != "token":
+        return "queries of pooled tokens alone"
+    if step.window is not None and not shape.is_causal:
+        # A part of a sequence (`groups`) would end before its keys do.
+        return "a window to both sides"
+    return None
+
+
+def _load(name: str) -> Varlen:
+    try:
+        return flash_attention_3() if name == "flash_attention_3" else torch_varlen()
+    except (ImportError, AttributeError, OSError) as error:  # OSError: built for another torch
+        raise _NotServedError(f"{name} cannot be imported: {_first_line(error)}") from error
+
+
+def _trial(
+    varlen: Varlen,
+    own: Callable[..., None],
+    shape: AttentionShape,
+    window: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> str | None:
+    """Return why a function does not compute what our kernel computes, if it does not."""
+    ends = np.cumsum([0, *TRIAL_LENGTHS]).astype(np.int32)
+    num_rows, window = int(ends[-1]), window and min(window, TRIAL_WINDOW)
+    columns = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
+    generator = torch.Generator().manual_seed(0)
+    qkv = torch.randn(num_rows, columns, generator=generator).to(device, dtype)
+    tile_queries = SHORT_TILE_ROWS // packed_heads(shape.num_heads // shape.num_kv_heads)
+    tiles = torch.from_numpy(tile_table(ends, tile_queries)).to(device)
+    outs = [qkv.new_zeros(num_rows, shape.num_heads * shape.head_dim) for _ in range(2)]
+    own(qkv, qkv, tiles, tile_queries, shape, window, None, outs[0])
+    cu_seqlens = torch.from_numpy(ends).to(device)
+    try:
+        for cut in (slice(0, TRIAL_CUT), slice(TRIAL_CUT, num_rows)):
+            attend_rows(varlen, qkv, qkv, ends, cu_seqlens, cut, shape, window, outs[1])
+        expected, found = (out.double().cpu() for out in outs)
+    except Exception as error:  # whatever a foreign function throws: it does not serve
+        return f"it failed a trial: {_first_line(error)}"
+    error_norm = float((found - expected).norm() / expected.norm())
+    if not error_norm <= TRIAL_TOLERANCE:
+        return f"it failed a trial: it is {error_norm:.3g} off our own kernel"
+    return None
+
+
+def attend_rows(
+    varlen: Varlen,
+    query: torch.Tensor,
+    key_value: torch.Tensor,
+    ends: Ints,
+    cu_seqlens: torch.Tensor,
+    cut: slice | None,
+    shape: AttentionShape,
+    window: int | None,
+    out: torch.Tensor,
+) -> None:
+    """Compute some rows of a step, or all of them.
+
+    Args:
+        varlen: what computes.
+        query: [T, columns]; the first columns are the query heads.
+        key_value: [T, columns]; the last columns are the key heads and the value heads.
+        ends: int32[B + 1], cu_seqlens on the host.
+        cu_seqlens: the same on the device.
+        cut: of the T rows; None: all.
+        shape: heads and scores.
+        window: as `Encoder.windows` has it, of causal attention.
+        out: [T, heads * head_dim].
+    """
+    start, stop = (0, int(ends[-1])) if cut is None else (cut.start, cut.stop)
+    first = int(np.searchsorted(ends, start, side="right")) - 1
+    last = int(np.searchsorted(ends, stop, side="left"))
+    places = ends[first : last + 1]
+    # A causal part needs no keys behind it, and its last query must stand at the last key.
+    key_stop = stop if shape.is_causal else int(places[-1])
+    query_ends = key_ends = cu_seqlens
+    if cut is not None:
+        on_device = cu_seqlens[first : last + 1]
+        query_ends = on_device.clamp(start, stop) - start
+        key_ends = on_device.clamp(max=key_stop) - int(places[0])
+    width = shape.num_kv_heads * shape.head_dim
+    both = key_value[int(places[0]) : key_stop, -2 * width :]
+    key, value = (
+        part.unflatten(1, (shape.num_kv_heads, shape.head_dim)) for part in both.split(width, dim=1)
+    )
+    queries = query[start:stop, : shape.num_heads * shape.head_dim]
+    result = varlen(
+        VarlenCall(
+            query=queries.unflatten(1, (shape.num_heads, shape.head_dim)),
+            key=key,
+            value=value,
+            query_ends=query_ends,
+            key_ends=key_ends,
+            max_queries=int(np.diff(places.clip(start, stop)).max()),
+            max_keys=int(np.diff(places.clip(None, key_stop)).max()),
+            window=((window or 0) - 1, 0) if shape.is_causal else (-1, -1),
+            scale=shape.scale,
+            cap=shape.cap,
+        )
+    )
+    out[start:stop].copy_(result.flatten(1))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,160 @@
+"""A long batch as groups: what is launched without a look at what waits.
+
+A group's bound is work, not layers: one layer of a small model is over in no time, the attention of
+one text of 32,000 tokens takes as long as ten layers of an ordinary batch. Steps are put together
+while their work stays under the bound. A step that alone is more is cut: matrix products by rows,
+attention by tiles of queries, and where whole sequences are served at once (`attention`) by rows.
+Neither changes a number: rows do not mix, and a query sees the same keys in any group.
+
+**Work** is counted in operations as fast as a bfloat16 product's. Only products and attention
+count; norms, activations and the like move memory for about a tenth of the time of a large model's
+products, half of a small one's, and are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.engines.cuda.inputs import Ints, Layout
+from embedlib.engines.cuda.plan import Attend, Linear, Step
+from embedlib.models.spec import Encoder
+
+Work = NDArray[np.float64]
+
+MAX_GROUP_WORK: Final = 3.0e12
+"""Of a group; some 4 ms on an H200, and two groups are out at a time (`turns`).
+
+Source: 780e12 operations per second times 4 ms, the rate of a bfloat16 product of 8192^3 measured
+on an H200. That groups take this long is not measured. A slower GPU takes longer in proportion.
+"""
+FP8_WORK: Final = 0.6
+"""Work of an FP8 operation. Source: 780e12 over some 1300e12 per second, an estimate."""
+ATTENTION_WORK: Final = 2.0
+"""Work of an operation of attention. Source: Shah et al., FlashAttention-3 (arXiv:2407.08608),
+figure 5: a Triton kernel reaches some 390e12 per second on an H100. Ours is not measured."""
+CUT_ROWS: Final = 256
+"""A product is cut at multiples of it, which its tiles are made for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A step, or what lies between two cuts of it."""
+
+    step: Step
+    work: float = 0.0
+    cut: slice | None = None
+    """Of the rows; of the tiles in attention that goes by tiles. None: everything."""
+
+
+Group = tuple[Part, ...]
+
+
+def whole(steps: Sequence[Step]) -> Group:
+    """Return all steps as one group."""
+    return tuple(map(Part, steps))
+
+
+def groups_of(
+    steps: Sequence[Step],
+    layout: Layout,
+    tiles: Mapping[str, Ints],
+    lengths: Ints,
+    encoder: Encoder,
+    served_whole: Collection[Attend],
+) -> tuple[Group, ...]:
+    """Return the groups of a batch.
+
+    Args:
+        steps: of the plan.
+        layout: of the batch.
+        tiles: int32[tiles, 5] as "tiles" and "pooled_tiles", see `inputs`.
+        lengths: int32[B] of the sequences.
+        encoder: the model's.
+        served_whole: the steps of attention that are cut by rows.
+    """
+    groups: list[list[Part]] = [[]]
+    total = 0.0
+    known: dict[Attend, Work] = {}
+    for step in steps:
+        if isinstance(step, Attend):
+            if step not in known:
+                name = "tiles" if step.query.rows == "token" else "pooled_tiles"
+                if step in served_whole:
+                    known[step] = _work_of_rows(lengths, step.window, encoder)
+                else:
+                    queries = layout.tile_queries if step.query.rows == "token" else 1
+                    known[step] = _work_of_tiles(tiles[name], queries, step.window, encoder)
+            parts = _cut_attention(step, known[step])
+        elif isinstance(step, Linear):
+            num_rows = layout.num_tokens if step.out.rows == "token" else layout.num_pooled
+            parts = _cut_linear(step, num_rows)
+        else:
+            parts = [Part(step)]
+        for part in parts:
+            if total + part.work > MAX_GROUP_WORK and groups[-1]:
+                groups.append([])
+                total = 0.0
+            groups[-1].append(part)
+            total += part.work
+    return tuple(map(tuple, groups))
+
+
+def _work_of_tiles(tiles: Ints, tile_queries: int, window: int | None, encoder: Encoder) -> Work:
+    """Return float64[tiles]: a tile costs all its rows, used or not, times the keys it reads."""
+    num_queries, place, num_keys = (tiles[:, column].astype(np.float64) for column in (1, 2, 4))
+    keys = _num_seen(place, place + num_queries - 1, num_keys, window, encoder)
+    return _operations(encoder) * tile_queries * keys * (num_queries > 0)
+
+
+def _work_of_rows(lengths: Ints, window: int | None, encoder: Encoder) -> Work:
+    """Return float64[T]: a row costs the keys it sees."""
+    places = np.concatenate([np.arange(length, dtype=np.float64) for length in lengths])
+    num_keys = np.repeat(lengths, lengths).astype(np.float64)
+    return _operations(encoder) * _num_seen(places, places, num_keys, window, encoder)
+
+
+def _num_seen(
+    first: Work, last: Work, num_keys: Work, window: int | None, encoder: Encoder
+) -> Work:
+    """Return how many keys the queries from a first place to a last one see together."""
+    start, end = np.zeros_like(first), num_keys
+    if encoder.is_causal:
+        end = np.minimum(end, last + 1)
+    if window is not None:
+        start = np.maximum(start, first - window)
+        end = np.minimum(end, last + 1 + window)
+    return end - start
+
+
+def _operations(encoder: Encoder) -> float:
+    """Work of one query and one key in all heads: two products, each number times and plus."""
+    return ATTENTION_WORK * 4 * encoder.num_heads * encoder.head_dim
+
+
+def _cut_linear(step: Linear, num_rows: int) -> list[Part]:
+    of_row = 2.0 * step.source.columns * step.out.columns * (FP8_WORK if step.source.is_fp8 else 1)
+    if num_rows * of_row <= MAX_GROUP_WORK:
+        return [Part(step, num_rows * of_row)]
+    at_once = max(1, int(MAX_GROUP_WORK / of_row) // CUT_ROWS) * CUT_ROWS
+    starts = range(0, num_rows, at_once)
+    cuts = [slice(start, min(start + at_once, num_rows)) for start in starts]
+    return [Part(step, (cut.stop - cut.start) * of_row, cut) for cut in cuts]
+
+
+def _cut_attention(step: Attend, work: Work) -> list[Part]:
+    sums = np.concatenate([[0.0], np.cumsum(work)])
+    if sums[-1] <= MAX_GROUP_WORK:
+        return [Part(step, float(sums[-1]))]
+    parts = []
+    start = 0
+    while start < len(work):
+        within = int(np.searchsorted(sums, sums[start] + MAX_GROUP_WORK, side="right")) - 1
+        stop = max(start + 1, within)
+        parts.append(Part(step, float(sums[stop] - sums[start]), slice(start, stop)))
+        start = stop
+    return parts

@@ -1,0 +1,70 @@
+"""Batches on their way through the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch
+from embedlib.engines.cuda.device import Event
+from embedlib.engines.cuda.executor import DeviceBatch
+from embedlib.engines.cuda.groups import Group
+from embedlib.engines.cuda.inputs import Ints, Layout
+from embedlib.engines.cuda.results import Result
+from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A long batch on the host."""
+
+    layout: Layout
+    values: Ints
+    groups: tuple[Group, ...]
+    ends: Ints | None
+    """cu_seqlens; None: keys of tokens in front of these are kept."""
+
+
+class Job:
+    """A batch on its way."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        num_kept: Ints,
+        on_done: Callable[[], None],
+        prepared: Prepared | None,
+        *,
+        has_vectors: bool = True,
+    ) -> None:
+        self.batch = batch
+        self.num_kept = num_kept
+        """Tokens in front of each sequence whose keys are kept."""
+        self.on_done = on_done
+        self.prepared = prepared
+        """None: a short batch."""
+        self.has_vectors = has_vectors
+        self.on_device: DeviceBatch | None = None
+        self.arrival: Event | None = None
+        """When it is done, once all of it was launched."""
+        self.vectors: Result | None = None
+        self.error: BaseException | None = None
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D], or [T, D] without pooling."""
+        if isinstance(self.error, torch.OutOfMemoryError):
+            raise EngineOutOfMemoryError(f"engine cuda: {_first_line(self.error)}") from self.error
+        if self.error is not None:
+            raise EngineRunError(f"engine cuda: {_first_line(self.error)}") from self.error
+        assert self.vectors is not None, "a batch has no result; this is a bug in embedlib"
+        return self.vectors.read()
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of a message; torch puts hints and stacks behind it."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

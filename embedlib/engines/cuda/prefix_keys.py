@@ -1,0 +1,71 @@
+"""A prefix's keys and values on the device: which models keep some, their memory, their steps.
+
+Which prefix it is, is decided in `prefixes`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from embedlib.engines.cuda.plan import (
+    Attend,
+    KeepKeys,
+    Matrix,
+    Norm,
+    Plan,
+    PutPooled,
+    Rotate,
+    Step,
+)
+from embedlib.engines.pooled_rows import pooled_modes
+from embedlib.models.spec import ModelSpec
+
+
+def can_keep_prefix(spec: ModelSpec) -> bool:
+    """Whether vectors need of a sequence's beginning its keys and values alone (`prefixes`)."""
+    encoder = spec.encoder
+    return (
+        encoder.is_causal
+        and pooled_modes(spec) == ("last_token",)
+        and spec.pooling.skipped_token_id is None
+        # Positions that count tokens would have to count those that are left out.
+        and (encoder.rope is not None or encoder.pad_token_id is None)
+    )
+
+
+def prefix_steps(plan: Plan) -> tuple[Step, ...]:
+    """Return the steps of a plan that make the keys and values of all tokens, and keep them."""
+    steps: list[Step] = []
+    for step in plan.steps:
+        if isinstance(step, Attend):
+            steps.append(KeepKeys(step.key_value, step.layer))
+        if _written(step).rows == "token" and not isinstance(step, PutPooled):
+            steps.append(step)
+    return tuple(steps)
+
+
+def prefix_keys(
+    spec: ModelSpec, num_tokens: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Return memory for a prefix's keys and values, [num_tokens, 2 * key columns] by layer.
+
+    Raises:
+        torch.OutOfMemoryError: there is not so much.
+    """
+    encoder = spec.encoder
+    shape = (num_tokens, 2 * encoder.num_kv_heads * encoder.head_dim)
+    layers = range(encoder.num_layers if num_tokens else 0)
+    return tuple(torch.empty(shape, dtype=dtype, device=device) for _ in layers)
+
+
+def _written(step: Step) -> Matrix:
+    """Return a matrix that a step writes."""
+    match step:
+        case Norm():
+            return step.residual
+        case Rotate():
+            return step.values
+        case KeepKeys():
+            return step.source
+        case _:
+            return step.out

@@ -1,0 +1,190 @@
+"""Copies to the host against devices that copy late: the last moment that their event allows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda import engine as engine_module
+from embedlib.engines.cuda import short_batches
+from embedlib.engines.cuda.device import CpuDevice, CudaDevice, Event
+from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.engines.cuda.results import MIN_BUFFER_NUMBERS, Results
+from embedlib.models.files import read_model_files
+from embedlib.models.weights import load_weights
+
+WAIT_SECONDS = 30
+
+
+class LateCopy:
+    """Copies when somebody waits for it, and not before its gate is open."""
+
+    def __init__(self, source: torch.Tensor, target: torch.Tensor, gate: threading.Event) -> None:
+        self.source, self.target, self.gate = source, target, gate
+
+    def synchronize(self) -> None:
+        assert self.gate.wait(WAIT_SECONDS)
+        self.target.copy_(self.source)
+
+
+class LateDevice(CpuDevice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.copies = 0
+        self.buffers: list[int] = []
+        """Sizes of those made."""
+
+    def host_buffer(self, size: int) -> torch.Tensor:
+        self.buffers.append(size)
+        return torch.full((size,), torch.nan)
+
+    def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
+        self.copies += 1
+        return LateCopy(vectors.clone(), target, self.gate)
+
+
+def test_a_buffer_is_not_used_before_its_vectors_are_read() -> None:
+    device = LateDevice()
+    device.gate.set()
+    results = Results(device)
+    values = [torch.full((2, 3), float(number)) for number in range(4)]
+    first, second = results.start(values[0]), results.start(values[1])
+    assert len(device.buffers) == 2
+    for result in (second, first):  # in any order
+        result.synchronize()
+    kept = first.read()
+    third = results.start(values[2])  # where the first was
+    fourth = results.start(values[3])  # the second is not read yet
+    assert len(device.buffers) == 3
+    for result in (third, fourth):
+        result.synchronize()
+    found = [kept, second.read(), third.read(), fourth.read()]
+    np.testing.assert_array_equal(found, torch.stack(values))
+
+
+def test_a_buffer_that_is_too_small_is_given_up() -> None:
+    device = LateDevice()
+    device.gate.set()
+    results = Results(device)
+    for rows, columns in ((1, 4), (64, 1024), (65, 1024), (1, 4), (65, 1024)):
+        vectors = torch.rand(rows, columns)
+        result = results.start(vectors)
+        result.synchronize()
+        np.testing.assert_array_equal(result.read(), vectors)
+    assert device.buffers == [MIN_BUFFER_NUMBERS, 2 * MIN_BUFFER_NUMBERS]
+
+
+def test_the_next_batches_are_launched_while_vectors_are_copied(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+    device = LateDevice()
+    monkeypatch.setattr(engine_module, "open_device", lambda *_: device)
+    files = read_model_files(tiny_folder("mistral"))
+    engine = CudaEngine(
+        files.spec, load_weights(files), precision="float32", device="cpu", max_batch_tokens=256
+    )
+    finished = threading.Condition()
+    num_finished = 0
+    finish = engine._executor.finish
+
+    def count(*args: Any) -> torch.Tensor:
+        nonlocal num_finished
+        vectors = finish(*args)
+        with finished:
+            num_finished += 1
+            finished.notify()
+        return vectors
+
+    monkeypatch.setattr(engine._executor, "finish", count)
+    done: list[int] = []
+    jobs = []
+    lengths = [50, 4, 40, 5, 45, 44]  # more groups than may be out at a time, and recordings
+    for number, length in enumerate(lengths):
+        ids = np.arange(3, 3 + length, dtype=np.int32)
+        batch = Batch(
+            lane=Lane.BULK,
+            token_ids=ids,
+            cu_seqlens=np.array([0, length], np.int32),
+            num_prompt_tokens=np.zeros(1, np.int32),
+            num_first_tokens=np.array([length], np.int32),
+        )
+        jobs.append(engine.submit(batch, lambda number=number: done.append(number)))  # type: ignore[misc]
+    with finished:  # all of them are computed, and none has come to the host
+        assert finished.wait_for(lambda: num_finished == len(lengths), WAIT_SECONDS)
+    assert done == []
+    device.gate.set()
+    engine.close()
+    assert sorted(done) == list(range(6))
+    vectors = np.concatenate([job.result() for job in jobs])
+    assert np.isfinite(vectors).all()
+    assert device.copies == 6
+    assert len(np.unique(vectors.round(4), axis=0)) == 6
+
+
+class FakeStream:
+    """Notes what is put on it; `current` is the one in front."""
+
+    current = "compute"
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def record_event(self, event: object) -> None:
+        self.log.append(f"event on {self.name}")
+
+
+def test_a_gpu_copies_behind_its_kernels_on_a_stream_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    names = iter(("compute", "copies", "results"))
+
+    class Watched(torch.Tensor):
+        def clone(self, *_: object, **__: object) -> Watched:  # type: ignore[override]
+            log.append("clone")
+            return self
+
+        def record_stream(self, stream: Any) -> None:
+            log.append(f"memory waits for {stream.name}")
+
+    class Target:
+        def copy_(self, source: torch.Tensor, *, non_blocking: bool) -> None:
+            log.append(f"copy, non_blocking={non_blocking}")
+
+    def stream(chosen: FakeStream) -> AbstractContextManager[None]:
+        log.append(f"on {chosen.name}")
+        return nullcontext()
+
+    for name, value in {
+        "set_per_process_memory_fraction": lambda *_: None,
+        "get_device_capability": lambda *_: (9, 0),
+        "graph_pool_handle": lambda: None,
+        "Stream": lambda _: FakeStream(next(names), log),
+        "stream": stream,
+        "Event": object,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    device = CudaDevice("cuda:0", 0.9)
+    target: Any = Target()
+    device.download(torch.ones(2).as_subclass(Watched), target)
+    assert log == [
+        "clone",
+        "results waits for compute",
+        "on results",
+        "copy, non_blocking=True",
+        "memory waits for results",
+        "event on results",
+    ]
