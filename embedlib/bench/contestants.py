@@ -24,6 +24,7 @@ OURS = (EMBEDLIB, INT8)
 
 # Who takes part in `--task rerank`.
 RERANKER = "embedlib-reranker"
+INT8_RERANKER = "embedlib-int8-reranker"
 CROSS_ENCODER = "sentence-transformers-cross-encoder"
 
 BATCH_SIZES = (4, 8, 16, 32, 64)
@@ -116,17 +117,22 @@ class EmbedlibInt8Contestant(EmbedlibContestant):
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
         """Make an Embedder; the first time the layers to keep are searched, which takes minutes."""
-        from embedlib.config import Config
-        from embedlib.engines.compiled.cache import Gate, compiled_versions
-        from embedlib.fidelity import compile_to_gate
-        from embedlib.models.files import read_model_files
-
-        files = read_model_files(folder)
-        config = Config(engine_cache_dir=cache_dir, threads=threads)
-        versions = compiled_versions(files, config)
-        if not any(version.report and version.report.passes(Gate()) for version in versions):
-            compile_to_gate(files, config)
+        compile_int8(folder, cache_dir, threads)
         super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
+
+
+def compile_int8(folder: Path, cache_dir: Path, threads: int) -> None:
+    """Compile a model to int8 as the gate allows, unless the cache has it."""
+    from embedlib.config import Config
+    from embedlib.engines.compiled.cache import Gate, compiled_versions
+    from embedlib.fidelity import compile_to_gate
+    from embedlib.models.files import is_scoring_model, read_model_files
+
+    files = read_model_files(folder, with_head=is_scoring_model(folder))
+    config = Config(engine_cache_dir=cache_dir, threads=threads)
+    versions = compiled_versions(files, config)
+    if not any(version.report and version.report.passes(Gate()) for version in versions):
+        compile_to_gate(folder, "int8", config=config)
 
 
 class SentenceTransformersContestant:
@@ -212,12 +218,17 @@ class SentenceTransformersOpenVINOContestant(SentenceTransformersContestant):
 
 def make_contestant(name: str) -> Contestant:
     """Return a contestant by its name; loads nothing yet."""
-    from embedlib.bench.rerank_contestants import CrossEncoderContestant, RerankerContestant
+    from embedlib.bench.rerank_contestants import (
+        CrossEncoderContestant,
+        Int8RerankerContestant,
+        RerankerContestant,
+    )
 
     makers: dict[str, Callable[[], Contestant]] = {
         EMBEDLIB: EmbedlibContestant,
         INT8: EmbedlibInt8Contestant,
         RERANKER: RerankerContestant,
+        INT8_RERANKER: Int8RerankerContestant,
         CROSS_ENCODER: CrossEncoderContestant,
         "sentence-transformers": SentenceTransformersContestant,
         "sentence-transformers-openvino": SentenceTransformersOpenVINOContestant,

@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from embedlib.bench.contestants import BATCH_SIZES, CROSS_ENCODER, RERANKER, missing_modules
-from embedlib.bench.options import check_counts, check_peers
+from embedlib.bench.contestants import (
+    BATCH_SIZES,
+    CROSS_ENCODER,
+    INT8_RERANKER,
+    RERANKER,
+    missing_modules,
+)
+from embedlib.bench.options import INT8, check_counts, check_peers
 from embedlib.bench.process import ChildProcess, ContestantFailedError, Process
 from embedlib.bench.provenance import checkout_commit, now
 from embedlib.bench.result import Spread, aba_ratios
@@ -29,6 +36,8 @@ from embedlib.models.tokenizer_files import load_tokenizer
 
 PEER = "sentence-transformers"
 """The only one with a reranker that takes the same folders."""
+TOP = 10
+"""Documents whose place in a ranking is looked at: what a user shows."""
 
 MINILM_SIZE: Mapping[str, Any] = {
     "hidden_size": 384,
@@ -43,6 +52,9 @@ SEEDED_MODEL = "a seeded cross-encoder of MiniLM's size"
 
 _PROBE_STRIDE = 8
 
+Scores = NDArray[np.float32]
+"""float32[N], one per document."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RerankOptions:
@@ -56,7 +68,7 @@ class RerankOptions:
     """A folder, a hub name, or `package:NAME`; None: one of MiniLM's size is written, with weights
     from a generator of numbers."""
     vs: tuple[str, ...] = ()
-    """Empty, or "sentence-transformers"."""
+    """ "sentence-transformers" for its CrossEncoder, "embedlib-int8" for this library in int8."""
     texts_path: Path | None = None
     """A file with one candidate per line; None: pieces of the documentation of Python's library."""
     num_texts: int = 1000
@@ -71,7 +83,20 @@ class RerankOptions:
     def __post_init__(self) -> None:
         """Check every field that has a range."""
         check_counts(self, "num_texts", "document_tokens", "rounds")
-        check_peers(self.vs, (PEER,))
+        check_peers(self.vs, (PEER, INT8))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankFigures:
+    """What was found of this library in one precision; None: there is no peer."""
+
+    documents_per_s: Spread
+    ratio: Spread | None
+    """This rate divided by the peer's, turn by turn."""
+    max_difference: float | None
+    """Largest difference of any score from the peer's."""
+    top_overlap: float | None
+    """Share of the peer's `TOP` best documents that are among the best here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +109,6 @@ class RerankResult:
     commit: str | None
     machine: Mapping[str, str]
     model: str
-    precision: str
     num_documents: int
     num_tokens: int
     """Of all pairs, special tokens included, as embedlib counts them."""
@@ -92,14 +116,11 @@ class RerankResult:
     threads: int
     rounds: int
     versions: Mapping[str, str]
-    documents_per_s: Spread
+    ours: Mapping[str, RerankFigures]
+    """By name: "embedlib" computes in float32."""
     peer_batch_size: int | None
     """The best one found; None: there is no peer."""
     peer_documents_per_s: Spread | None
-    ratio: Spread | None
-    """embedlib's rate divided by the peer's, turn by turn."""
-    max_difference: float | None
-    """Largest difference of any two scores."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for `json.dump`."""
@@ -129,7 +150,7 @@ def run_rerank(
         EmbedlibError: the model or the candidates cannot be read, a module of the peer is missing,
             or one of the two failed.
     """
-    if options.vs and (missing := missing_modules(PEER)):
+    if PEER in options.vs and (missing := missing_modules(PEER)):
         raise EmbedlibError(f'{", ".join(missing)} missing; pip install "embedlib[bench]"')
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embedlib-bench-")))
@@ -137,29 +158,40 @@ def run_rerank(
         documents = _documents(options, folder)
         threads = options.config.num_threads
         budget = {"max_batch_tokens": options.config.max_batch_tokens}
+        names = {RERANKER: "embedlib", INT8_RERANKER: INT8}
+        ours = {}
+        peer = None
         try:
-            report(f"{RERANKER}: starting")
-            ours = _Entry(RERANKER, stack, start, threads, folder, scratch, budget, documents)
-            before = ours.stats()
-            ours.rank()
-            after = ours.stats()
-            peer = None
-            if options.vs:
+            for contestant, name in names.items():
+                if name != INT8 or INT8 in options.vs:
+                    report(f"{name}: starting")
+                    ours[name] = _Entry(
+                        contestant, stack, start, threads, folder, scratch, budget, documents
+                    )
+                    before = ours[name].stats()
+                    ours[name].rank()
+                    after = ours[name].stats()
+            if PEER in options.vs:
                 report(f"{PEER}: starting and looking for its best batch size")
                 peer = _Entry(CROSS_ENCODER, stack, start, threads, folder, scratch, {}, documents)
                 peer.find_batch_size()
                 peer.rank()
-            rates, peer_rates = [ours.rank()], []
+            rates = {name: [entry.rank()] for name, entry in ours.items()}
+            peer_rates = []
             for number in range(1, options.rounds + 1):
                 report(f"round {number} of {options.rounds}")
                 if peer is not None:
                     peer_rates.append(peer.rank())
-                rates.append(ours.rank())
-            difference = None
-            if peer is not None:
-                difference = float(np.abs(ours.scores() - peer.scores()).max())
+                for name, entry in ours.items():
+                    rates[name].append(entry.rank())
+            peer_scores = None if peer is None else peer.scores()
+            figures = {
+                name: _figures(rates[name], entry.scores(), peer_rates, peer_scores)
+                for name, entry in ours.items()
+            }
         except ContestantFailedError as error:
             raise EmbedlibError(str(error)) from error
+        versions = ours["embedlib"].versions | (peer.versions if peer is not None else {})
         return RerankResult(
             date=now(),
             command=command,
@@ -167,19 +199,32 @@ def run_rerank(
             commit=checkout_commit(),
             machine=dict(machine),
             model=options.model or SEEDED_MODEL,
-            precision="float32",
             num_documents=len(documents),
             num_tokens=int(after["num_tokens"] - before["num_tokens"]),
             num_truncated=int(after["num_truncated"] - before["num_truncated"]),
             threads=threads,
             rounds=options.rounds,
-            versions=ours.versions | (peer.versions if peer is not None else {}),
-            documents_per_s=Spread.of(rates),
+            versions=versions,
+            ours=figures,
             peer_batch_size=None if peer is None else peer.batch_size,
             peer_documents_per_s=None if peer is None else Spread.of(peer_rates),
-            ratio=None if peer is None else Spread.of(aba_ratios(rates, peer_rates)),
-            max_difference=difference,
         )
+
+
+def _figures(
+    rates: list[float], scores: Scores, peer_rates: list[float], peer_scores: Scores | None
+) -> RerankFigures:
+    if peer_scores is None:
+        return RerankFigures(
+            documents_per_s=Spread.of(rates), ratio=None, max_difference=None, top_overlap=None
+        )
+    best, peer_best = (set(np.argsort(-each)[:TOP].tolist()) for each in (scores, peer_scores))
+    return RerankFigures(
+        documents_per_s=Spread.of(rates),
+        ratio=Spread.of(aba_ratios(rates, peer_rates)),
+        max_difference=float(np.abs(scores - peer_scores).max()),
+        top_overlap=len(best & peer_best) / len(peer_best),
+    )
 
 
 def _folder(options: RerankOptions, scratch: Path) -> Path:
@@ -257,25 +302,30 @@ class _Entry:
         counts: dict[str, float] = self._process.call("stats")
         return counts
 
-    def scores(self) -> Any:
+    def scores(self) -> Scores:
         """Return the scores of the last turn, float32[N]."""
         self._process.call("save_vectors", path=str(self._path))
-        return np.load(self._path)
+        scores: Scores = np.load(self._path)
+        return scores
 
 
 def render_rerank(result: RerankResult) -> str:
     """Return the result as a Markdown table."""
-    rows = [
-        ("embedlib, documents/s", _spread(result.documents_per_s, "")),
-        ("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}"),
-    ]
-    if result.peer_documents_per_s is not None and result.ratio is not None:
+    rows = [("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}")]
+    for name, figures in result.ours.items():
+        rows.append((f"{name}, documents/s", _spread(figures.documents_per_s, "")))
+    if result.peer_documents_per_s is not None:
         rows += [
             (f"{PEER} CrossEncoder, documents/s", _spread(result.peer_documents_per_s, "")),
             ("its batch size, the best of " + str(list(BATCH_SIZES)), f"{result.peer_batch_size}"),
-            ("embedlib, times as fast", _spread(result.ratio, "x")),
-            ("largest difference of a score", f"{result.max_difference:.1e}"),
         ]
+    for name, figures in result.ours.items():
+        if figures.ratio is not None:
+            rows += [
+                (f"{name}, times as fast", _spread(figures.ratio, "x")),
+                (f"{name}, largest difference of a score", f"{figures.max_difference:.1e}"),
+                (f"{name}, its best {TOP} among the peer's", f"{figures.top_overlap:.0%}"),
+            ]
     versions = {"embedlib": result.embedlib_version, **result.versions}
     known = {
         "command": f"`{result.command}`" if result.command else "",
@@ -287,7 +337,7 @@ def render_rerank(result: RerankResult) -> str:
     rows += [(name, value) for name, value in known.items() if value]
     cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
     heading = (
-        f"{result.model}, {result.precision}, threads: {result.threads}, rounds: {result.rounds}; "
+        f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
         f"{result.num_documents:,} documents of one query{cut}"
     )
     cells = [(name, value.replace("|", "\\|")) for name, value in rows]

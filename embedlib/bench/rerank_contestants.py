@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import SentenceTransformersContestant, Vectors
+from embedlib.bench.contestants import (
+    SentenceTransformersContestant,
+    Vectors,
+    compile_int8,
+)
 from embedlib.bench.texts import RERANK_QUERY
 
 if TYPE_CHECKING:
@@ -54,6 +58,15 @@ class RerankerContestant:
     def _loaded(self) -> Reranker:
         assert self._reranker is not None, "load comes first; this is a bug in embedlib"
         return self._reranker
+
+
+class Int8RerankerContestant(RerankerContestant):
+    """This library's Reranker in int8, with as many layers kept as it takes to pass the gate."""
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Make a Reranker; the first time the layers to keep are searched, which takes minutes."""
+        compile_int8(folder, cache_dir, threads)
+        super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
 
 
 class CrossEncoderContestant(SentenceTransformersContestant):

@@ -47,10 +47,10 @@ def render(result: BenchResult) -> str:
         part
         for part in (
             _heading(result),
-            _markdown(_contestants(result)),
-            _markdown(_own(result)),
+            markdown(_contestants(result)),
+            markdown(_own(result)),
             "\n".join(f"- {one.name}: not measured: {one.reason}" for one in result.skipped),
-            _markdown(_circumstances(result)),
+            markdown(_circumstances(result)),
         )
         if part
     )
@@ -120,7 +120,7 @@ def _spread(spread: Spread, unit: str) -> str:
     return f"{median}{unit} ({low} to {high})"
 
 
-def _markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Row]) -> str:
     """A table with its first row as the head; all but the first column are right-aligned."""
     rows = [tuple(" ".join(cell.replace("|", "\\|").split()) for cell in row) for row in rows]
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]

@@ -10,7 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from embedlib.bench import rerank as rerank_module
-from embedlib.bench.contestants import BATCH_SIZES, CROSS_ENCODER, RERANKER, make_contestant
+from embedlib.bench.contestants import (
+    BATCH_SIZES,
+    CROSS_ENCODER,
+    INT8_RERANKER,
+    RERANKER,
+    make_contestant,
+)
+from embedlib.bench.options import INT8
 from embedlib.bench.rerank import (
     PEER,
     SEEDED_MODEL,
@@ -37,9 +44,17 @@ def rerank_course(
     monkeypatch.setattr(rerank_module, "missing_modules", lambda name: [])
     course.fakes = {
         RERANKER: make_fake(seconds_per_text=1e-3),
+        INT8_RERANKER: make_fake(seconds_per_text=5e-4, offset=0.25),
         CROSS_ENCODER: make_fake(seconds_per_text=2e-3, best_batch_size=16, offset=0.5),
     }
+    for fake in course.fakes.values():
+        monkeypatch.setattr(fake, "encode", scores_of(fake.encode))
     return course
+
+
+def scores_of(encode: Callable[..., Any]) -> Callable[..., Any]:
+    """One number per text instead of a vector."""
+    return lambda texts, batch_size: encode(texts, batch_size).sum(axis=1)
 
 
 @pytest.fixture
@@ -68,12 +83,30 @@ def run(course: Any, options: dict[str, Any], **more: Any) -> RerankResult:
 def test_the_figures(options: dict[str, Any], rerank_course: Any) -> None:
     result = run(rerank_course, options)
     assert (result.num_documents, result.num_tokens, result.threads) == (NUM_TEXTS, 820, 2)
-    assert result.documents_per_s.median == pytest.approx(1000)
+    assert result.peer_batch_size == 16
     assert result.peer_documents_per_s is not None
     assert result.peer_documents_per_s.median == pytest.approx(500)
-    assert result.ratio is not None
-    assert result.ratio.values == pytest.approx((2, 2, 2))
-    assert (result.peer_batch_size, result.max_difference) == (16, 0.5)
+    assert list(result.ours) == ["embedlib"]
+    ours = result.ours["embedlib"]
+    assert ours.documents_per_s.median == pytest.approx(1000)
+    assert ours.ratio is not None
+    assert ours.ratio.values == pytest.approx((2, 2, 2))
+    assert (ours.max_difference, ours.top_overlap) == (0.5, 1)
+
+
+def test_int8_beside_float32(options: dict[str, Any], rerank_course: Any) -> None:
+    result = run(rerank_course, options | {"vs": (PEER, INT8)})
+    assert list(result.ours) == ["embedlib", INT8]
+    assert result.num_tokens == 820
+    int8 = result.ours[INT8]
+    assert int8.ratio is not None
+    assert int8.ratio.values == pytest.approx((4, 4, 4))
+    assert int8.max_difference == 0.25
+    assert "| embedlib-int8, times as fast | 4.00x (4.00 to 4.00) |" in render_rerank(result)
+    bulk = [line.split()[0] for line in rerank_course.log if line.endswith(" bulk")]
+    assert bulk[-9:] == [CROSS_ENCODER, RERANKER, INT8_RERANKER] * 3
+    alone = run(rerank_course, options | {"vs": (INT8,)})
+    assert [each.ratio for each in alone.ours.values()] == [None, None]
 
 
 def test_a_turn_of_ours_stands_between_any_two_of_the_peers(
@@ -86,7 +119,7 @@ def test_a_turn_of_ours_stands_between_any_two_of_the_peers(
     assert [name for name, threads, _ in rerank_course.threads if threads == 2] == [
         *(RERANKER, CROSS_ENCODER)
     ]
-    loads = [fake.events[0] for fake in rerank_course.fakes.values()]
+    loads = [rerank_course.fakes[name].events[0] for name in (RERANKER, CROSS_ENCODER)]
     assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}]
     assert {load[1] for load in loads} == {Path(options["model"]).name}
     ends = [line for line in rerank_course.log if line.endswith(" ends")]
@@ -95,8 +128,9 @@ def test_a_turn_of_ours_stands_between_any_two_of_the_peers(
 
 def test_alone(options: dict[str, Any], rerank_course: Any) -> None:
     result = run(rerank_course, options | {"vs": ()})
-    assert (result.ratio, result.peer_documents_per_s, result.max_difference) == (None,) * 3
-    assert len(result.documents_per_s.values) == 4
+    ours = result.ours["embedlib"]
+    assert (ours.ratio, result.peer_documents_per_s, ours.max_difference) == (None,) * 3
+    assert len(ours.documents_per_s.values) == 4
     assert "times as fast" not in render_rerank(result)
 
 
@@ -107,7 +141,8 @@ def test_the_table(options: dict[str, Any], rerank_course: Any) -> None:
     assert "| embedlib, documents/s | 1,000 (1,000 to 1,000) |" in text
     assert "| cpu | a \\| b |" in text
     assert "40 documents of one query" in text
-    assert json.loads(json.dumps(result.as_json()))["ratio"]["median"] == pytest.approx(2)
+    stored = json.loads(json.dumps(result.as_json()))
+    assert stored["ours"]["embedlib"]["ratio"]["median"] == pytest.approx(2)
 
 
 def test_without_a_model_one_is_written(
@@ -143,7 +178,10 @@ def test_what_goes_wrong(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"vs": ("sentence-transformers-openvino",)}, "it must be one of sentence-transformers$"),
+        (
+            {"vs": ("sentence-transformers-openvino",)},
+            "one of sentence-transformers, embedlib-int8$",
+        ),
         ({"vs": (PEER, PEER)}, "once"),
         ({"document_tokens": 0}, "document_tokens = 0"),
         ({"rounds": 0}, "rounds = 0"),

@@ -16,7 +16,7 @@ from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.compiled.engine_folder import model_fingerprint
 from embedlib.engines.compiled.fidelity_report import FidelityReport, write_report
 from embedlib.engines.int8 import int8_hardware
-from embedlib.models.files import ModelFiles
+from embedlib.models.files import read_model_files
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -139,9 +139,10 @@ def test_embedlib_in_int8_searches_its_layers_once(
 ) -> None:
     searched = []
 
-    def search(files: ModelFiles, config: Config) -> None:
+    def search(model: Path, precision: str, *, config: Config) -> None:
         searched.append(config.engine_cache_dir)
-        folder = compile_model(files, "int8", ("layers.0.v",), config)
+        files = read_model_files(model)
+        folder = compile_model(files, precision, ("layers.0.v",), config)
         write_report(folder, report_of(model_fingerprint(files)))
 
     monkeypatch.setattr(fidelity, "compile_to_gate", search)

@@ -1,0 +1,65 @@
+"""Clock, power and temperature of the GPU while it is measured: what explains a drift."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import IO, Final
+
+QUERY: Final = ("clocks.sm", "power.draw", "temperature.gpu")
+NAMES: Final = ("sm_mhz", "watts", "celsius")
+INTERVAL_MS: Final = 200
+
+
+class GpuState:
+    """Listens to nvidia-smi until it is closed; where there is none it knows nothing."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, ...]] = []
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        tool = shutil.which("nvidia-smi")
+        if tool is None:
+            return
+        command = [tool, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits", "-i"]
+        self._process = subprocess.Popen(
+            [*command, "0", "-lms", str(INTERVAL_MS)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self._thread = threading.Thread(
+            target=self.listen, args=(self._process.stdout,), daemon=True
+        )
+        self._thread.start()
+
+    def listen(self, lines: IO[str] | Sequence[str]) -> None:
+        """Take samples until the lines end."""
+        for line in lines:
+            try:
+                sample = tuple(float(part) for part in line.split(","))
+            except ValueError:  # "[N/A]": this GPU does not tell
+                continue
+            with self._lock:
+                self._samples.append(sample)
+
+    def means(self) -> dict[str, float]:
+        """Return the means since the last time this was asked; empty: nothing is known."""
+        with self._lock:
+            samples, self._samples = self._samples, []
+        columns = zip(*samples, strict=True)
+        return {
+            name: sum(column) / len(column) for name, column in zip(NAMES, columns, strict=False)
+        }
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._thread.join()
+            assert self._process.stdout is not None
+            self._process.stdout.close()

@@ -1,0 +1,62 @@
+"""Vectors that the engine's are held against: float32 on the same weights, by somebody else."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.bench.gpu.gate import alone, gate_texts
+from embedlib.config import Config
+from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.weights import load_weights
+
+Vectors = NDArray[np.float32]
+
+
+class ReferenceCalls:
+    """What the parent may ask."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+
+    def vectors(self, folder: str, path: str) -> dict[str, Any]:
+        """Write the vectors of the gate's texts; transformers computes them where it is installed.
+
+        Else embedlib's own engine for CPUs does, which is tested against transformers.
+        """
+        files = read_model_files(Path(folder))
+        by = "transformers" if importlib.util.find_spec("transformers") else "openvino"
+        compute = self._by_transformers if by == "transformers" else self._by_openvino
+        np.save(path, compute(files))
+        return {"by": f"{by} {importlib.metadata.version(by)}, float32"}
+
+    def _by_transformers(self, files: ModelFiles) -> Vectors:
+        import torch
+        from transformers import AutoModel
+
+        model = AutoModel.from_pretrained(
+            str(files.folder), dtype=torch.float32, local_files_only=True
+        )
+        model = model.eval().to(self._device)
+        place = {"cls": 0, "last_token": -1}[files.spec.pooling.modes[0]]
+        rows = []
+        with torch.inference_mode():
+            for ids in gate_texts(files.spec.encoder.vocab_size):
+                inputs = torch.from_numpy(ids).long()[None].to(self._device)
+                hidden = model(input_ids=inputs).last_hidden_state[0, place]
+                rows.append(torch.nn.functional.normalize(hidden, dim=0).cpu().numpy())
+        return np.stack(rows)
+
+    def _by_openvino(self, files: ModelFiles) -> Vectors:
+        from embedlib.engines.openvino.engine import OpenVINOEngine
+
+        threads = Config().num_threads
+        engine = OpenVINOEngine(files.spec, load_weights(files), threads=threads)
+        vectors = alone(engine, gate_texts(files.spec.encoder.vocab_size))
+        engine.close()
+        return vectors

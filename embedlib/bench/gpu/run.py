@@ -1,0 +1,115 @@
+"""The order of events of a run on a GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Any, Final
+
+from embedlib.bench.gpu import blocks
+from embedlib.bench.gpu.budget import SECONDS, Budget
+from embedlib.bench.gpu.children import GpuChild, StartProcess
+from embedlib.bench.gpu.gate_block import gate
+from embedlib.bench.gpu.journal import Journal, Line
+from embedlib.bench.gpu.models import SHAPES
+from embedlib.bench.gpu.options import GpuOptions
+from embedlib.bench.gpu.peers_block import peers
+from embedlib.bench.gpu.session import GpuSession
+from embedlib.bench.gpu.verdicts import QUESTIONS
+from embedlib.bench.process import ContestantFailedError
+from embedlib.engines.gpus import list_gpus
+
+Block = Callable[[GpuSession, str], None]
+
+STEPS: Final[Mapping[str, Block]] = MappingProxyType(
+    {
+        "ceilings": blocks.ceilings,
+        "gate": gate,
+        "bulk": blocks.bulk,
+        "query": blocks.query,
+        "mixed": blocks.mixed,
+        "clients": blocks.clients,
+        "peers": peers,
+        "start": blocks.starts,
+    }
+)
+OF_ONE_MODEL: Final = ("bulk", "query", "mixed", "clients")
+"""Measured one behind the other with the model in memory."""
+UNGATED: Final = ("ceilings", "gate")
+
+
+def run_gpu_bench(
+    options: GpuOptions,
+    write: Callable[[str], None],
+    *,
+    circumstances: Mapping[str, Any],
+    report: Callable[[str], None] = lambda _: None,
+    start: StartProcess = GpuChild,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Line]:
+    """Run what the options say, and return all lines, which have been written by then.
+
+    Args:
+        options: what to run.
+        write: takes a line of JSON and brings it out at once.
+        circumstances: facts to keep with the result.
+        report: is told about progress, one line at a time.
+        start: starts the process of a contestant.
+        clock: tells the time in seconds.
+
+    Raises:
+        EngineUnavailableError: there is no GPU.
+    """
+    if options.device == "cuda":
+        list_gpus()
+    journal = Journal(write, clock)
+    journal.add("begin", **circumstances)
+    plan = plan_of(options)
+    wishes_s = [SECONDS[block] * SHAPES[model].share for block, model in plan]
+    budget = Budget(options.minutes * 60, wishes_s, clock)
+    with ExitStack() as stack:
+        session = GpuSession(options, journal, budget, stack, start)
+        former = ""
+        for block, model in plan:
+            if model != former:
+                session.children.end_all()
+                former = model
+            budget.begin_block()
+            report(f"{block}, {model}: {max(0.0, budget.left_s):.0f} s")
+            _run_block(session, block, model)
+    for question in QUESTIONS:
+        tells_speed = options.device == "cuda"
+        journal.add("verdict", **question.answer(journal.lines, tells_speed=tells_speed))
+    return journal.lines
+
+
+def plan_of(options: GpuOptions) -> list[tuple[str, str]]:
+    """Return (block, model) in order: what must not be missed comes first."""
+    models, wanted = options.models, options.blocks
+    plan = [("ceilings", model) for model in models if "ceilings" in wanted]
+    if set(wanted) - set(UNGATED):
+        plan += [("gate", model) for model in models]
+    for model in models:
+        plan += [(block, model) for block in OF_ONE_MODEL if block in wanted]
+    plan += [("peers", model) for model in models if "peers" in wanted]
+    if "start" in wanted:  # writing and compiling takes long, and the first is the largest
+        plan.append(("start", models[0]))
+    return plan
+
+
+def _run_block(session: GpuSession, block: str, model: str) -> None:
+    """Run a block; when it fails the others are worth their time all the same."""
+    if session.budget.left_s <= 0:
+        session.journal.add(block, model=model, skipped="the time of the run is over")
+    elif block not in UNGATED and not session.passed.get(model):
+        session.journal.add(block, model=model, skipped="the gate failed: no speed is told")
+    else:
+        try:
+            STEPS[block](session, model)
+        except ContestantFailedError as error:
+            session.journal.add(block, model=model, failed=str(error))
+        except Exception as error:  # what was not foreseen; the other blocks are worth their time
+            failed = f"{type(error).__name__}: {error}"
+            session.journal.add(block, model=model, failed=failed)

@@ -1,0 +1,161 @@
+"""A run in progress: what its blocks share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from embedlib.bench.gpu.budget import Budget
+from embedlib.bench.gpu.children import Children, Place, StartProcess
+from embedlib.bench.gpu.gpu_state import GpuState
+from embedlib.bench.gpu.journal import Journal, Line
+from embedlib.bench.gpu.models import Precision, Shape, shape_of
+from embedlib.bench.gpu.options import GpuOptions
+from embedlib.bench.process import ContestantFailedError
+from embedlib.bench.result import aba_ratios
+
+TURNS: Final = 2
+"""Of the other one in a race; ours are before, between and behind."""
+COPIES: Final = 2.0
+"""Room for a model's files and for what is compiled of them, which is smaller."""
+
+Refine = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class GpuSession:
+    """What blocks measure with, and where they write what they found."""
+
+    def __init__(
+        self,
+        options: GpuOptions,
+        journal: Journal,
+        budget: Budget,
+        stack: ExitStack,
+        start: StartProcess,
+    ) -> None:
+        self.options = options
+        self.journal = journal
+        self.budget = budget
+        self.children = Children(options.device, start, self._loaded)
+        self.passed: dict[str, tuple[Precision, ...]] = {}
+        """By model, what the gate let through: the precisions whose speed may be told."""
+        self._stack = stack
+        self._state = GpuState()
+        stack.callback(self._state.close)
+        stack.callback(self.children.end_all)
+        self._folders: dict[str, Path] = {}
+
+    def shape(self, model: str) -> Shape:
+        """Return a model's sizes."""
+        return shape_of(model, is_tiny=self.options.device == "cpu")
+
+    def ours(self, model: str, precision: Precision) -> Place:
+        """Return the engine's process with a model."""
+        return Place("embedlib", (("model", model), ("precision", precision)))
+
+    def ask(self, place: Place, call: str, **arguments: Any) -> Any:
+        """Ask for something, which may take what the block has left.
+
+        Raises:
+            ContestantFailedError: there is no answer.
+        """
+        return self.children.call(place, call, self.budget.left_s, **arguments)
+
+    def measure(
+        self,
+        block: str,
+        place: Place,
+        call: str,
+        num_left: int,
+        facts: Mapping[str, Any],
+        refine: Refine = lambda found: found,
+        **arguments: Any,
+    ) -> Line | None:
+        """Ask for a measurement and write what came of it; None: nothing did.
+
+        Args:
+            block: the block it belongs to.
+            place: whom to ask.
+            call: what to ask.
+            num_left: measurements of the block that are still to be made, this one included.
+            facts: to write beside the result.
+            refine: adds what follows from the result.
+            **arguments: of the call, beside `seconds`.
+        """
+        if self.budget.left_s <= 0:
+            self.journal.add(block, **facts, skipped="the time of the block is over")
+            return None
+        self._state.means()  # forgets what was before
+        try:
+            found = self.ask(place, call, seconds=self.budget.measuring_s(num_left), **arguments)
+        except ContestantFailedError as error:
+            self.journal.add(block, **facts, failed=str(error))
+            return None
+        return self.journal.add(block, **facts, **refine({**found, **self._state.means()}))
+
+    def race(
+        self, block: str, ours: Place, theirs: Place, lengths: str, num_left: int, **facts: Any
+    ) -> Line | None:
+        """Measure bulk of two in turns and write how many times as fast ours is.
+
+        Args:
+            block: the block it belongs to.
+            ours: the engine's process.
+            theirs: that of the other one.
+            lengths: of the texts.
+            num_left: measurements of the block that are still to be made, beside these.
+            **facts: to write beside the result.
+        """
+        facts |= {"lengths": lengths}
+        if self.budget.left_s <= 0:
+            self.journal.add(block, **facts, skipped="the time of the block is over")
+            return None
+        rates: dict[Place, list[float]] = {ours: [], theirs: []}
+        turns = [ours, *[theirs, ours] * TURNS]
+        try:
+            for number, place in enumerate(turns):
+                seconds = self.budget.measuring_s(num_left + len(turns) - number)
+                found = self.ask(place, "bulk", lengths=lengths, seconds=seconds)
+                rates[place].append(found["tokens_per_s"])
+        except ContestantFailedError as error:
+            self.journal.add(block, **facts, failed=str(error))
+            return None
+        ratios = sorted(aba_ratios(rates[ours], rates[theirs]))
+        return self.journal.add(
+            block,
+            **facts,
+            ratio=sum(ratios) / len(ratios),
+            ratio_min=ratios[0],
+            ratio_max=ratios[-1],
+            tokens_per_s=max(rates[theirs]),
+            our_tokens_per_s=max(rates[ours]),
+        )
+
+    def scratch(self) -> Path:
+        """Return a new folder that goes with the run."""
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory("-embedlib-bench")))
+
+    def model_folder(self, model: str) -> Path:
+        """Return the model's files, written now unless they are there already.
+
+        Raises:
+            ContestantFailedError: there is no room for them.
+        """
+        if model not in self._folders:
+            writer = Place("embedlib")
+            room = self.ask(writer, "find_room", model=model, copies=COPIES)
+            root = tempfile.TemporaryDirectory("-embedlib-bench", dir=room)
+            folder = Path(self._stack.enter_context(root), "model")
+            found = self.ask(writer, "write", folder=str(folder), model=model)
+            self.children.end(writer)
+            self.journal.add("files", model=model, **found)
+            self._folders[model] = folder
+        return self._folders[model]
+
+    def _loaded(self, place: Place, found: Mapping[str, Any]) -> None:
+        known = dict(place.load)
+        facts = {key: known[key] for key in ("model", "precision") if key in known}
+        self.journal.add("load", who=place.name, **facts, **found)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from embedlib.bench.gpu import run
+from embedlib.cli import main
+
+ARGUMENTS = ["bench", "--engine", "cuda"]
+
+
+def test_without_a_gpu_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    done = CliRunner().invoke(main, ARGUMENTS)
+    assert done.exit_code == 1
+    assert done.stderr == "Error: no NVIDIA GPU was found (there is no nvidia-smi)\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model"], "MODEL is not for --engine cuda; leave it out"),
+        (["--vs", "sentence-transformers"], "--vs is not for --engine cuda; leave it out"),
+        (["--blocks", "bulk,gate"], "Error: blocks = 'gate'; it must be one of ceilings, bulk"),
+        (["--models", "gpt"], "Error: models = 'gpt'"),
+        (["--json", "no-such-folder/gpu.jsonl"], "no such folder"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(main, [*ARGUMENTS, *arguments])
+    assert done.exit_code != 0
+    assert message in done.stderr
+
+
+def test_its_options_are_refused_elsewhere() -> None:
+    done = CliRunner().invoke(main, ["bench", "model", "--minutes", "3"])
+    assert done.exit_code == 2
+    assert "--minutes is for --engine cuda; leave it out" in done.stderr
+
+
+@pytest.fixture
+def invoke(course: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that runs the command on the course."""
+    original = run.run_gpu_bench
+
+    def on_course(options: Any, write: Any, **facts: Any) -> Any:
+        return original(options, write, **facts, start=course.start, clock=course.clock)
+
+    monkeypatch.setattr(run, "run_gpu_bench", on_course)
+    return lambda *arguments: CliRunner().invoke(main, [*ARGUMENTS, *arguments])
+
+
+def test_lines_come_first_and_the_table_last(invoke: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.jsonl"
+    done = invoke("--models", "bge-large, bge-en-icl", "--blocks", "bulk", "--json", str(path))
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    table = next(number for number, line in enumerate(lines) if line.startswith("| begin"))
+    told = [json.loads(line) for line in lines[:table] if line]
+    assert [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] == told
+    assert told[0]["cpu"]
+    assert "embedlib " in told[0]["versions"]
+    models = [line["model"] for line in told if line["block"] == "gate"]
+    assert (models[0], models[-1]) == ("bge-large", "bge-en-icl")
+    assert "bulk, bge-large: " in done.stderr
+
+
+def test_json_on_standard_output_is_nothing_else(invoke: Any) -> None:
+    done = invoke("--models", "bge-large", "--blocks", "bulk", "--json", "-")
+    assert all(json.loads(line) for line in done.stdout.splitlines())
+    assert "| asked for" in done.stderr
+
+
+def test_a_gate_that_fails_fails_the_command(invoke: Any, course: Any) -> None:
+    course.wrong.add("close to bf16")
+    done = invoke("--models", "bge-large", "--blocks", "bulk")
+    assert done.exit_code == 1
+    assert "| asked for" in done.stdout

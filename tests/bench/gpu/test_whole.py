@@ -1,0 +1,153 @@
+"""The whole protocol with the engine itself, in tiny; where there is a GPU, its checks there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from embedlib.bench.gpu import blocks, chip, contestant, gate, models, peers_block, run  # noqa: E402
+from embedlib.bench.gpu.contestant import ContestantCalls  # noqa: E402
+from embedlib.bench.gpu.folder import weight_bytes, write_model  # noqa: E402
+from embedlib.bench.gpu.models import SHAPES, shape_of  # noqa: E402
+from embedlib.bench.gpu.options import GpuOptions  # noqa: E402
+from embedlib.bench.gpu.seeded import SeededWeights  # noqa: E402
+from embedlib.bench.gpu.table import render  # noqa: E402
+from embedlib.bench.gpu.worker import make_calls  # noqa: E402
+from embedlib.engines.cuda import short_batches  # noqa: E402
+from embedlib.models.files import read_model_files  # noqa: E402
+from embedlib.models.tokenizer_files import load_tokenizer  # noqa: E402
+from embedlib.models.weights import load_weights  # noqa: E402
+
+Line = dict[str, Any]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Recordings that are quickly made; longer texts take the other way."""
+    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16, 64))
+    monkeypatch.setattr(contestant, "TINY_BATCH_TOKENS", 1400)
+    monkeypatch.setattr(chip, "REPEATS", 2)
+    monkeypatch.setattr(blocks, "LENGTHS", ("512", "mixed"))
+    monkeypatch.setattr(blocks, "QUERY_LENGTHS", (16,))
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny products only wait for more
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_the_files_hold_what_the_engine_is_given(model: str, tmp_path: Path) -> None:
+    shape = shape_of(model, is_tiny=True)
+    write_model(tmp_path / "model", shape, CPU)
+    files = read_model_files(tmp_path / "model")
+    assert files.spec.encoder == shape.spec.encoder
+    assert files.spec.modules == shape.spec.modules
+    assert files.spec.max_seq_tokens == shape.max_seq_tokens
+    assert load_tokenizer(files).encode("7 21").ids == [7, 21]
+    stored, seeded = load_weights(files), SeededWeights(shape, CPU)
+    assert set(stored) == set(seeded)
+    for role in seeded:
+        assert (stored[role] == seeded[role].float().numpy()).all(), role
+    numbers = sum(array.size for array in stored.values())
+    assert weight_bytes(shape) == 2 * numbers
+
+
+def test_the_large_model_has_seven_billion_numbers() -> None:
+    assert weight_bytes(shape_of("bge-en-icl")) == pytest.approx(2 * 7.11e9, rel=1e-3)
+
+
+def test_marks_and_outliers_are_where_they_belong() -> None:
+    shape = shape_of("bge-en-icl", is_tiny=True)
+    plain = SeededWeights(shape, CPU)
+    marked = SeededWeights(shape, CPU, has_marks=True, has_outliers=True)
+    tokens = marked["tokens"]
+    assert tokens[-1].isnan().all()
+    assert tokens[-2].abs().mean() > 500 * tokens[-3].abs().mean()
+    assert (tokens[:-2] == plain["tokens"][:-2]).all()
+    different = [role for role in plain if not torch.equal(plain[role], marked[role])]
+    assert different == ["tokens", "layers.0.down.weight"]
+
+
+@pytest.fixture
+def course(course: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The course with everybody in person, but in this process."""
+    make = course.start
+
+    def start(name: str, device: str, path: Path | None) -> Any:
+        process = make(name, device, path)
+        process.calls = make_calls(name, device)
+        return process
+
+    course.start = start
+    monkeypatch.setattr(peers_block, "missing_modules", lambda name: [name])
+    return course
+
+
+def test_a_whole_run(course: Any, find: Callable[..., list[Line]]) -> None:
+    model = "bge-en-icl"
+    # The clock stands still: every measurement gets its full time, which is next to none.
+    lines = run.run_gpu_bench(
+        GpuOptions(models=(model,), minutes=0.05, device="cpu"),
+        course.written.append,
+        circumstances={},
+        start=course.start,
+        clock=course.clock,
+    )
+    skipped = [line for line in lines if {"failed", "skipped"} & line.keys()]
+    assert [line["peer"] for line in skipped] == ["sentence-transformers", "vllm"]
+    assert {line["passed"] for line in find(lines, block="gate")} == {True}
+    assert len(find(lines, block="gate")) == 7
+    first = SHAPES[model].precisions[0]
+    for block in ("bulk", "query", "mixed", "clients", "start"):
+        assert find(lines, block=block), block
+    for line in find(lines, block="bulk", precision=first):
+        assert line["tokens_per_s"] > 0
+        assert line["share_of_ceiling"] > 0
+    assert find(lines, block="bulk", what="fp8 over bf16")[0]["ratio"] > 0
+    for line in find(lines, block="query") + find(lines, block="clients"):
+        assert 0 < line["p50_ms"] <= line["p99_ms"]
+    assert find(lines, block="clients")[0]["num_refused"] == 0
+    starts = find(lines, block="start")
+    assert [line["what"] for line in starts] == ["first", "second"]
+    assert "tokens/s" in render(lines)
+
+
+@pytest.mark.parametrize("role", ["layers.1.o.weight", "layers.0.q.weight", "layers.1.up.weight"])
+def test_the_gate_notices_wrong_weights(
+    role: str, course: Any, find: Callable[..., list[Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = SeededWeights.__getitem__
+
+    def wrong(weights: SeededWeights, name: str) -> Any:
+        values = get(weights, name)
+        return values.roll(1, 0) if name == role and weights._has_marks else values
+
+    monkeypatch.setattr(SeededWeights, "__getitem__", wrong)
+    lines = run.run_gpu_bench(
+        GpuOptions(models=("bge-large",), blocks=("bulk",), minutes=0.05, device="cpu"),
+        course.written.append,
+        circumstances={},
+        start=course.start,
+        clock=course.clock,
+    )
+    assert find(lines, block="gate")[0]["passed"] is False
+    assert find(lines, block="bulk")[0]["skipped"] == "the gate failed: no speed is told"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_the_checks_on_a_gpu(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "TINY", {**models.TINY, "hidden_size": 256})
+    calls = ContestantCalls("cuda")
+    calls._is_tiny = True
+    calls.load("bge-en-icl", precision, num_layers=gate.NUM_LAYERS, has_marks=True)
+    assert all(outcome["passed"] for outcome in calls.checks())
+    assert calls.bulk("512", 0.1)["tokens_per_s"] > 0
+    assert np.isfinite(calls.encode(16, 0.1)["p50_ms"])
