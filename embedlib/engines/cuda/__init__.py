@@ -32,7 +32,7 @@ pooling are never FP8.
   load.
 - `reference`: the arithmetic of every step in plain torch, with its one rounding.
 - `kernels`: the same on the GPU: `row_kernels` (embedding, residual and norm, activation, each
-  with the quantization of what it writes), `head_kernels` (rotary positions, attention),
+  with the quantization of what it writes), `rotate_kernel`, `attention_kernel`,
   `pool_kernel`, and cuBLAS for products.
 - `buffers`, `executor`: memory taken once; a plan's steps on it.
 - `attention`: where FlashAttention 3 computes attention in place of our kernel.

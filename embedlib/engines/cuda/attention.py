@@ -1,9 +1,9 @@
 """Which kernel computes the attention of long batches: ours, FlashAttention 3's or torch's.
 
-Ours (`head_kernels`) serves everything, and it alone serves recorded batches: their lengths change
-from replay to replay, which only its table of tiles takes. Long batches are launched anew each
-time, with lengths that the host knows, so functions that take whole packed sequences can serve
-them:
+Ours (`attention_kernel`) serves everything, and it alone serves recorded batches: their lengths
+change from replay to replay, which only its table of tiles takes. Long batches are launched anew
+each time, with lengths that the host knows, so functions that take whole packed sequences can
+serve them:
 
 - `flash_attention_3`: the user's own `flash_attn_interface`, on Hopper. "auto" takes it wherever it
   applies, since by its authors' figures it is faster there than any Triton kernel; beside ours it

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import torch
 
+from embedlib.engines.cuda.attention_kernel import attend
 from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
-from embedlib.engines.cuda.head_kernels import attend, rotate
 from embedlib.engines.cuda.pool_kernel import pool
+from embedlib.engines.cuda.rotate_kernel import rotate
 from embedlib.engines.cuda.row_kernels import activate, embed, norm, quantize
 
 __all__ = ["activate", "attend", "embed", "linear", "norm", "pool", "quantize", "rotate"]

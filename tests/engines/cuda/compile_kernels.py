@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from embedlib.engines.cuda import head_kernels, pool_kernel, row_kernels
+from embedlib.engines.cuda import attention_kernel, pool_kernel, rotate_kernel, row_kernels
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 
 PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
@@ -40,8 +40,8 @@ TYPES = {
 def attention(
     capability: int, head_dim: int, num_rows: int, pack: int, itemsize: int = 2, **traits: bool
 ) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
-    """The kernel as `head_kernels.attend` launches it."""
-    block_keys, num_stages = head_kernels.attention_blocks(
+    """The kernel as `attention_kernel.attend` launches it."""
+    block_keys, num_stages = attention_kernel.attention_blocks(
         num_rows,
         head_dim,
         itemsize,
@@ -62,11 +62,11 @@ def attention(
         **traits,
     }
     options = {
-        "num_warps": head_kernels.attention_warps(num_rows, head_dim),
+        "num_warps": attention_kernel.attention_warps(num_rows, head_dim),
         "num_stages": num_stages,
     }
     types = dict.fromkeys(("query", "key_value", "prefix", "out"), number)
-    return head_kernels.attend_kernel, types, constants, options
+    return attention_kernel.attend_kernel, types, constants, options
 
 
 ROWS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
@@ -98,7 +98,7 @@ ROWS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
         16,
     ),
     "rotate": (
-        head_kernels.rotate_kernel,
+        rotate_kernel.rotate_kernel,
         {},
         {"TURNS": True, "NORMS": True, "HALF": 64, "BLOCK_HEADS": 64, "BLOCK_HALF": 64},
         16,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda import attention_kernel, prefixes, reference, short_batches
 from embedlib.engines.cuda import engine as engine_module
-from embedlib.engines.cuda import head_kernels, prefixes, reference, short_batches
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.inputs import packed_heads, tile_table
 from embedlib.engines.cuda.plan import Attend
@@ -335,7 +335,7 @@ def test_the_kernel_reads_kept_keys_first(
     tiles = torch.from_numpy(np.pad(table, ((0, 1), (0, 0))).astype(np.int32)).to(device)
     counts = torch.from_numpy(np.pad(num_kept, (0, 1))).to(device)
     outs = []
-    for module in (head_kernels, reference):
+    for module in (attention_kernel, reference):
         out = torch.zeros(len(qkv), 64, device=device)
         module.attend(
             qkv, qkv, tiles, tile_queries, shape, window, bias, out, Prefix(memory, counts)
