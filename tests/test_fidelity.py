@@ -40,6 +40,7 @@ SUBJECT = Subject(
     excluded=(),
     reference="r",
     max_seq_tokens=9,
+    template=None,
     texts_digest="d",
     versions={},
 )
@@ -102,6 +103,7 @@ reports = st.builds(
     excluded=st.lists(st.text()).map(tuple),
     reference=st.text(),
     max_seq_tokens=st.integers(1),
+    template=st.none() | st.dictionaries(st.text(), st.text()),
     num_texts=st.integers(1),
     texts_digest=st.text(),
     mean=share,
@@ -127,6 +129,7 @@ def test_the_gate(mean: float, p1: float, passes: bool) -> None:
         **dict.fromkeys(("fingerprint", "engine", "hardware", "precision", "reference"), ""),
         excluded=(),
         max_seq_tokens=1,
+        template=None,
         num_texts=1,
         texts_digest="",
         mean=mean,

@@ -15,6 +15,8 @@ from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.compiled.cache import compiled_versions
 from embedlib.engines.compiled.engine_folder import open_engine_folder
+from embedlib.engines.compiled.fidelity_report import write_report
+from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, to_gate, verify
 from embedlib.fidelity import model as model_module
@@ -169,6 +171,39 @@ def test_verify_measures_scores(
     files = read_model_files(tiny_folder(variant), with_head=True)
     [version] = compiled_versions(files, config)
     assert version.report == report
+
+
+def test_scores_that_were_measured_say_nothing_of_the_vectors_of_the_same_files(
+    tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    folder = tiny_folder("qwen3-answers")
+    asked = replace(config, precision="int8", template="qwen3-reranker")
+    texts = FidelityTexts(("a cat", "who ran") * 25, DOCUMENTS)
+    report = verify(folder, texts=texts, config=asked).report
+    assert report.template is not None
+    [version] = compiled_versions(read_model_files(folder), config)
+    write_report(version.folder, replace(report, mean=1.0, p1=1.0))
+    files = read_model_files(folder, with_head=True, template="qwen3-reranker")
+    assert plan_engine(files, config).precision.name == "int8"
+    assert plan_engine(read_model_files(folder), config).precision.name == "float32"
+
+
+@pytest.mark.parametrize(
+    ("variant", "texts", "message"),
+    [
+        ("bert", FidelityTexts((), ()), "texts has no text in it"),
+        ("llama-reward", FidelityTexts((), ("a cat",)), "is measured on 2 or more"),
+        ("bert-reranker", FidelityTexts(("a cat",), ("a",)), "is measured on 1 and 2 or more"),
+    ],
+)
+def test_too_few_texts_to_measure_on(
+    variant: str, texts: FidelityTexts, message: str, config: Config, tmp_path: Path
+) -> None:
+    folder = write_tiny_model(tmp_path / "model", variant)
+    if variant == "llama-reward":
+        (folder / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ConfigError, match=message):
+        verify(folder, texts=texts, config=replace(config, precision="int8"))
 
 
 def test_layers_of_a_reranker_are_searched(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from embedlib.config import Config
 from embedlib.engines.compiled.engine_folder import Manifest, Precision
-from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate
+from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate, template_facts
 from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import ConfigError
 from embedlib.models.files import ModelFiles
@@ -164,8 +164,8 @@ def _doubt(version: Compiled, engine: str, hardware: str, files: ModelFiles) -> 
     report = version.report
     if report is None:
         return "it was not measured"
-    if files.spec.head is not None and files.spec.head.template is not None:
-        return "its vectors may have been measured, not its scores"
+    if report.template != template_facts(files.spec):
+        return "it was measured with another template, or its vectors were and not its scores"
     if (report.engine, report.hardware) != (engine, hardware):
         return f"it was measured on {report.engine}, {report.hardware}"
     if report.reference not in (NOT_COMPILED, ENGINE_PRECISIONS[engine][-1]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class Subject:
     excluded: tuple[str, ...]
     reference: str
     max_seq_tokens: int
+    template: Mapping[str, Any] | None
     texts_digest: str
     versions: Mapping[str, str]
 
@@ -95,6 +96,7 @@ def compare(
         excluded=subject.excluded,
         reference=subject.reference,
         max_seq_tokens=subject.max_seq_tokens,
+        template=subject.template,
         num_texts=len(found),
         texts_digest=subject.texts_digest,
         mean=mean,

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Engine
 from embedlib.engines.compiled.engine_folder import file_hashes, model_fingerprint
-from embedlib.engines.compiled.fidelity_report import FidelityReport, read_report, write_report
+from embedlib.engines.compiled.fidelity_report import (
+    FidelityReport,
+    read_report,
+    template_facts,
+    write_report,
+)
 from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
@@ -97,6 +102,7 @@ def compare_planned(
         excluded=tuple(sorted(plan.precision.excluded)),
         reference=reference,
         max_seq_tokens=model.files.spec.max_seq_tokens,
+        template=template_facts(model.files.spec),
         texts_digest=texts.digest,
         versions=versions(plan.engine),
     )

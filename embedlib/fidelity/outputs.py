@@ -43,8 +43,10 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
     """Return the rows of texts: an Embedder's with the prompts of queries and documents.
 
     Raises:
-        ConfigError: there are too few texts for a Reranker.
+        ConfigError: there are too few texts.
     """
+    if not texts.all:
+        raise ConfigError("texts has no text in it; give one or more")
     if isinstance(session, Embedder):
         dim = session.get_embedding_dimension()
         queries = session.encode_query(list(texts.queries))
@@ -57,6 +59,8 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
         rows = session.predict_scores(texts.all, raw_scores=True)
         if session.num_labels == 1:
             num_texts = len(rows)
+            if num_texts < 2:
+                raise ConfigError("texts has 1 text; a model of one score is measured on 2 or more")
             others = [place * num_texts // NUM_CANDIDATES for place in range(NUM_CANDIDATES)]
             rows = _centred(np.hstack([np.roll(rows, -shift, axis=0) for shift in others]))
     return Embedded(queries=rows, documents=np.zeros((0, rows.shape[1]), np.float32))

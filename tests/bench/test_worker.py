@@ -164,6 +164,7 @@ def report_of(fingerprint: str) -> FidelityReport:
         excluded=("layers.0.v",),
         reference="float32",
         max_seq_tokens=512,
+        template=None,
         num_texts=200,
         texts_digest="",
         mean=1.0,

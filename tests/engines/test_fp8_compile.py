@@ -27,11 +27,13 @@ from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.compiled.engine_folder import (
     MANIFEST_NAME,
     compiled_folder,
+    file_hashes,
     model_fingerprint,
     open_engine_folder,
     read_manifest,
     source_on_hub,
 )
+from embedlib.engines.compiled.jobs import run_jobs
 from embedlib.engines.compiled.new_folder import place_lock
 from embedlib.errors import (
     ConfigError,
@@ -232,6 +234,9 @@ def test_compiling_again_repairs(lost: str, folder: Path, config: Config) -> Non
         (lambda content: content | {"format_version": 1}, "format_version = 1, and this version"),
         (lambda content: content | {"format_version": None}, "format_version = None"),
         (lambda content: content | {"precision": "int4"}, "is damaged (ValueError"),
+        (lambda content: content | {"excluded": "layers.0.o"}, "is damaged (ValueError"),
+        (lambda content: content | {"hub_name": 5, "hub_revision": "a"}, "is damaged (ValueError"),
+        (lambda content: content | {"hub_name": "a/b"}, "is damaged (ValueError"),
         (lambda content: content | {"outputs": ["a"]}, "is damaged (AttributeError"),
         (lambda content: content | {"surprise": 1}, "is damaged (TypeError"),
         (lambda content: [content], "is damaged (TypeError"),
@@ -284,6 +289,23 @@ def test_out_takes_the_place_of_another_compiled_model(
     compile_fp8(folder, config, out)
     assert open_engine_folder(out).spec["encoder"]["family"] == "qwen3"
     assert not list(out.glob("*-of-*"))
+
+
+@pytest.mark.parametrize(
+    "change", [{"format_version": 1}, {"format_version": 99, "news": {}}, {"precision": 7}]
+)
+def test_out_takes_the_place_of_one_of_another_version(
+    change: dict[str, object], folder: Path, config: Config, tmp_path: Path
+) -> None:
+    out = compile_fp8(folder, config, tmp_path / "out")
+    manifest = out / MANIFEST_NAME
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+    assert "compile the model again" in cannot_be_opened(out)
+    (out / "mine").touch()
+    with pytest.raises(ConfigError, match=r"did not write \(mine\)"):
+        compile_fp8(folder, config, out)
+    (out / "mine").unlink()
+    assert open_engine_folder(compile_fp8(folder, config, out)).precision == "fp8"
 
 
 def test_out_refuses_what_is_not_ours(folder: Path, config: Config, tmp_path: Path) -> None:
@@ -419,6 +441,45 @@ def test_a_part_in_use_is_left_alone(
     compiled = compile_fp8(folder, config)
     assert open_engine_folder(compiled)
     assert len(neighbours(compiled)) == 2
+
+
+def test_a_fork_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[int] = []
+    open_file = os.open
+
+    def open_twice(*arguments: Any) -> int:
+        file = open_file(*arguments)
+        copies.append(os.dup(file))  # as a child process has it
+        return file
+
+    lock = tmp_path / ".target.embedlib-lock"
+    monkeypatch.setattr(os, "open", open_twice)
+    with place_lock(tmp_path / "target"), lock.open() as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        waiting = os.dup(other.fileno())
+    fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert len(copies) == 1
+    for file in (waiting, *copies):
+        os.close(file)
+
+
+@pytest.mark.parametrize("precision", ["fp8", "bf16", "int8"])
+def test_a_model_cut_short_meanwhile(
+    precision: Any, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = folder / WEIGHTS
+
+    def cut(jobs: Any, *others: Any) -> None:
+        os.truncate(weights, weights.stat().st_size - 2)
+        run_jobs(jobs, *others)
+
+    files = read_model_files(folder)
+    model_fingerprint(files, file_hashes(config))
+    monkeypatch.setattr(compile_module, "run_jobs", cut)
+    with pytest.raises(ModelWeightsError, match=f"^{WEIGHTS}: was cut short while it was read; "):
+        compile_model(files, precision, (), config, out=folder.parent / "out")
+    assert neighbours(folder) == [folder.name]
 
 
 def test_a_lock_that_was_removed_while_one_waited_is_no_lock(

@@ -359,6 +359,7 @@ def report_of(files: ModelFiles, **fields: Any) -> FidelityReport:
         "reference": "float32",
         "hardware": "x86_64",
         "max_seq_tokens": 512,
+        "template": None,
         "num_texts": 1,
         "texts_digest": "0",
         "mean": 0.9995,

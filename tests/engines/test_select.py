@@ -21,7 +21,7 @@ from embedlib.engines import precision as precision_module
 from embedlib.engines.available import available_engines
 from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.compiled.engine_folder import open_engine_folder
-from embedlib.engines.compiled.fidelity_report import FidelityReport
+from embedlib.engines.compiled.fidelity_report import FidelityReport, template_facts
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
 from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.engines.many import ManyEngines
@@ -451,6 +451,7 @@ REPORT = FidelityReport(
     excluded=(),
     reference="float32",
     max_seq_tokens=512,
+    template=None,
     num_texts=200,
     texts_digest="",
     mean=1.0,
@@ -557,21 +558,26 @@ def test_pooled_rows_need_the_model(tiny_folder: Callable[[str], Path], tmp_path
         plan_engine(read_model_files(folder, is_compiled=True), Config(), manifest)
 
 
-def test_a_report_of_scores_counts_unless_it_may_be_one_of_vectors(
+def test_a_report_counts_for_what_was_asked(
     compiled: Callable[..., None], tiny_folder: Callable[[str], Path]
 ) -> None:
     compiled(("int8", (), "openvino", 1.0))
     scoring = read_model_files(tiny_folder("bert-reranker"), with_head=True)
     assert plan_engine(scoring, Config()).precision.name == "int8"
+
+    def asked(body: str) -> ModelFiles:
+        template = PairTemplate(prefix="", body=body, suffix="")
+        head = Head(labels=("score",), activation="identity", template=template)
+        return replace(scoring, spec=replace(scoring.spec, head=head))
+
     # The same folder is an embedding model to those who give no template.
-    head = Head(
-        labels=("score",),
-        activation="identity",
-        template=PairTemplate(prefix="", body="{query}", suffix=""),
-    )
-    asked = replace(scoring, spec=replace(scoring.spec, head=head))
-    assert plan_engine(asked, Config()).precision.name == "float32"
-    assert plan_engine(asked, Config(precision="int8")).precision.name == "int8"
+    one, other = asked("{query} {document}"), asked("{document} {query}")
+    assert plan_engine(one, Config()).precision.name == "float32"
+    assert plan_engine(one, Config(precision="int8")).precision.name == "int8"
+    compiled(("int8", (), "openvino", 1.0), template=template_facts(one.spec))
+    assert plan_engine(one, Config()).precision.name == "int8"
+    for files in (other, scoring):
+        assert plan_engine(files, Config()).precision.name == "float32"
 
 
 def test_the_hardware_that_int8_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

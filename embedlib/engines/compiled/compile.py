@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -31,10 +30,10 @@ from embedlib.engines.compiled.engine_folder import (
     cache_folder,
     file_hashes,
     is_made_from,
-    load_manifest,
     model_fingerprint,
     open_engine_folder,
     spec_facts,
+    written_files,
 )
 from embedlib.engines.compiled.fidelity_report import REPORT_NAME
 from embedlib.engines.compiled.int8_file import INT8_NAME, write_int8
@@ -262,12 +261,8 @@ def _check_replaceable(out: Path) -> None:
     if not out.is_dir():
         raise ConfigError(f"out = {str(out)!r} is a file; give a new folder")
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()}
-    with suppress(EngineBuildError):
-        names -= {
-            MANIFEST_NAME,
-            REPORT_NAME,
-            *load_manifest(out).outputs,
-        }  # also of one that was damaged
+    if MANIFEST_NAME in names:
+        names -= {MANIFEST_NAME, REPORT_NAME, *written_files(out)}
     if names:
         raise ConfigError(
             f"out = {str(out)!r} holds files that embedlib did not write ({min(names)}); give a "

@@ -196,6 +196,15 @@ def load_manifest(folder: Path) -> Manifest:
     )
 
 
+def written_files(folder: Path) -> frozenset[str]:
+    """Return the paths that embedlib.json lists, whatever its format and however damaged it is."""
+    try:
+        content = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        return frozenset(content["outputs"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return frozenset()
+
+
 def model_fingerprint(files: ModelFiles, hashes: FileHashes | None = None) -> str:
     """Return what an engine directory knows its model by: the content of files, not their place."""
     return fingerprint(files, None, {}, hashes)
@@ -245,4 +254,9 @@ def _parse(content: dict[str, Any]) -> Manifest:
     manifest = Manifest(**{**content, "excluded": tuple(content["excluded"])})
     if manifest.precision not in get_args(Precision):
         raise ValueError(f"precision {manifest.precision!r}")
+    if type(content["excluded"]) is not list:
+        raise ValueError(f"excluded {content['excluded']!r}")
+    names = [manifest.hub_name, manifest.hub_revision]
+    if names != [None, None] and not all(isinstance(name, str) for name in names):
+        raise ValueError(f"hub_name, hub_revision {names}")
     return manifest

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from embedlib.errors import EngineBuildError
+from embedlib.models.spec import ModelSpec
 
 REPORT_NAME: Final = "fidelity.json"
-REPORT_VERSION: Final = 2
+REPORT_VERSION: Final = 3
 
 MIN_TEXTS: Final = 100
 """A report of fewer decides nothing: 99 of 100 texts say little where there are only three."""
@@ -60,6 +61,8 @@ class FidelityReport:
     """The precision that it was compared with: "float32" on the CPU, or that of the engine."""
     max_seq_tokens: int
     """Where texts were cut."""
+    template: Mapping[str, Any] | None
+    """What scores were asked with, see `template_facts`; None: vectors, or scores without one."""
     num_texts: int
     texts_digest: str
     """Of the texts and of which of them are queries."""
@@ -101,6 +104,15 @@ class FidelityReport:
             if type(count) is not int or count < 1:
                 raise ValueError(f"max_seq_tokens or num_texts = {count!r}")
         return report
+
+
+def template_facts(spec: ModelSpec) -> dict[str, Any] | None:
+    """Return the template of a reranker as JSON values; None: it has none.
+
+    The files of a reranker with one are those of any language model: an Embedder opens them too.
+    """
+    template = spec.head.template if spec.head is not None else None
+    return None if template is None else dataclasses.asdict(template)
 
 
 def write_report(folder: Path, report: FidelityReport) -> None:

@@ -89,6 +89,7 @@ def _locked(path: Path, operation: int) -> Iterator[None]:
                 yield
             finally:
                 path.unlink(missing_ok=True)
+                fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have another handle of it
             return
         finally:
             os.close(file)

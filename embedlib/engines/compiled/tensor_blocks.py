@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.compiled.jobs import Report
+from embedlib.errors import ModelWeightsError
 from embedlib.models.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
@@ -76,7 +77,11 @@ def create_file(
 def read_blocks(
     tensor: StoredTensor, reader: IO[bytes], report: Report
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes of a tensor, whole rows at a time."""
+    """Yield the bytes of a tensor, whole rows at a time.
+
+    Raises:
+        ModelWeightsError: the file has become shorter since its header was read.
+    """
     row_numbers = math.prod(tensor.shape[1:])
     num_rows = tensor.shape[0] if tensor.shape else 1
     row_bytes = row_numbers * ITEM_BYTES[tensor.dtype]
@@ -84,7 +89,13 @@ def read_blocks(
     reader.seek(tensor.start)
     for row in range(0, num_rows, block_rows):
         num_bytes = min(block_rows, num_rows - row) * row_bytes
-        yield np.frombuffer(reader.read(num_bytes), np.uint8)
+        block = np.frombuffer(reader.read(num_bytes), np.uint8)
+        if block.size != num_bytes:
+            raise ModelWeightsError(
+                f"{tensor.file}: was cut short while it was read; let no one write to the model "
+                "while it is compiled"
+            )
+        yield block
         report(num_bytes)
 
 
