@@ -12,7 +12,7 @@ SECONDS: Final = MappingProxyType(
         "gate": 30.0,
         "bulk": 70.0,
         "query": 12.0,
-        "mixed": 20.0,
+        "mixed": 40.0,
         "clients": 12.0,
         "peers": 100.0,
         "start": 150.0,

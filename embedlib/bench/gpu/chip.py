@@ -41,14 +41,22 @@ class ChipCalls:
         return found
 
     def products(self, model: str, index: int) -> list[Result]:
-        """Return the rates of one of a layer's products, for several numbers of rows."""
+        """Return the rates of one of a layer's products, for several numbers of rows.
+
+        A way of multiplying that this torch or this GPU has not costs no other one its time.
+        """
         encoder = shape_of(model, is_tiny=self._is_tiny).spec.encoder
         columns, inputs = linear_shapes(encoder)[index]
         found = []
         for rows in TINY_ROWS if self._is_tiny else ROWS:
             for name, product in self._ways(rows, columns, inputs):
-                rate = 2 * rows * columns * inputs / self._median_s(product) / 1e12
-                found.append({"what": name, "shape": [rows, columns, inputs], "tflops": rate})
+                facts: Result = {"what": name, "shape": [rows, columns, inputs]}
+                try:
+                    rate = 2 * rows * columns * inputs / self._median_s(product) / 1e12
+                    found.append({**facts, "tflops": rate})
+                except RuntimeError as error:
+                    lines = str(error).splitlines() or [type(error).__name__]
+                    found.append({**facts, "failed": lines[0]})
         return found
 
     def copy(self) -> Result:

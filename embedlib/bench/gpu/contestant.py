@@ -137,10 +137,10 @@ class ContestantCalls:
         """Write float32[N, D] of texts of these lengths, each computed alone."""
         np.save(path, gate.alone(self._engine, self._texts(lengths)))
 
-    def checks(self) -> list[Result]:
+    def checks(self, allowed: float) -> list[Result]:
         """Return the outcome of what an engine must keep by itself; the marks must be there."""
         vocab_size = self._shape.spec.encoder.vocab_size
-        return [check(self._engine, vocab_size) for check in gate.CHECKS]
+        return [check(self._engine, vocab_size, allowed) for check in gate.CHECKS]
 
     def compare(self, check: str, path: str, allowed: float) -> Result:
         """Return how close the gate's texts come to vectors that somebody else has written."""

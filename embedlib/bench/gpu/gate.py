@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.bench.gpu.models import Precision
 from embedlib.bench.gpu.texts import NUM_MARKED_IDS, Ids, make_batch, texts_of
 from embedlib.engines.base import Engine, Lane
 
@@ -22,8 +24,11 @@ NUM_LAYERS: Final = 4
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 130, 300)
 """Around the sizes of recordings and tiles; together more than any recording holds, so that the
 same text is computed from a recording when it is alone and launched step by step when it is not."""
-MAX_MIX_DIFFERENCE: Final = 1e-3
-"""Of an element, between a text alone and the same text in any mix."""
+MAX_MIX_ERROR: Final[Mapping[Precision, float]] = MappingProxyType({"bf16": 1e-4, "fp8": 2e-3})
+"""1 - cosine between a text alone and the same text in any mix. Libraries sum products of other
+sizes up in another order, and here and there a number is rounded the other way, in FP8 by a
+sixteenth. Emulated, with as little as 1e-5 of a row's size added to every product, models of 1024
+columns give 2e-5 and 5e-4."""
 MAX_REFERENCE_ERROR: Final = 1e-3
 """1 - cosine of bfloat16 to the reference, float32 on the same weights."""
 MAX_FP8_ERROR: Final = 5e-3
@@ -51,22 +56,22 @@ def run(engine: Engine, texts: Sequence[Ids], lane: Lane) -> Vectors:
     return pending.result()
 
 
-def check_mixes(engine: Engine, vocab_size: int) -> dict[str, Any]:
+def check_mixes(engine: Engine, vocab_size: int, allowed: float) -> dict[str, Any]:
     """A text has the same vector alone and in any mix, from a recording or launched."""
     texts = gate_texts(vocab_size)
     expected = alone(engine, texts)
-    differences = []
+    errors = []
     backwards = list(range(len(texts)))[::-1]
     short = [index for index, text in enumerate(texts) if len(text) < 64]
     for order in (range(len(texts)), backwards, short, short * 3):
         for lane in Lane:
             found = run(engine, [texts[index] for index in order], lane)
-            differences.append(_difference(found, expected[list(order)]))
+            errors.append(_error(found, expected[list(order)]))
     # numpy's maximum, as Python's passes over NaN.
-    return _outcome("the same alone and in any mix", np.max(differences), MAX_MIX_DIFFERENCE)
+    return _outcome("the same alone and in any mix", np.max(errors), allowed)
 
 
-def check_poison(engine: Engine, vocab_size: int) -> dict[str, Any]:
+def check_poison(engine: Engine, vocab_size: int, allowed: float) -> dict[str, Any]:
     """A text that is not a number, or has huge activations, changes no other one.
 
     Neither in its batch, nor behind it where its numbers are left in memory. It fills that memory,
@@ -74,7 +79,7 @@ def check_poison(engine: Engine, vocab_size: int) -> dict[str, Any]:
     """
     texts = gate_texts(vocab_size)
     expected = alone(engine, texts)
-    differences = []
+    errors = []
     for mark in range(1, NUM_MARKED_IDS + 1):
         bad = [np.full(len(text), vocab_size - mark, np.int32) for text in texts]
         together = [text for pair in zip(texts, bad, strict=True) for text in pair]
@@ -83,21 +88,22 @@ def check_poison(engine: Engine, vocab_size: int) -> dict[str, Any]:
         found.append(alone(engine, texts))
         run(engine, bad * 2, Lane.BULK)
         found.append(run(engine, texts, Lane.BULK))
-        differences += [_difference(vectors, expected) for vectors in found]
+        errors += [_error(vectors, expected) for vectors in found]
     name = "untouched by NaN and huge tokens beside it"
-    return _outcome(name, np.max(differences), MAX_MIX_DIFFERENCE)
+    return _outcome(name, np.max(errors), allowed)
 
 
 def check_close(name: str, found: Vectors, expected: Vectors, allowed: float) -> dict[str, Any]:
     """Vectors point the same way as others."""
+    return _outcome(name, _error(found, expected), allowed)
+
+
+def _error(found: Vectors, expected: Vectors) -> float:
+    """Return the largest 1 - cosine."""
     cosines = (found * expected).sum(axis=1) / (
         np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
     )
-    return _outcome(name, 1 - cosines.min(), allowed)
-
-
-def _difference(found: Vectors, expected: Vectors) -> float:
-    return float(np.abs(found - expected).max())
+    return float(1 - cosines.min())
 
 
 def _outcome(name: str, worst: float, allowed: float) -> dict[str, Any]:
@@ -108,6 +114,6 @@ def _outcome(name: str, worst: float, allowed: float) -> dict[str, Any]:
     return {"check": name, "found": shown, "allowed": allowed, "passed": passed}
 
 
-Check = Callable[[Engine, int], dict[str, Any]]
+Check = Callable[[Engine, int, float], dict[str, Any]]
 CHECKS: Final[tuple[Check, ...]] = (check_mixes, check_poison)
 """Of every precision by itself."""

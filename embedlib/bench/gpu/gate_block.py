@@ -11,6 +11,7 @@ from embedlib.bench.gpu.gate import (
     LENGTHS,
     MAX_FP8_ERROR,
     MAX_FP8_OUTLIER_ERROR,
+    MAX_MIX_ERROR,
     MAX_REFERENCE_ERROR,
     NUM_LAYERS,
 )
@@ -72,7 +73,7 @@ class _Checks:
         else:
             self._load(precision, has_marks=True)
             yield self._compare("close to bf16", "plain", MAX_FP8_ERROR)
-        yield from self._ask(ENGINE, "checks")
+        yield from self._ask(ENGINE, "checks", allowed=MAX_MIX_ERROR[precision])
         self._load(precision, has_outliers=True)
         if precision == ORDER[0]:
             self._keep("outliers")

@@ -263,14 +263,15 @@ def _trial(
     tile_queries = SHORT_TILE_ROWS // packed_heads(shape.num_heads // shape.num_kv_heads)
     tiles = torch.from_numpy(tile_table(ends, tile_queries)).to(device)
     outs = [qkv.new_zeros(num_rows, shape.num_heads * shape.head_dim) for _ in range(2)]
-    own(qkv, qkv, tiles, tile_queries, shape, window, None, outs[0])
     cu_seqlens = torch.from_numpy(ends).to(device)
-    try:
-        for cut in (slice(0, TRIAL_CUT), slice(TRIAL_CUT, num_rows)):
-            attend_rows(varlen, qkv, qkv, ends, cu_seqlens, cut, shape, window, outs[1])
-        expected, found = (out.double().cpu() for out in outs)
-    except Exception as error:  # whatever a foreign function throws: it does not serve
-        return f"it failed a trial: {_first_line(error)}"
+    with torch.cuda.device_of(qkv):  # kernels are launched on the thread's device, not a tensor's
+        own(qkv, qkv, tiles, tile_queries, shape, window, None, outs[0])
+        try:
+            for cut in (slice(0, TRIAL_CUT), slice(TRIAL_CUT, num_rows)):
+                attend_rows(varlen, qkv, qkv, ends, cu_seqlens, cut, shape, window, outs[1])
+            expected, found = (out.double().cpu() for out in outs)
+        except Exception as error:  # whatever a foreign function throws: it does not serve
+            return f"it failed a trial: {_first_line(error)}"
     error_norm = float((found - expected).norm() / expected.norm())
     if not error_norm <= TRIAL_TOLERANCE:
         return f"it failed a trial: it is {error_norm:.3g} off our own kernel"

@@ -61,7 +61,9 @@ class Workspace:
             num_rows = room.num_tokens if matrix.rows == "token" else room.num_pooled
             shape = (num_rows, matrix.columns)
             values = torch.empty(shape, dtype=types[matrix.numbers], device=device)
-            scales = torch.empty((num_rows, 1), device=device) if matrix.is_fp8 else None
+            scales = None
+            if matrix.is_fp8:
+                scales = torch.empty((num_rows, 1), dtype=torch.float32, device=device)
             buffers[matrix] = Buffer(values, scales)
         self._buffers: Mapping[Matrix, Buffer] = MappingProxyType(buffers)
         self.max_tokens = max_tokens

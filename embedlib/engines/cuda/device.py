@@ -37,14 +37,14 @@ class Event(Protocol):
 
 
 class Device(Protocol):
-    """What the engine needs of a device. Only one thread launches."""
+    """What the engine needs of a device. Only one thread launches, once the engine is made."""
 
     torch_device: torch.device
     capability: tuple[int, int] | None
     """Compute capability; None where there is no GPU."""
 
     def enter(self) -> None:
-        """Prepare the calling thread for launching; all but `record` is called there."""
+        """Prepare the calling thread for launching; what makes an engine needs no such thread."""
         ...
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
@@ -68,6 +68,10 @@ class Device(Protocol):
 
     def mark(self) -> Event:
         """Return the point behind everything launched so far; copies to the host may lag."""
+        ...
+
+    def warm_up(self, launch: Callable[[], object]) -> None:
+        """Launch once, so that kernels are compiled and libraries ready; from any thread."""
         ...
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
@@ -99,7 +103,7 @@ class CpuDevice:
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Return memory like any other."""
-        return torch.empty(size)
+        return torch.empty(size, dtype=torch.float32)
 
     def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
         """Copy at once."""
@@ -109,6 +113,9 @@ class CpuDevice:
     def mark(self) -> Event:
         """Return a point that has been reached."""
         return _Reached()
+
+    def warm_up(self, launch: Callable[[], object]) -> None:
+        """Nothing to compile."""
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Run again what a GPU would have recorded, into the first result."""
@@ -169,7 +176,7 @@ class CudaDevice:
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Return page-locked memory."""
-        return torch.empty(size, pin_memory=True)
+        return torch.empty(size, dtype=torch.float32, pin_memory=True)
 
     def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
         """Copy on the stream of results; computing waits for nothing."""
@@ -190,12 +197,17 @@ class CudaDevice:
         self._compute.record_event(event)
         return event
 
+    def warm_up(self, launch: Callable[[], object]) -> None:
+        """Launch on the compute stream and wait for it."""
+        torch.cuda.synchronize(self.torch_device)  # weights come on the caller's stream
+        with torch.cuda.device(self.torch_device), torch.cuda.stream(self._compute):
+            launch()
+            self._compute.synchronize()
+
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Record a CUDA graph; all graphs of the engine share one pool, as they never overlap."""
-        torch.cuda.synchronize(self.torch_device)  # weights come on the caller's stream
+        self.warm_up(launch)  # compiles kernels and makes handles, which a recording may not
         with torch.cuda.device(self.torch_device):
-            with torch.cuda.stream(self._compute):
-                launch()  # compiles kernels and makes handles, which a recording may not
             graph = torch.cuda.CUDAGraph()
             # Another engine of this process may be computing meanwhile, on its own threads.
             mode = "thread_local"

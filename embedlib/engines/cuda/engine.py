@@ -138,13 +138,14 @@ class CudaEngine:
                 plan, room, max(1, room // TOKENS_PER_SEQ), dtype, on_device
             )
             self._short = ShortBatches(spec, plan, self._executor, dtype, self._device)
+            self._tile_queries = tile_queries(spec.encoder, is_short=False, itemsize=dtype.itemsize)
+            self._device.warm_up(self._launch_token)
         except torch.OutOfMemoryError as error:
             raise EngineBuildError(
                 f"engine cuda: the model and batches of {room} tokens do not fit into "
                 f"{memory_fraction:g} of the GPU's memory; lower max_batch_tokens or "
                 "max_seq_tokens, free memory, or use precision='fp8'"
             ) from error
-        self._tile_queries = tile_queries(spec.encoder, is_short=False, itemsize=dtype.itemsize)
         self._prefixes = Prefixes(prefix_tokens)
         self._prefix_steps = prefix_steps(plan)
         self._turns: Turns[Job] = Turns()
@@ -204,6 +205,16 @@ class CudaEngine:
             thread.join()
         del self._executor, self._short, self._workspace
         self._device.close()
+
+    def _launch_token(self) -> None:
+        """Launch one token as a long batch: its tiles have a size that no recording has."""
+        batch, num_kept = batch_of_one(np.zeros(1, np.int32)), np.zeros(1, np.int32)
+        prepared = self._prepare(batch, num_kept, self._plan.steps)
+        values = torch.from_numpy(prepared.values).to(self._device.torch_device)
+        # Without ends, as behind a kept prefix: what serves whole sequences has had its trial.
+        on_device = device_batch(values, prepared.layout)
+        for group in prepared.groups:
+            self._executor.run(group, on_device, self._workspace)
 
     def _keep_prefix(self, ids: Ints) -> Job:
         """Return the job that computes a prefix's keys and values."""

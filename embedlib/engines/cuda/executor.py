@@ -45,11 +45,9 @@ class DeviceBatch:
 
 def device_batch(values: torch.Tensor, layout: Layout, ends: Ints | None = None) -> DeviceBatch:
     """Return the parts of int32[layout.size] as views."""
-    sizes = [torch.Size(shape).numel() for shape in layout.shapes.values()]
-    parts = torch.split(values, sizes)
-    named = zip(layout.shapes.items(), parts, strict=True)
-    views = {name: part.view(shape) for (name, shape), part in named}
-    return DeviceBatch(layout, views, ends)
+    shapes = layout.shapes
+    parts = {name: values[place].view(shapes[name]) for name, place in layout.places.items()}
+    return DeviceBatch(layout, parts, ends)
 
 
 class Executor:
@@ -113,7 +111,7 @@ class Executor:
         num_columns = len(pooling.modes) * hidden.shape[1]
         if self._plan.pooled_modes:
             return hidden.view(batch.layout.num_seqs, num_columns)
-        vectors = torch.empty((batch.layout.num_seqs, num_columns), device=hidden.device)
+        vectors = hidden.new_empty((batch.layout.num_seqs, num_columns))
         left_out = None if pooling.include_prompt else batch.parts["num_prompt_tokens"]
         parts = batch.parts
         self._kernels.pool(hidden, parts["cu_seqlens"], left_out, pooling.modes, vectors)

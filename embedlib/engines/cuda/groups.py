@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.cuda.inputs import Ints, Layout
+from embedlib.engines.cuda.inputs import ALIGNED_NUMBERS, Ints, Layout
 from embedlib.engines.cuda.plan import Attend, Linear, Step
 from embedlib.models.spec import Encoder
 
@@ -155,7 +155,8 @@ def _cut_attention(step: Attend, work: Work) -> list[Part]:
     start = 0
     while start < len(work):
         within = int(np.searchsorted(sums, sums[start] + MAX_GROUP_WORK, side="right")) - 1
-        stop = max(start + 1, within)
+        count = max(1, (within - start) // ALIGNED_NUMBERS) * ALIGNED_NUMBERS
+        stop = len(work) if within == len(work) else min(start + count, len(work))
         parts.append(Part(step, float(sums[stop] - sums[start]), slice(start, stop)))
         start = stop
     return parts

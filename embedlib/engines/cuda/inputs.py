@@ -46,6 +46,9 @@ FLOAT32_BYTES: Final = 4
 MAX_TILE_BYTES: Final = 32 << 10
 """Of a long tile's queries; larger ones leave too little shared memory for keys."""
 MAX_PACKED_HEADS: Final = 16
+ALIGNED_NUMBERS: Final = 4
+"""Parts of a layout, and parts of a table of tiles, begin at multiples of 16 bytes. Triton compiles
+a kernel anew for memory that does not, which would be seconds in the midst of traffic."""
 TILE_COLUMNS: Final = 5
 
 
@@ -66,7 +69,7 @@ def tile_queries(encoder: Encoder, *, is_short: bool, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Room for a batch; every part begins where the one before ends."""
+    """Room for a batch; every part begins behind the one before, at 16 bytes."""
 
     num_tokens: int
     """T."""
@@ -105,9 +108,18 @@ class Layout:
         }
 
     @property
+    def places(self) -> dict[str, slice]:
+        """Where each part is."""
+        places, start = {}, 0
+        for name, shape in self.shapes.items():
+            places[name] = slice(start, start + math.prod(shape))
+            start = -(-places[name].stop // ALIGNED_NUMBERS) * ALIGNED_NUMBERS
+        return places
+
+    @property
     def size(self) -> int:
         """Numbers in all."""
-        return sum(int(np.prod(shape)) for shape in self.shapes.values())
+        return int(max(place.stop for place in self.places.values()))
 
     def fits(self, batch: Batch) -> bool:
         """Whether a batch has room here."""
@@ -176,13 +188,8 @@ def fill(
 
 def split(values: Ints, layout: Layout) -> dict[str, Ints]:
     """Return the parts by name, as views."""
-    parts = {}
-    start = 0
-    for name, shape in layout.shapes.items():
-        size = int(np.prod(shape))
-        parts[name] = values[start : start + size].reshape(shape)
-        start += size
-    return parts
+    shapes = layout.shapes
+    return {name: values[place].reshape(shapes[name]) for name, place in layout.places.items()}
 
 
 def check(batch: Batch, spec: ModelSpec) -> None:

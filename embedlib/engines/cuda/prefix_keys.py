@@ -28,8 +28,10 @@ def can_keep_prefix(spec: ModelSpec) -> bool:
         encoder.is_causal
         and pooled_modes(spec) == ("last_token",)
         and spec.pooling.skipped_token_id is None
-        # Positions that count tokens would have to count those that are left out.
+        # Positions that count tokens would have to count those that are left out, and tokens of
+        # a second part begin somewhere else in every sequence.
         and (encoder.rope is not None or encoder.pad_token_id is None)
+        and encoder.num_token_types <= 1
     )
 
 

@@ -101,7 +101,8 @@ class Prefixes:
         candidate = self._candidates.get(batch.lane)
         if candidate is None or candidate.num_votes <= 0:
             start, end = batch.cu_seqlens[rows[0]], batch.cu_seqlens[rows[0] + 1]
-            candidate = _Candidate(batch.token_ids[start : min(end - 1, start + self._max_tokens)])
+            ids = batch.token_ids[start : min(end - 1, start + self._max_tokens)]
+            candidate = _Candidate(ids.copy())  # or all of the batch would live as long
             self._candidates[batch.lane] = candidate
         shared = num_shared(batch, candidate.ids)
         num_for = int(np.count_nonzero(shared))

@@ -128,7 +128,7 @@ class FakeCalls:
         np.save(path, np.array([[3 * np.cos(angle), 3 * np.sin(angle)]] * 2))
         return {"by": "somebody"}
 
-    def checks(self) -> list[Line]:
+    def checks(self, allowed: float) -> list[Line]:
         return [{"check": "mixes", "found": 0.0, "allowed": 1.0, "passed": True}]
 
     def compare(self, check: str, path: str, allowed: float) -> Line:

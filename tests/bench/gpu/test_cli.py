@@ -14,12 +14,15 @@ from embedlib.cli import main
 ARGUMENTS = ["bench", "--engine", "cuda"]
 
 
-def test_without_a_gpu_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_there_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", "")
-    done = CliRunner().invoke(main, ARGUMENTS)
+    done = CliRunner().invoke(main, [*ARGUMENTS, "--json", str(tmp_path / "gpu.jsonl")])
     assert done.exit_code == 1
     assert done.stderr == "Error: no NVIDIA GPU was found (there is no nvidia-smi)\n"
     assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,13 @@ def test_json_on_standard_output_is_nothing_else(invoke: Any) -> None:
     done = invoke("--models", "bge-large", "--blocks", "bulk", "--json", "-")
     assert all(json.loads(line) for line in done.stdout.splitlines())
     assert "| asked for" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_line(invoke: Any, tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    done = invoke("--models", "bge-large", "--blocks", "bulk", "--json", str(path))
+    assert done.exit_code == 1
+    assert f"Error: cannot write {path}: File name too long\n" in done.stderr
 
 
 def test_a_gate_that_fails_fails_the_command(invoke: Any, course: Any) -> None:

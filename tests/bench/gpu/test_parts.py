@@ -166,6 +166,9 @@ def test_clients_are_answered_from_when_they_were_due() -> None:
 # The gate.
 
 
+ALLOWED = 1e-3
+
+
 class Leaking(FakeEngine):
     """Vectors depend on what is beside them, as much as `leak` says."""
 
@@ -177,7 +180,11 @@ class Leaking(FakeEngine):
     def _compute(self, batch: Batch) -> Any:
         vectors = super()._compute(batch)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors += self.leak * (batch.num_seqs > 1)
+        if batch.num_seqs > 1:  # turned by an angle whose cosine is 1 - leak
+            across = np.roll(vectors, 1, axis=1)
+            across -= (across * vectors).sum(axis=1, keepdims=True) * vectors
+            across /= np.linalg.norm(across, axis=1, keepdims=True)
+            vectors += np.sqrt(1 / (1 - self.leak) ** 2 - 1) * across
         if self.leaks_nan and not np.isfinite(vectors).all():
             vectors[:] = np.nan
         return vectors
@@ -190,9 +197,18 @@ def marked(engine: FakeEngine) -> FakeEngine:
 
 @pytest.mark.parametrize(("leak", "passed"), [(0.0, True), (9e-4, True), (2e-3, False)])
 def test_mixes(leak: float, passed: bool) -> None:
-    found = gate.check_mixes(Leaking(leak), VOCAB_SIZE)
-    assert found["passed"] is passed
-    assert found["found"] == pytest.approx(leak, rel=1e-3)
+    found = gate.check_mixes(Leaking(leak), VOCAB_SIZE, ALLOWED)
+    assert (found["passed"], found["allowed"]) == (passed, ALLOWED)
+    assert found["found"] == pytest.approx(leak, rel=1e-3, abs=1e-6)
+
+
+def test_one_mix_that_is_off() -> None:
+    class Late(Leaking):
+        def _compute(self, batch: Batch) -> Any:
+            self.leak = 2e-3 if batch.num_seqs == 18 else 0.0
+            return super()._compute(batch)
+
+    assert not gate.check_mixes(Late(0.0), VOCAB_SIZE, ALLOWED)["passed"]
 
 
 def test_one_mix_that_is_not_a_number() -> None:
@@ -200,13 +216,13 @@ def test_one_mix_that_is_not_a_number() -> None:
         def _compute(self, batch: Batch) -> Any:
             return super()._compute(batch) * (np.nan if batch.num_seqs == 18 else 1)
 
-    found = gate.check_mixes(Late(0.0), VOCAB_SIZE)
+    found = gate.check_mixes(Late(0.0), VOCAB_SIZE, ALLOWED)
     assert (found["passed"], found["found"]) == (False, "nan")
 
 
 def test_poison_beside_a_text() -> None:
-    assert gate.check_poison(marked(Leaking(0.0)), VOCAB_SIZE)["passed"]
-    found = gate.check_poison(marked(Leaking(0.0, leaks_nan=True)), VOCAB_SIZE)
+    assert gate.check_poison(marked(Leaking(0.0)), VOCAB_SIZE, ALLOWED)["passed"]
+    found = gate.check_poison(marked(Leaking(0.0, leaks_nan=True)), VOCAB_SIZE, ALLOWED)
     assert (found["passed"], found["found"]) == (False, "nan")
 
 
@@ -225,7 +241,7 @@ def test_poison_behind_a_text(is_alone: bool) -> None:
             self.was_bad = self.was_bad or bool(np.isnan(vectors).all())
             return found
 
-    assert not gate.check_poison(marked(Remembering(0.0)), VOCAB_SIZE)["passed"]
+    assert not gate.check_poison(marked(Remembering(0.0)), VOCAB_SIZE, ALLOWED)["passed"]
 
 
 def test_closeness() -> None:

@@ -323,6 +323,28 @@ def test_what_fails_a_trial_does_not_serve(
         run(CAUSAL, attention="flash_attention_3")
 
 
+def test_a_trial_is_launched_on_the_device_of_the_engine(
+    flash: FlashAttention, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton takes the thread's own device, which is the first one on any thread."""
+    entered: list[int] = []
+
+    class DeviceOf:
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.calls = flash.num_calls
+            assert tensor.numel()
+
+        def __enter__(self) -> None:
+            entered.append(flash.num_calls - self.calls)
+
+        def __exit__(self, *_: object) -> None:
+            entered.append(flash.num_calls - self.calls)
+
+    monkeypatch.setattr(torch.cuda, "device_of", DeviceOf)
+    choose(CAUSAL)
+    assert entered[:2] == [0, 2]  # both parts of the trial in between
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("flash_attn_interface") is not None, reason="FlashAttention 3 is here"
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine, Lane
 from embedlib.engines.cuda import engine as engine_module
-from embedlib.engines.cuda import groups, short_batches
+from embedlib.engines.cuda import groups, reference, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.reference import MASKED
@@ -282,6 +282,36 @@ def test_a_model_without_room_is_not_built(
     monkeypatch.setattr(torch, "empty", full)
     with pytest.raises(EngineBuildError, match=r"batches of 256 tokens do not fit into 0\.9 of"):
         make(files)
+
+
+@pytest.mark.parametrize(("variant", "num_kinds"), [("mistral", 3), ("bert", 2)])
+def test_kernels_of_long_batches_are_compiled_before_the_first_one(
+    variant: str,
+    num_kinds: int,
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel is compiled for each size of tiles: of recordings, of long batches, of one query."""
+
+    class Compiling(CpuDevice):
+        def warm_up(self, launch: Callable[[], object]) -> None:
+            launch()
+
+    kinds: set[tuple[int, bool]] = set()
+
+    def attend(*args: Any) -> None:
+        kinds.add((args[3], args[8] is None))
+        original(*args)
+
+    original = reference.attend
+    monkeypatch.setattr(reference, "attend", attend)
+    monkeypatch.setattr(engine_module, "open_device", lambda *_: Compiling())
+    engine = make(read_model_files(tiny_folder(variant)), precision="bf16")
+    compiled = set(kinds)
+    run(engine, batch_of([[5] * 5]))
+    run(engine, batch_of([[5] * 20] * 3))
+    assert kinds == compiled
+    assert len({tile_queries for tile_queries, _ in kinds}) == num_kinds
 
 
 def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:

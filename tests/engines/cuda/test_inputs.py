@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import (
     SHORT_TILE_ROWS,
     Layout,
@@ -69,6 +71,23 @@ def test_a_batch_in_full() -> None:
         "pooled_tiles": [[1, 1, 2, 0, 3], [0, 1, 0, 0, 3], [2, 1, 0, 3, 1], [3, 1, 0, 3, 1]],
         "pooled_tile_prefixes": [0, 0, 0, 0],
     }
+
+
+@pytest.mark.parametrize("num_modes", [0, 1, 2])
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 50])
+def test_every_part_begins_at_16_bytes(num_tokens: int, num_modes: int) -> None:
+    for num_seqs in range(1, min(num_tokens, 5) + 1):
+        layout = Layout(num_tokens, num_seqs, num_modes)
+        values = torch.arange(layout.size, dtype=torch.int32)
+        parts = device_batch(values, layout).parts
+        assert list(parts) == list(layout.shapes)
+        for name, part in parts.items():
+            assert part.shape == layout.shapes[name]
+            # Else Triton compiles a kernel anew for this very mix of lengths.
+            assert part.storage_offset() * part.itemsize % 16 == 0, name
+            np.testing.assert_array_equal(part, split(values.numpy(), layout)[name])
+        numbers = torch.cat([part.flatten() for part in parts.values()])
+        assert len(numbers.unique()) == len(numbers)
 
 
 def test_tokens_whose_keys_are_kept_come_before_a_sequence() -> None:

@@ -139,6 +139,14 @@ def test_what_is_common_is_kept_and_no_more() -> None:
     assert Prefixes(3).propose(batch_of([[*PREFIX, 1]] * 20)) is None
 
 
+def test_a_batch_does_not_outlive_its_computation() -> None:
+    policy = Prefixes(100)
+    batch = batch_of([[*PREFIX, 1]] * 3)
+    found = policy.propose(batch)
+    assert found is not None
+    assert not np.shares_memory(found, batch.token_ids)
+
+
 def test_texts_that_differ_vote_it_down() -> None:
     policy = Prefixes(100)
     for number in range(20):
@@ -293,6 +301,7 @@ def test_who_keeps_a_prefix(tiny_folder: Callable[[str], Path]) -> None:
         (replace(spec.encoder, is_causal=True, position_offset=0, pad_token_id=None), True),
         (replace(spec.encoder, is_causal=True, pad_token_id=1, rope=None), False),
         (replace(spec.encoder, is_causal=False), False),
+        (replace(spec.encoder, is_causal=True, pad_token_id=None, num_token_types=2), False),
     ):
         assert can_keep_prefix(replace(spec, encoder=encoder)) == is_kept
     causal = replace(spec, encoder=replace(spec.encoder, is_causal=True, pad_token_id=None))

@@ -188,3 +188,30 @@ def test_a_gpu_copies_behind_its_kernels_on_a_stream_of_its_own(
         "memory waits for results",
         "event on results",
     ]
+
+
+def test_a_gpu_is_warmed_up_on_the_stream_it_computes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights come on the caller's stream, and nothing may be launched beside a recording."""
+    log: list[str] = []
+    names = iter(("compute", "copies", "results"))
+
+    class Stream(FakeStream):
+        def synchronize(self) -> None:
+            log.append(f"waited for {self.name}")
+
+    def stream(chosen: FakeStream) -> AbstractContextManager[None]:
+        log.append(f"on {chosen.name}")
+        return nullcontext()
+
+    for name, value in {
+        "set_per_process_memory_fraction": lambda *_: None,
+        "get_device_capability": lambda *_: (9, 0),
+        "graph_pool_handle": lambda: None,
+        "synchronize": lambda device: log.append(f"waited for {device}"),
+        "device": lambda _: nullcontext(),
+        "Stream": lambda _: Stream(next(names), log),
+        "stream": stream,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    CudaDevice("cuda:1", 0.9).warm_up(lambda: log.append("launched"))
+    assert log == ["waited for cuda:1", "on compute", "launched", "waited for compute"]
