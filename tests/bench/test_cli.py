@@ -30,6 +30,7 @@ def test_help_shows_the_defaults_and_the_peers() -> None:
         (["--vs", "fastembed"], "Error: vs = 'fastembed'"),
         (["--rounds", "0"], "Error: rounds = 0"),
         (["--json", "no-such-folder/result.json"], "no such folder"),
+        (["--json", "."], "--json '.' is a folder; give a file"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str) -> None:
