@@ -13,6 +13,7 @@ from embedlib.cli.table import print_table
 
 if TYPE_CHECKING:
     from embedlib.config import Config
+    from embedlib.engines.compiled.engine_folder import Manifest
     from embedlib.models.prompts import Prompts, Role
     from embedlib.models.spec import Encoder, Head, ModelSpec, Module, ScoreActivation
 
@@ -42,7 +43,11 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = make_config(options)
 
-    from embedlib.engines.compiled.engine_folder import source_on_hub
+    from embedlib.engines.compiled.engine_folder import (
+        MANIFEST_NAME,
+        load_manifest,
+        source_on_hub,
+    )
     from embedlib.models.files import is_scoring_model, read_model_files
     from embedlib.models.hub import resolve
     from embedlib.models.known_models import known_model
@@ -63,7 +68,12 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     has_head = template is not None or is_scoring_model(folder.path)
     if has_head and fingerprint:
         raise click.UsageError("a fingerprint is stored with vectors, and this model makes scores")
-    spec = read_model_files(folder.path, with_head=has_head, template=template).spec
+    manifest = None
+    if (folder.path / MANIFEST_NAME).is_file():
+        manifest = load_manifest(folder.path)
+    spec = read_model_files(
+        folder.path, with_head=has_head, template=template, is_compiled=manifest is not None
+    ).spec
     prompts = Prompts(spec, config, known)
     digest = _fingerprint(model, config) if fingerprint else None
     if as_json:
@@ -72,6 +82,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             "folder": str(folder.path),
             "revision": folder.revision,
             **({"fingerprint": digest} if digest else {}),
+            **({"compiled": _compiled_facts(manifest)} if manifest else {}),
             **_as_json(spec),
             **_prompts_as_json(prompts),
         }
@@ -82,6 +93,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             ("model", folder.name),
             ("folder", str(folder.path)),
             *([("revision", folder.revision)] if folder.revision else []),
+            *([("compiled to", _describe_compiled(manifest))] if manifest else []),
             *_encoder_rows(spec.encoder),
             ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),
             ("after it", "\n".join(_describe(module) for module in spec.modules)),
@@ -96,6 +108,15 @@ def _fingerprint(model: str, config: Config) -> str:
 
     with Embedder(model, config=config) as embedder:
         return embedder.fingerprint
+
+
+def _compiled_facts(manifest: Manifest) -> dict[str, Any]:
+    return {"precision": manifest.precision, "excluded": list(manifest.excluded)}
+
+
+def _describe_compiled(manifest: Manifest) -> str:
+    kept = f", without {', '.join(manifest.excluded)}" if manifest.excluded else ""
+    return f"{manifest.precision}{kept}"
 
 
 def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from embedlib.config import Config
 from embedlib.embedder import Embedder
+from embedlib.engines.compiled.compile import compile_model
 from embedlib.models.files import load_spec, read_model_files
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
@@ -109,6 +112,20 @@ def test_json_holds_the_whole_spec(variant: str, run: Run, tmp_path: Path) -> No
     assert content["prompts"] == spec.prompts
     kinds = [type(module).__name__ for module in spec.modules]
     assert [module["kind"] for module in content["modules"]] == kinds
+
+
+@pytest.mark.parametrize("precision", ["fp8", "int8", "bf16"])
+def test_a_compiled_model_says_what_it_is(precision: Any, run: Run, tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "model", "bert")
+    files = read_model_files(tmp_path / "model")
+    config = Config(engine_cache_dir=tmp_path / "cache")
+    out = compile_model(files, precision, ("layers.0.down",), config, out=tmp_path / "out")
+    plain = run("inspect", out)
+    assert (plain.exit_code, plain.stderr) == (0, "")
+    assert f"{precision}, without layers.0.down" in plain.stdout
+    content = json.loads(run("inspect", out, "--json").stdout)
+    assert content["compiled"] == {"precision": precision, "excluded": ["layers.0.down"]}
+    assert "compiled" not in json.loads(run("inspect", tmp_path / "model", "--json").stdout)
 
 
 def test_the_weights_are_read_only_for_the_fingerprint(run: Run, tmp_path: Path) -> None:

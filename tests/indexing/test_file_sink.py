@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,11 @@ def load_nothing(sink: Any) -> None:
 
 def make(path: Path, scheme: str = "jsonl") -> Any:
     return open_sink(f"{scheme}:{path}")
+
+
+def make_and_inspect(path: Path) -> None:
+    with closing(make(path)) as sink:
+        sink.inspect()
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -182,7 +188,7 @@ def test_a_rows_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_looking_at_a_file_of_somebody_else_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("mine\n")
     with pytest.raises(SinkError, match=r"was not written by embedlib"):
-        make(tmp_path / "a.jsonl").inspect()
+        make_and_inspect(tmp_path / "a.jsonl")
 
 
 def test_another_format_of_the_same_name_is_written(tmp_path: Path) -> None:
@@ -248,7 +254,8 @@ def test_a_load_killed_in_its_first_moment_is_no_load(tmp_path: Path) -> None:
     folder = tmp_path / "a.jsonl.embedlib"
     folder.mkdir()
     sqlite3.connect(folder / "rows.sqlite").close()
-    assert make(path).inspect() is None
+    with closing(make(path)) as sink:
+        assert sink.inspect() is None
     load(make(path), make_rows(2))
     assert len(read_jsonl(path)) == 2
 
@@ -269,7 +276,7 @@ def test_a_broken_database_is_one_line(tmp_path: Path) -> None:
     database = tmp_path / "a.jsonl.embedlib" / "rows.sqlite"
     database.write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(SinkError, match="file is not a database"):
-        make(tmp_path / "a.jsonl").inspect()
+        make_and_inspect(tmp_path / "a.jsonl")
 
 
 def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
