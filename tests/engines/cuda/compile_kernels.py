@@ -15,12 +15,12 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from embedlib.engines.cuda import attention_kernel, pool_kernel, rotate_kernel, row_kernels
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
 
-PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
 INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
 BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "fp32"
 
@@ -179,7 +179,13 @@ def spilled_bytes(ptx: str, capability: int) -> int:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
         suffix = "a" if capability >= 90 else ""
-        command = [str(PTXAS), "-v", f"--gpu-name=sm_{capability}{suffix}", str(path)]
+        # The one that Triton takes: it comes with several.
+        command = [
+            get_ptxas(capability).path,
+            "-v",
+            f"--gpu-name=sm_{capability}{suffix}",
+            str(path),
+        ]
         done = subprocess.run(
             [*command, "-o", str(path) + ".cubin"], capture_output=True, text=True, check=True
         )
