@@ -6,5 +6,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh
 
 make_venv .venv-tests index,parquet,compile,qdrant,pgvector,pg-local,langchain test
+# Tests start hundreds of Pythons; without bytecode each would compile the package again.
+unset PYTHONDONTWRITEBYTECODE
+# As many workers as cores; in each of them numpy and torch would take all.
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # worksteal: the tests that kill processes take half a minute each and must not come last together.
 exec .venv-tests/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal "$@"

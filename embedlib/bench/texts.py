@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import os
 import sysconfig
 from collections.abc import Iterator
 from itertools import islice
@@ -74,10 +75,13 @@ def _blocks() -> Iterator[str]:
 
 
 def _docstrings(root: Path) -> Iterator[str]:
-    names = [path.relative_to(root) for path in root.rglob("*.py")]
-    names = [name for name in names if _LEFT_OUT.isdisjoint(name.parts)]
+    names = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        paths = (Path(folder, name) for name in files if name.endswith(".py"))
+        names += [path.relative_to(root).as_posix() for path in paths]
     seen = set()
-    for name in sorted(names, key=lambda name: hashlib.sha256(name.as_posix().encode()).digest()):
+    for name in sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()):
         for text in _file_docstrings(root / name):
             if len(text) >= _MIN_CHARACTERS and text not in seen:
                 seen.add(text)

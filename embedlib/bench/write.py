@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -103,13 +102,16 @@ def run_write_bench(options: WriteOptions, report: Report) -> WriteResult:
         SinkError: it holds other rows, or cannot be used.
         ConfigError: the peer is missing, or needs another destination.
     """
+    with closing(open_sink(options.url)) as sink:
+        _refuse_other_rows(sink)
+        destination = sink.name
     peer = _LangChainPeer(options.url, options.dim) if options.vs_langchain else None
     rows = _make_rows(options.num_rows)
     random = np.random.default_rng(0)
     vectors = random.standard_normal((options.num_rows, options.dim), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     result = WriteResult(
-        destination=open_sink(options.url).name,
+        destination=destination,
         num_rows=options.num_rows,
         dim=options.dim,
         batch_rows=options.batch_rows,
@@ -135,7 +137,7 @@ def run_write_bench(options: WriteOptions, report: Report) -> WriteResult:
 
 def _make_rows(num_rows: int) -> list[Row]:
     """Rows with real text of about 270 bytes and small metadata."""
-    texts = docstrings(2000)
+    texts = docstrings(min(num_rows, 2000))
     rows = []
     for number in range(num_rows):
         text = texts[number % len(texts)][:270]
@@ -153,14 +155,18 @@ def _make_rows(num_rows: int) -> list[Row]:
     return rows
 
 
+def _refuse_other_rows(sink: Sink) -> None:
+    state = sink.inspect()
+    if state is not None and state.model != BENCH_MODEL:
+        raise SinkError(
+            f"{sink.name} holds rows of {state.model!r}; bench-write needs a new destination"
+        )
+
+
 def _open_bench_sink(url: str, dim: int, fingerprint: str = _FINGERPRINT) -> Sink:
     sink = open_sink(url)
     try:
-        state = sink.inspect()
-        if state is not None and state.model != BENCH_MODEL:
-            raise SinkError(
-                f"{sink.name} holds rows of {state.model!r}; bench-write needs a new destination"
-            )
+        _refuse_other_rows(sink)
         target = Target(
             dim=dim,
             similarity="cosine",
@@ -235,7 +241,7 @@ class _NoIndex:
 
 def _measure_index(options: WriteOptions, result: WriteResult, report: Report) -> None:
     assert options.model is not None
-    texts = list(islice(docstrings(options.num_texts), options.num_texts))
+    texts = docstrings(options.num_texts)
     documents = [Document(id=f"d{number}", text=text) for number, text in enumerate(texts)]
     with Embedder(options.model, on_truncate="ignore") as embedder:
         dim = embedder.get_embedding_dimension()
