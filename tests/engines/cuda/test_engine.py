@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -226,6 +227,28 @@ def test_what_would_read_other_memory_is_refused(
     engine = make(files)
     with pytest.raises(EngineRunError, match=told):
         engine.submit(batch_of(ids), lambda: None)
+    engine.close()
+
+
+def test_no_batch_leaves_memory_behind(files: ModelFiles) -> None:
+    """The weights and the workspace are taken at the start; nothing is added to them."""
+
+    def num_bytes() -> int:
+        gc.collect()
+        tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+        storages = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(storages.values())
+
+    engine = make(files)
+    random = np.random.default_rng(0)
+    after = []
+    for _ in range(2):
+        for _ in range(40):  # recordings and long batches, whole and in groups, queries and bulk
+            lengths = random.integers(1, 30, random.integers(1, 9))
+            ids = [random.integers(5, 90, length).tolist() for length in lengths]
+            run(engine, batch_of(ids, random.choice(list(Lane))))
+        after.append(num_bytes())
+    assert after[0] == after[1]
     engine.close()
 
 

@@ -173,6 +173,33 @@ def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], 
         np.testing.assert_allclose(found.result(), right.result(), atol=1e-3)
 
 
+def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    engine = CudaEngine(files.spec, load_weights(files), precision="bf16", max_batch_tokens=4096)
+    random = np.random.default_rng(0)
+    reserved = []
+    for number in range(400):
+        # The largest ones first, so that torch has once taken what copies of ids and vectors need.
+        most = 512 if number < 20 else random.integers(1, 512)
+        lengths = (
+            np.full(most, 8, np.int32) if number < 20 else random.integers(1, 9, most, np.int32)
+        )
+        batch = Batch(
+            lane=Lane.BULK,
+            token_ids=random.integers(5, 50, lengths.sum(), np.int32),
+            cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+            num_prompt_tokens=np.zeros(len(lengths), np.int32),
+            num_first_tokens=lengths,
+        )
+        done = threading.Event()
+        pending = engine.submit(batch, done.set)
+        assert done.wait(30)
+        pending.result()
+        reserved.append(torch.cuda.memory_reserved())
+    engine.close()
+    assert reserved[-1] == reserved[19]
+
+
 def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("bert"))
     try:
