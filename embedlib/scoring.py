@@ -83,7 +83,7 @@ def check_activation(activation: Activation, num_labels: int) -> Activation:
     Raises:
         ConfigError: it is no activation.
     """
-    activate(np.zeros((1, num_labels), np.float32), activation)
+    _apply(activation, np.zeros((1, num_labels), np.float32))
     return activation
 
 
@@ -91,9 +91,20 @@ def activate(numbers: Scores, activation: Activation) -> Scores:
     """Return the scores, float32[N, num_labels], of float32[N, num_labels].
 
     Raises:
-        ConfigError: the name is unknown, or the function does not take the numbers or gives another
-            shape.
+        ConfigError: the name is unknown, or the function does not take the numbers, or gives
+            another shape or no number.
     """
+    scores = _apply(activation, numbers)
+    if not np.isfinite(scores).all():
+        row, label = np.argwhere(~np.isfinite(scores))[0]
+        raise ConfigError(
+            f"activation_fn made {scores[row, label]} of {numbers[row, label]}; a score must be a "
+            "finite number"
+        )
+    return scores
+
+
+def _apply(activation: Activation, numbers: Scores) -> Scores:
     if isinstance(activation, str):
         if activation not in _ACTIVATIONS:
             raise ConfigError(

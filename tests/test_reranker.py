@@ -276,6 +276,12 @@ def test_arguments_out_of_range(
     assert not engine.batches  # told before the work
 
 
+def test_an_activation_that_makes_no_number(reranker: Reranker) -> None:
+    for activation in (lambda numbers: numbers * np.nan, lambda numbers: numbers + np.inf):
+        with pytest.raises(ConfigError, match=r"activation_fn made (nan|inf) of [\d.-]+; a score"):
+            reranker.predict(("q", "a"), activation_fn=activation)
+
+
 def test_functions_of_torch_are_told_apart(reranker: Reranker, engine: FakeEngine) -> None:
     torch = pytest.importorskip("torch")
     for activation in (torch.sigmoid, lambda numbers: numbers.sigmoid(), torch.nn.Sigmoid, 5):

@@ -108,6 +108,13 @@ def _parse(line: str, place: str, field: str) -> Record:
     text = fields[field]
     if not isinstance(text, str):
         raise SourceError(f"{place}: {field!r} is a {type(text).__name__}; a string is needed")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(
+            f"{place}: {field!r} has the lone surrogate {text[error.start]!r} at character "
+            f"{error.start}, which is not Unicode; repair or remove it"
+        ) from error
     return Record(text, fields)
 
 

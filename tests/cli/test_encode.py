@@ -160,6 +160,7 @@ def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> N
         (b"[1]", "is a JSON list"),
         (b'{"body": "x", "id": 1}', "has no key 'text'; its keys are: 'body', 'id'"),
         (b'{"text": 1}', "'text' is a int"),
+        (b'{"text": "a\\udfff"}', "'text' has the lone surrogate '\\udfff' at character 1"),
     ],
 )
 def test_a_bad_line_is_named_and_nothing_is_written(
