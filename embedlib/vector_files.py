@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from abc import ABC, abstractmethod
@@ -158,7 +159,8 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
     """Open a writer; the result is in place when the block ends without an error.
 
     Args:
-        output: a file name, or "-" for standard output.
+        output: a file name, or "-" for standard output. A link is followed; a pipe or a device is
+            written into.
         output_format: "npy", "jsonl", "parquet" (for the rows of a bulk load), or "rows": jsonl
             without the vectors.
         dim: D of the vectors.
@@ -167,7 +169,7 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
         SinkError: the output cannot be written.
     """
     try:
-        with _open_stream(output, needs_rewind=output_format == "npy") as stream:
+        with _open_stream(output, needs_rewind=output_format in ("npy", "parquet")) as stream:
             writer = _WRITERS[output_format](stream, dim)
             yield writer
             writer.finish()
@@ -180,25 +182,65 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
 
 @contextmanager
 def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
-    if output != STDOUT:
-        path = Path(output)
-        # Written beside its place and renamed at the end: what has the name is whole.
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())  # else a crash of the machine could leave an empty file
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-        return
+    existing = _stat(output)
+    if output == STDOUT or _is_stdout(existing):
+        with _open_directly(sys.stdout.buffer, needs_rewind=needs_rewind) as stream:
+            yield stream
+    elif existing is not None and not stat.S_ISREG(existing.st_mode):
+        # A pipe or a device: to put a file in its place would take it from all who use it.
+        with (
+            open(output, "wb") as device,
+            _open_directly(device, needs_rewind=needs_rewind) as stream,
+        ):
+            yield stream
+    else:
+        with _open_in_place(output, existing) as stream:
+            yield stream
+
+
+@contextmanager
+def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[bytes]]:
+    """Write beside a file's place and rename at the end: what has the name is whole."""
+    path = Path(os.path.realpath(output))  # a link stays one, and what it leads to is written
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            if existing is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(existing.st_mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the machine could leave an empty file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _open_directly(target: IO[bytes], *, needs_rewind: bool) -> Iterator[IO[bytes]]:
+    """Write to what has no place beside it, at the end if a pipe could not be rewound for N."""
     if needs_rewind:
-        # A pipe cannot be rewound to fill in N.
         with tempfile.TemporaryFile() as spool:
             yield spool
             spool.seek(0)
-            shutil.copyfileobj(spool, sys.stdout.buffer)
+            shutil.copyfileobj(spool, target)
     else:
-        yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
+        yield target
+    target.flush()
+
+
+def _stat(output: str) -> os.stat_result | None:
+    try:
+        return os.stat(output)
+    except FileNotFoundError:
+        return None
+
+
+def _is_stdout(existing: os.stat_result | None) -> bool:
+    """Whether a name, such as /dev/stdout, leads to where standard output goes.
+
+    If that is a file which the shell appends to (>>), another one must not take its place.
+    """
+    try:
+        return existing is not None and os.path.samestat(existing, os.fstat(1))
+    except OSError:  # it is closed
+        return False

@@ -255,6 +255,71 @@ def test_a_folder_that_is_missing(run: Run, fake: Fake, tmp_path: Path) -> None:
     assert "Error: cannot write" in done.stderr
 
 
+def test_a_link_stays_and_what_it_leads_to_is_written(run: Run, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for name, target in (("old.npy", "there/old.npy"), ("new.npy", "there/new.npy")):
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "there" / "old.npy").write_text("old")
+    for name in ("old.npy", "new.npy"):
+        assert run("encode", "m", "-o", tmp_path / name, stdin="a\n").exit_code == 0
+        assert (tmp_path / name).is_symlink()
+        np.testing.assert_array_equal(np.load(tmp_path / "there" / name), rows("a"))
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == 2 * ["new.npy"] + 2 * ["old.npy"]
+
+
+def test_a_loop_of_links_is_left_alone(run: Run, fake: Fake, tmp_path: Path) -> None:
+    (tmp_path / "out.npy").symlink_to("out.npy")
+    done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="a\n")
+    assert done.exit_code == 1
+    assert "Too many levels of symbolic links" in done.stderr
+    assert (tmp_path / "out.npy").is_symlink()
+
+
+@pytest.mark.parametrize("output_format", ["npy", "jsonl"])
+def test_a_pipe_is_written_into(output_format: str, run: Run, fake: Fake, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # nobody waits for the other end
+    done = run("encode", "m", "-o", pipe, "--format", output_format, stdin="a\n")
+    assert done.exit_code == 0, done.output
+    written = os.read(reader, 1 << 16)
+    os.close(reader)
+    if output_format == "npy":
+        np.testing.assert_array_equal(np.load(io.BytesIO(written)), rows("a"))
+    else:
+        assert records(written.decode())[0]["text"] == "a"
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_file_keeps_who_may_read_it(mode: int, run: Run, fake: Fake, tmp_path: Path) -> None:
+    out = tmp_path / "out.npy"
+    out.touch()
+    out.chmod(mode)
+    assert run("encode", "m", "-o", out, stdin="a\n").exit_code == 0
+    np.testing.assert_array_equal(np.load(out), rows("a"))
+    assert out.stat().st_mode & 0o777 == mode
+
+
+WRITER = """
+import sys
+import numpy as np
+from embedlib.vector_files import open_writer
+
+with open_writer(sys.argv[1], "jsonl", 1) as writer:
+    writer.write({"text": "a"}, np.zeros(1, np.float32))
+"""
+
+
+def test_a_name_of_standard_output_adds_to_what_is_there(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("first\n")
+    with out.open("a") as stdout:  # as the shell does for >> out.jsonl
+        subprocess.run([sys.executable, "-c", WRITER, str(out)], stdout=stdout, check=True)
+    assert out.read_text() == 'first\n{"text": "a", "embedding": [0]}\n'
+
+
 class FullDisk(io.BytesIO):
     def write(self, data: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
