@@ -120,12 +120,19 @@ def encode(
     output_format = _output_format(output, output_format)
     config = make_config(options)
 
-    from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
+    from embedlib.cli.records import (
+        STDIN,
+        check_inputs,
+        check_not_input,
+        count_records,
+        read_records,
+    )
     from embedlib.embedder import Embedder
     from embedlib.vector_files import open_writer
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
+    check_not_input(output, paths, "-o")
     with Embedder(model, config=config) as embedder:
         dim = embedder.get_embedding_dimension()
         if output_precision in ("binary", "ubinary"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -58,6 +58,28 @@ def check_inputs(paths: tuple[str, ...]) -> None:
     for path in paths:
         if path != STDIN and not os.path.exists(path):
             raise SourceError(f"cannot read {_label(path)}: no such file; - is standard input")
+
+
+def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], flag: str) -> None:
+    """Refuse an output that is one of the inputs, whatever the two are called.
+
+    Args:
+        output: a file name; it need not exist.
+        inputs: files that will be read.
+        flag: the option that names the output, for the message.
+
+    Raises:
+        SourceError: writing would destroy an input.
+    """
+    # A terminal can be both; only a file would be lost.
+    if not os.path.isfile(output):
+        return
+    for path in inputs:
+        if os.path.exists(path) and os.path.samefile(path, output):
+            raise SourceError(
+                f"{flag} {os.fspath(output)!r} is also an input, which writing would destroy; name "
+                "another file"
+            )
 
 
 def count_records(paths: tuple[str, ...]) -> int | None:

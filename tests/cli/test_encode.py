@@ -18,7 +18,7 @@ from click.testing import Result
 from numpy.typing import NDArray
 
 from embedlib import Embedder
-from embedlib.cli.records import count_records
+from embedlib.cli.records import check_not_input, count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError
 from embedlib.vector_files import open_writer
@@ -188,6 +188,25 @@ def test_an_input_that_is_missing_is_told_before_the_work(
     assert done.exit_code == 1
     assert "Error: cannot read" in done.stderr
     assert fake.made == []
+
+
+def test_an_output_that_is_an_input_is_refused_before_the_work(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    notes, other = tmp_path / "notes.txt", tmp_path / "other.txt"
+    notes.write_text("precious\n")
+    other.symlink_to(notes)
+    for output in (notes, other):
+        done = run("encode", "m", "-", notes, "-o", output, "--format", "npy", stdin="a\n")
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert f"-o {str(output)!r} is also an input" in done.stderr
+    assert notes.read_text() == "precious\n"
+    assert fake.made == []
+
+
+def test_a_device_may_be_read_and_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "terminal")
+    check_not_input(tmp_path / "terminal", ["-", str(tmp_path / "terminal")], "-o")
 
 
 def test_an_input_that_cannot_be_read(run: Run, fake: Fake, tmp_path: Path) -> None:

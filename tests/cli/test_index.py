@@ -87,6 +87,24 @@ def test_bad_rows_change_the_exit_code_and_are_written_down(
     assert stopped.stderr.splitlines()[-1].startswith("Error: ")
 
 
+@pytest.mark.parametrize("source", ["docs", "docs/a.txt", "app.db"])
+def test_an_errors_file_that_is_a_source_is_left_alone(
+    source: str, run: Run, model: str, docs: Path, out: str, tmp_path: Path
+) -> None:
+    read = docs / "a.txt" if source != "app.db" else tmp_path / source
+    read.touch()
+    before = read.read_bytes()
+    arguments = [tmp_path / source] if source != "app.db" else [f"sqlite:{read}", "--sql", "SELECT"]
+    done = run("index", *arguments, "-m", model, "--to", out, "--errors-file", read)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        f"Error: --errors-file {str(read)!r} is also an input, which writing would destroy; name "
+        "another file"
+    ]
+    assert read.read_bytes() == before
+    assert not Path(out.removeprefix("jsonl:")).exists()
+
+
 def test_standard_input_needs_its_format(run: Run, model: str, out: str) -> None:
     unsure = run("index", "-m", model, "--to", out, stdin="one\n")
     assert unsure.exit_code == 1
