@@ -17,6 +17,8 @@ from ipaddress import (
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+
 _WRITTEN_OUT = (
     *(UUID, timedelta),
     *(IPv4Address, IPv6Address, IPv4Interface, IPv6Interface, IPv4Network, IPv6Network),
@@ -32,13 +34,15 @@ def json_value(value: Any) -> Any:
     """Return a value as JSON has it.
 
     Dates become ISO 8601, a Decimal a number where JSON can write it exactly and else a string, NaN
-    and infinity None.
+    and infinity None. A scalar of NumPy is taken for what it is in Python.
 
     Raises:
         BadValueError: bytes, an unknown type, or a string that `check_text` refuses.
     """
     if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, np.generic):
+        return json_value(_without_numpy(value))
     if isinstance(value, str):
         check_text(value)
         return value
@@ -77,6 +81,15 @@ def check_text(text: str) -> None:
             f"has the lone surrogate {text[error.start]!r} at character {error.start}, which is "
             "not Unicode"
         ) from error
+
+
+def _without_numpy(value: np.generic) -> Any:
+    plain = value.item()
+    # Of a time in nanoseconds item() makes a bare number, and of a long double itself.
+    is_bare = isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int)
+    if is_bare or isinstance(plain, np.generic):
+        raise BadValueError(f"holds {value.dtype}, which JSON has no form for")
+    return plain
 
 
 def _key(key: Any) -> str:

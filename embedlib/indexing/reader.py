@@ -12,6 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from embedlib.errors import SourceError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.json_values import BadValueError, check_text, json_value
@@ -252,6 +254,9 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
     if not isinstance(item, Document):
         raise SourceError(f"the source gave {item!r:.60}; it must give Document objects")
     id_: str | None = None
+    # A number that names a row is one in JSON Lines and CSV as well.
+    if isinstance(item.id, (int, np.integer)) and not isinstance(item.id, bool):
+        item = replace(item, id=str(item.id))
     try:
         if not isinstance(item.id, str) or not item.id:
             raise BadValueError(f"has the id {item.id!r:.60}, which must be a str and not empty")
@@ -262,10 +267,11 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
         if not isinstance(item.text, str) or not item.text.strip():
             raise BadValueError(f"has the text {item.text!r:.60}, which must be a str with words")
         check_text(item.text)
-        if not isinstance(item.metadata, Mapping):
-            raise BadValueError(f"has the metadata {item.metadata!r:.60}, which must be a mapping")
+        metadata = {} if item.metadata is None else item.metadata
+        if not isinstance(metadata, Mapping):
+            raise BadValueError(f"has the metadata {metadata!r:.60}, which must be a mapping")
         # Never the given one: a Decimal equals the number that it becomes.
-        return replace(item, metadata=json_value(item.metadata))
+        return replace(item, metadata=json_value(metadata))
     except BadValueError as error:
         return BadRow(place=_place(item), reason=str(error), id=id_)
     except RecursionError:

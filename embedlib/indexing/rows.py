@@ -22,10 +22,11 @@ class Document:
 
     Attributes:
         id: names the document for ever; a changed text under the same id replaces the old one. Not
-            empty, without NUL.
+            empty, without NUL. A load takes a whole number as its digits.
         text: valid Unicode without NUL, not empty.
-        metadata: JSON values by key. embedlib adds source (the id) and, to a chunk, chunk,
-            start_index, end_index and headings, each unless it is here already.
+        metadata: JSON values by key; a load takes scalars of NumPy too, and None as empty. embedlib
+            adds source (the id) and, to a chunk, chunk, start_index, end_index and headings, each
+            unless it is here already.
         place: where it was read, for messages: "line 12 of 'notes.jsonl'".
         is_markdown: whether chunks should follow Markdown headings.
     """

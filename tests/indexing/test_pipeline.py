@@ -296,7 +296,9 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
     ("document", "reason"),
     [
         (Document(id="", text="a"), "has the id ''"),
-        (Document(id=7, text="a"), "has the id 7"),  # type: ignore[arg-type]
+        (Document(id=True, text="a"), "has the id True"),  # type: ignore[arg-type]
+        (Document(id=7.0, text="a"), "has the id 7.0"),  # type: ignore[arg-type]
+        (Document(id=None, text="a"), "has the id None"),  # type: ignore[arg-type]
         (Document(id="x" * 5000, text="a"), "more than 4096 characters"),
         (Document(id="a\0", text="a"), "has NUL"),
         (Document(id="\ud800", text="a"), "lone surrogate"),
@@ -307,7 +309,13 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
         (Document(id="a", text="a", metadata={"x": b"raw"}), "holds bytes"),
         (Document(id="a", text="a", metadata={"x": "\0"}), "has NUL"),
         (Document(id="a", text="a", metadata={1: "x"}), "has the key 1"),  # type: ignore[dict-item]
-        (Document(id="a", text="a", metadata=None), "has the metadata None"),  # type: ignore[arg-type]
+        (Document(id="a", text="a", metadata=[1]), "has the metadata [1]"),  # type: ignore[arg-type]
+        (Document(id="a", text="a", metadata={"x": np.arange(2)}), "holds ndarray"),
+        (
+            Document(id="a", text="a", metadata={"x": np.datetime64(1, "ns")}),
+            "holds datetime64[ns]",
+        ),
+        (Document(id="a", text="a", metadata={"x": np.longdouble(1)}), "holds float128"),
         (Document(id="a", text="a", metadata={"x": nested(5000)}), "metadata nested too deeply"),
     ],
 )
@@ -358,6 +366,47 @@ def test_metadata_become_json_and_the_users_keys_win(store: FakeStore, embedder:
     (row,) = store.rows.values()
     assert row.metadata == {"day": "2026-01-02", "nan": None, "source": "mine"}
     assert row.source_id == "a"
+
+
+@pytest.mark.parametrize("number", [7, np.int64(7)])
+def test_a_number_names_a_document_as_in_json_lines(
+    number: Any, store: FakeStore, embedder: Embedder
+) -> None:
+    report = run([Document(id=number, text="text 7")], store, embedder, shard="1/1")
+    assert (report.num_bad, report.num_embedded) == (0, 1)
+    expect(store, {"7": "text 7"}, embedder)
+    (row,) = store.rows.values()
+    assert row.metadata == {"source": "7"}
+    again = run([Document(id="7", text="text 7")], store, embedder)
+    assert again.num_unchanged == 1
+
+
+def test_no_metadata_may_be_none(store: FakeStore, embedder: Embedder) -> None:
+    document = Document(id="a", text="a", metadata=None)  # type: ignore[arg-type]
+    assert run([document], store, embedder).num_bad == 0
+    (row,) = store.rows.values()
+    assert row.metadata == {"source": "a"}
+
+
+def test_scalars_of_numpy_become_json(store: FakeStore, embedder: Embedder) -> None:
+    metadata = {
+        "stars": np.int64(5),
+        "price": np.float32(0.5),
+        "nan": np.float64("nan"),
+        "is_new": np.bool_(True),
+        "lang": np.str_("de"),
+        "day": np.datetime64("2026-01-02"),
+        "inner": [np.uint8(1)],
+    }
+    run([Document(id="a", text="a", metadata=metadata)], store, embedder)
+    (row,) = store.rows.values()
+    assert json.dumps(row.metadata) == (
+        '{"source": "a", "stars": 5, "price": 0.5, "nan": null, "is_new": true, "lang": "de", '
+        '"day": "2026-01-02", "inner": [1]}'
+    )
+    assert {type(value) for value in row.metadata.values()} == {
+        *(str, int, float, type(None), bool, list),
+    }
 
 
 def test_metadata_equal_to_what_they_become_are_written_all_the_same(
