@@ -129,7 +129,9 @@ class Embedder(Session):
             InputError: a text is not a str or not valid Unicode; the message names its row.
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range.
+            EngineUnsupportedError: the engine has no vectors of tokens.
             EngineRunError: a batch failed.
+            QueueFullError: `max_queued_texts` queries wait already.
             EmbedderClosedError: the Embedder was closed.
         """
         check_batch_size(batch_size)
@@ -276,6 +278,9 @@ class Embedder(Session):
         Raises:
             QueueFullError: `max_queued_texts` queries wait already.
             InputError: the text cannot be tokenized.
+            SequenceTooLongError: with on_truncate="error".
+            ConfigError: an argument is out of range.
+            EmbedderClosedError: the Embedder was closed.
         """
         if not isinstance(text, str):
             raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")

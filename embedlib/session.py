@@ -6,6 +6,7 @@ A subclass says how its texts become sequences, and what it makes of the rows th
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 import weakref
 from collections.abc import Sequence as Items
@@ -155,7 +156,7 @@ class Session:
         self._pipeline = Pipeline(model.engine, meter, max_queued_texts=config.max_queued_texts)
         self._resources.callback(self._pipeline.close)
         # Runs when the object is collected and at the end of the program, whichever comes first.
-        self._finalizer = weakref.finalize(self, self._resources.close)
+        self._finalizer = weakref.finalize(self, _close_collected, self._resources)
 
     # Running.
 
@@ -251,7 +252,8 @@ class Session:
 
     def close(self) -> None:
         """Fail what waits with EmbedderClosedError, finish what is computing, free the engine."""
-        self._finalizer()
+        if self._finalizer.detach():
+            self._resources.close()
 
     def __enter__(self: AnySession) -> AnySession:
         """Return itself."""
@@ -268,6 +270,17 @@ class Session:
             f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
             f"name and a Config to the other process and make the {kind} there"
         )
+
+
+def _close_collected(resources: ExitStack) -> None:
+    """Close what belonged to a model that nobody has any more, or whose program ends.
+
+    The garbage collector works on any thread. One of our own would wait for itself.
+    """
+    if threading.current_thread().name.startswith("embedlib-"):
+        threading.Thread(target=resources.close, name="embedlib-close", daemon=True).start()
+    else:
+        resources.close()
 
 
 def _one_config(config: Config | None, options: dict[str, Any]) -> Config:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from itertools import islice
 
 from embedlib.batching.pipeline import Pipeline
@@ -30,7 +32,6 @@ def stream(
     warn_truncated: WarnTruncated,
 ) -> Iterator[Vectors]:
     """Yield the vector of every text, float32[D], reading a bounded number of texts ahead."""
-    pipeline.check_may_wait()
     jobs: deque[Job] = deque()
     truncated: list[tuple[int, int]] = []
     num_read = num_truncated = 0
@@ -45,6 +46,7 @@ def stream(
                     continue  # read on while there is nothing to yield
             if not jobs:
                 break
+            pipeline.check_may_wait()
             yield from call.finish(jobs[0].future.result())
             done = jobs.popleft()
             num_truncated += len(done.truncated)
@@ -61,14 +63,27 @@ def submit(pipeline: Pipeline, tokenize: Tokenize, call: Call) -> Future[Vectors
     future: Future[Vectors] = Future()
 
     def resolve(done: Future[Vectors]) -> None:
-        if future.set_running_or_notify_cancel():
-            error = done.exception()
-            if error is None:
-                future.set_result(call.finish(done.result()))
-            else:
-                future.set_exception(error)
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            rows = call.finish(done.result())
+        except BaseException as error:  # whoever waits must hear of it
+            settle = partial(future.set_exception, error)
+        else:
+            settle = partial(future.set_result, rows)
+        try:
+            settle()
+        except BaseException:  # of a callback, as by sys.exit: this thread works for everybody
+            logging.getLogger(__name__).exception("a callback of a future failed")
 
-    pipeline.feed(job, call.texts, tokenize)
+    if call.lane is Lane.QUERY:  # `feed` might compute it right here
+        try:
+            pipeline.feed_queries(job, 0, call.texts, tokenize)
+        except BaseException:
+            job.future.cancel()
+            raise
+    else:
+        pipeline.feed(job, call.texts, tokenize)
     job.future.add_done_callback(resolve)
     future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
     return future

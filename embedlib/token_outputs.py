@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -70,6 +71,7 @@ class TokenOutputs:
         self._meter = meter
         self._pipeline: Pipeline | None = None
         self._is_closed = False
+        self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def output(
@@ -140,6 +142,8 @@ class TokenOutputs:
 
     def close(self) -> None:
         """Free the engine, if there is one."""
+        if os.getpid() != self._pid:
+            return  # a forked child has none of it, and the lock may have been taken meanwhile
         with self._lock:
             self._is_closed = True
             pipeline = self._pipeline

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ import embedlib
 from embedlib import Embedder
 from embedlib.batching import pipeline as pipeline_module
 from embedlib.batching.sequence import Job
-from embedlib.call import MAX_QUERY_TEXTS
+from embedlib.call import MAX_QUERY_TEXTS, Call
 from embedlib.config import Config
-from embedlib.engines.base import Lane
+from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
     ConfigError,
     EmbedderClosedError,
@@ -38,6 +38,7 @@ from embedlib.errors import (
     TruncationWarning,
 )
 from embedlib.models.spec import Dense, Normalize, Pooling
+from embedlib.session import _close_collected
 from embedlib.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
@@ -906,6 +907,66 @@ def test_submit_never_blocks_and_says_when_it_is_full() -> None:
         engine.release()
         for future in futures:
             np.testing.assert_array_equal(future.result(WAIT_SECONDS), vector("a"))
+
+
+def test_submit_leaves_computing_to_others() -> None:
+    class CallersEngine(FakeEngine):
+        def compute(self, batch: Batch) -> NDArray[np.float32]:
+            raise AssertionError("computed on the thread that submits")
+
+    with fake_embedder(CallersEngine()) as embedder:
+        vector = embedder.submit("hello").result(WAIT_SECONDS)
+        np.testing.assert_array_equal(vector, fake_vector(b"hello"))
+
+
+def test_a_callback_that_leaves_the_program_fails_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = FakeEngine()
+    engine.hold()
+    with fake_embedder(engine) as embedder:
+        futures = [embedder.submit("a"), embedder.submit_batch(["b", None])]
+        for future in futures:
+            future.add_done_callback(lambda _: sys.exit("I leave"))
+        other = embedder.submit("c")
+        engine.release()
+        np.testing.assert_array_equal(other.result(WAIT_SECONDS), fake_vector(b"c"))
+        np.testing.assert_array_equal(embedder.encode(["d", "e"])[0], fake_vector(b"d"))
+        assert isinstance(futures[1].exception(WAIT_SECONDS), InputError)
+    assert caplog.text.count("a callback of a future failed") == 2
+
+
+def test_a_submitted_text_that_cannot_be_finished_tells_its_future(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(call: Call, rows: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Call, "finish", finish)
+    with pytest.raises(MemoryError, match="no room"):
+        embedder.submit("a").result(WAIT_SECONDS)
+
+
+def test_bulk_work_submitted_in_a_callback_is_taken_although_the_queue_is_full() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    more: Future[Future[Any]] = Future()
+    with fake_embedder(engine, max_queued_texts=64) as embedder:
+        first = embedder.submit("a")
+        texts = ["b"] * 1000
+        first.add_done_callback(lambda _: more.set_result(embedder.submit_batch(texts)))
+        engine.release()
+        assert more.result(WAIT_SECONDS).result(WAIT_SECONDS).shape == (1000, FAKE_DIM)
+
+
+def test_a_model_that_one_of_our_threads_collects_is_closed_by_another() -> None:
+    closed: Future[str] = Future()
+    resources = ExitStack()
+    resources.callback(lambda: closed.set_result(threading.current_thread().name))
+    collector = threading.Thread(target=_close_collected, args=(resources,), name="embedlib-x")
+    collector.start()
+    collector.join(WAIT_SECONDS)
+    assert closed.result(WAIT_SECONDS) == "embedlib-close"
 
 
 def test_a_submitted_text_that_was_cancelled_is_dropped() -> None:

@@ -219,7 +219,7 @@ def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(model: Path) ->
     def names():
         return [t.name for t in threading.enumerate() if t.name.startswith("embedlib-")]
     embedder.me = embedder
-    assert len(names()) == 2
+    assert {"embedlib-batches", "embedlib-tokenizer"} <= set(names())
     del embedder
     gc.collect()
     print(names())

@@ -21,23 +21,23 @@ class LoneQueries:
     def __init__(self, engine: Engine, meter: Meter) -> None:
         self._engine = engine if isinstance(engine, CallerEngine) else None
         self._meter = meter
-        self._turn = threading.Lock()
-        self._caller: int | None = None
-        """The thread that computes."""
+        self._turn = threading.RLock()
+        """Taken twice by a thread whose signal handler closes the model, or asks it something."""
+        self._is_computing = False
         self._is_closed = False
 
     def compute(self, sequences: Items[Sequence]) -> bool:
         """Compute a text of one sequence and answer its job; False: it must go another way."""
-        if self._engine is None or len(sequences) != 1 or not self._turn.acquire(blocking=False):
+        if self._engine is None or len(sequences) != 1 or self._is_computing:
             return False
-        self._caller = threading.get_ident()
-        try:
-            if self._is_closed:
+        with self._turn:  # Ctrl-C right behind an `acquire` would leave it locked
+            if self._is_computing or self._is_closed:
                 return False
-            self._compute(self._engine, sequences)
-        finally:
-            self._caller = None
-            self._turn.release()
+            self._is_computing = True
+            try:
+                self._compute(self._engine, sequences)
+            finally:
+                self._is_computing = False
         return True
 
     def _compute(self, engine: CallerEngine, sequences: Items[Sequence]) -> None:
@@ -56,7 +56,5 @@ class LoneQueries:
     def close(self) -> None:
         """Compute nothing from now on, and wait for who does."""
         self._is_closed = True
-        # A signal's handler may close a model on the very thread that it interrupts.
-        if self._caller != threading.get_ident():
-            with self._turn:
-                pass
+        with self._turn:
+            pass

@@ -13,7 +13,7 @@ from embedlib.batching.answers import answer, check_shape, fail
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import Sequence, pack
 from embedlib.batching.stats import Meter
-from embedlib.engines.base import Engine, Lane, Pending
+from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
     EmbedderClosedError,
     EngineOutOfMemoryError,
@@ -85,7 +85,8 @@ class BatchManager:
         """
         with self._changed:
             num_queued = self._num_queued(Lane.QUERY)
-            if self._refusal is None and num_queued + len(sequences) > self._max_queued:
+            is_full = num_queued > 0 and num_queued + len(sequences) > self._max_queued
+            if self._refusal is None and is_full:
                 raise QueueFullError(
                     f"{num_queued} queries wait already and max_queued_texts is "
                     f"{self._max_queued}; try again later or send fewer at once"
@@ -104,8 +105,8 @@ class BatchManager:
     @property
     def has_queries(self) -> bool:
         """Whether queries wait or are being computed."""
-        with self._changed:
-            return self._num_queued(Lane.QUERY) + self._num_computing_queries > 0
+        # Without the lock: a signal's handler may close the model in the middle of this.
+        return self._num_queued(Lane.QUERY) + self._num_computing_queries > 0
 
     @property
     def is_own_thread(self) -> bool:
@@ -117,7 +118,7 @@ class BatchManager:
         self._refuse(EmbedderClosedError("this model is closed; load it again"))
 
     def close(self) -> None:
-        """Fail what waits, finish what is in flight, join the thread."""
+        """Fail what waits, finish what is in flight and wanted, join the thread."""
         self.stop_accepting()
         self._inbox.put(_Stop())
         # A future's callback, or the garbage collector, may close a model from this thread.
@@ -156,6 +157,7 @@ class BatchManager:
             message = self._inbox.get()
             if isinstance(message, _Stop):
                 is_stopping = True
+                self._cancel_unwanted()
             elif isinstance(message, _InFlight):
                 if message in self._inflight:  # not twice, whatever the engine calls
                     self._resolve(message)
@@ -175,6 +177,13 @@ class BatchManager:
             if not sequences:
                 return
             self._submit(sequences)
+
+    def _cancel_unwanted(self) -> None:
+        """Give up what nobody waits for: after Ctrl-C a large model would compute for seconds."""
+        for batch in self._inflight:
+            is_wanted = any(not sequence.job.is_over for sequence in batch.sequences)
+            if isinstance(batch.pending, CancellablePending) and not is_wanted:
+                batch.pending.cancel()
 
     def _publish(self, received: list[Sequence]) -> None:
         """Count what waits anew and let blocked producers look."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from contextlib import ExitStack
 from typing import Any
 
 from embedlib.batching.lone_queries import LoneQueries
@@ -87,7 +88,9 @@ class Pipeline:
                 if job.is_over:  # failed or cancelled: the rest would be computed for nobody
                     return
                 chunk = texts[first_row : first_row + MICRO_BATCH_TEXTS]
-                self._tokenizer_thread.put(job, first_row, chunk, tokenize)
+                self._tokenizer_thread.put(
+                    job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
+                )
                 on_progress()
         except BaseException:
             job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute
@@ -107,11 +110,16 @@ class Pipeline:
         Raises:
             EmbedlibError: called on one, which is where the callbacks of futures run.
         """
-        if self._manager.is_own_thread or self._tokenizer_thread.is_own_thread:
+        if self._is_own_thread:
             raise EmbedlibError(
                 "called in the callback of a future, on the thread that would have to compute it; "
                 "call submit there, or hand over to a thread of your own"
             )
+
+    @property
+    def _is_own_thread(self) -> bool:
+        """Whether one of the threads that empty the queues asks: a future's callback does."""
+        return self._manager.is_own_thread or self._tokenizer_thread.is_own_thread
 
     def stats(self) -> Stats:
         """Return the totals so far."""
@@ -136,8 +144,9 @@ class Pipeline:
         if os.getpid() != self._pid:
             return  # a forked child has none of it
         self._is_closed = True
-        self._manager.stop_accepting()  # lets a blocked tokenizer thread go
-        self._tokenizer_thread.close()
-        self._manager.close()
-        self._lone_queries.close()
-        self._engine.close()
+        with ExitStack() as rest:  # done too where Ctrl-C ends a wait
+            rest.callback(self._engine.close)
+            rest.callback(self._lone_queries.close)
+            rest.callback(self._manager.close)
+            self._manager.stop_accepting()  # lets a blocked tokenizer thread go
+            self._tokenizer_thread.close()

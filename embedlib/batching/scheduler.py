@@ -138,7 +138,14 @@ class Scheduler:
         """Longest first out of the window, up to the budget or a fair share for idle streams."""
         if batch := self._retry(Lane.BULK):
             return batch
-        self._refill()
+        while self._window or self._bulk:  # a whole window may be of callers who have gone
+            self._refill()
+            if batch := self._cut_window(num_idle):
+                return batch
+        return []
+
+    def _cut_window(self, num_idle: int) -> list[Sequence]:
+        """A batch of the window; empty: nobody waits for what was in it, and it is empty too."""
         budget = self.limits.max_batch_tokens
         if num_idle > 1 and not self._bulk:
             waiting = sum(sequence.num_tokens for sequence in self._window)

@@ -42,7 +42,8 @@ class Meter:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self._lock = threading.Lock()
+        # In any of the methods the garbage collector may end an abandoned stream, and its jobs.
+        self._lock = threading.RLock()
         self._num_texts = self._num_tokens = self._num_truncated = 0
         self._num_batches = self._num_query_batches = self._num_failed_batches = 0
         self._tokenize_s = self._queue_s = self._engine_s = 0.0

@@ -50,15 +50,23 @@ class TokenizerThread:
         self._thread = threading.Thread(target=self._run, name="embedlib-tokenizer", daemon=True)
         self._thread.start()
 
-    def put(self, job: Job, first_row: int, texts: Items[Any], tokenize: Tokenize) -> None:
-        """Queue consecutive texts of a job; blocks while the queue is full.
+    def put(
+        self,
+        job: Job,
+        first_row: int,
+        texts: Items[Any],
+        tokenize: Tokenize,
+        *,
+        may_wait: bool = True,
+    ) -> None:
+        """Queue consecutive texts of a job; blocks while the queue is full, if it may.
 
         Raises:
             EmbedderClosedError: closed, before or while waiting.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_closed or self._num_queued < self._max_queued_texts
+                lambda: self._is_closed or not may_wait or self._num_queued < self._max_queued_texts
             )
             if self._is_closed:
                 raise EmbedderClosedError("this model is closed; load it again")

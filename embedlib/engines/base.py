@@ -82,6 +82,18 @@ class Pending(Protocol):
         ...
 
 
+@runtime_checkable
+class CancellablePending(Pending, Protocol):
+    """One that can be given up."""
+
+    def cancel(self) -> None:
+        """Stop computing soon, if it still goes on: nobody wants the result.
+
+        `on_done` is called all the same, and `result` may raise.
+        """
+        ...
+
+
 class Engine(Protocol):
     """Runs batches of one model on one device."""
 

@@ -163,6 +163,8 @@ class ManyEngines:
             self._fail(device, job, error)
 
     def _collect(self, device: _Device, job: _Job) -> None:
+        if job not in device.jobs:  # not twice, whatever the engine calls
+            return
         device.jobs.remove(job)
         try:
             job.vectors = job.pending.result()

@@ -393,6 +393,41 @@ def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
     assert len(engine.batches) == 2
 
 
+def test_closing_cancels_what_is_computed_for_nobody() -> None:
+    class CancellingEngine(FakeEngine):
+        """Its batches can be cancelled, and then end with an error."""
+
+        def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+            pending = super().submit(batch, on_done)
+            number = len(self.batches)
+
+            def cancel() -> None:
+                cancelled.append(number)
+                on_done()
+
+            pending.cancel = cancel
+            return pending
+
+    cancelled: list[int] = []
+    engine = CancellingEngine()
+    engine.hold()
+    manager = start(engine)
+    unwanted, wanted = add(manager, full(1)), add(manager, full(2))
+    engine.wait_submitted(2)
+    unwanted.future.cancel()
+    closer = threading.Thread(target=manager.close)
+    closer.start()
+    engine.wait_submitted(2)
+    while not cancelled:
+        closer.join(0.001)
+    assert closer.is_alive()
+    engine.release()
+    closer.join(WAIT_SECONDS)
+    assert not closer.is_alive()
+    assert cancelled == [1]
+    assert int(result(wanted)[0, 0]) == 2
+
+
 @pytest.mark.parametrize("lane", Lane)
 def test_closed_twice_and_used_after(lane: Lane) -> None:
     manager = start(FakeEngine())

@@ -148,11 +148,21 @@ def test_a_bad_query_is_told_at_once_and_a_bad_bulk_text_through_the_job() -> No
 
 
 def test_too_many_queries_are_an_error_and_leave_nothing_behind() -> None:
-    pipeline = start(FakeEngine(), max_queued_texts=2)
-    job = pipeline.open_job(3, Lane.QUERY)
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    pipeline = start(engine, max_queued_texts=2)
+    # Nothing waits, so that no later try could go better: more than the bound are taken.
+    jobs = [pipeline.open_job(3, Lane.QUERY) for _ in range(2)]
+    pipeline.feed(jobs[0], ["a"] * 3, by_bytes())
+    engine.wait_submitted(1)
+    pipeline.feed(jobs[1], ["a"], by_bytes())
+    job = pipeline.open_job(2, Lane.QUERY)
     with pytest.raises(QueueFullError, match="max_queued_texts is 2"):
-        pipeline.feed(job, ["a"] * 3, by_bytes())
+        pipeline.feed(job, ["a"] * 2, by_bytes())
     assert job.future.cancelled()
+    jobs[1].future.cancel()
+    engine.release()
+    jobs[0].future.result(WAIT_SECONDS)
     assert pipeline._meter._num_jobs == 0
     pipeline.close()
 

@@ -180,6 +180,16 @@ def test_cancelled_while_in_the_window() -> None:
     assert scheduler.next_batch(0, 0) == []
 
 
+def test_windows_of_callers_who_have_gone_do_not_hold_up_what_is_behind() -> None:
+    scheduler = Scheduler(LIMITS)
+    gone = sequences([3] * (3 * WINDOW_SEQS))
+    wanted = sequences([5])
+    scheduler.add(gone)
+    scheduler.add(wanted)
+    gone[0].job.future.cancel()
+    assert scheduler.next_batch(0, 0) == wanted
+
+
 def test_a_failed_job_is_not_computed_further() -> None:
     scheduler = Scheduler(LIMITS)
     given = sequences([12, 12, 12])

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,13 +71,6 @@ class Submitted:
         assert not self._done.acquire(blocking=False), "on_done was called twice"
         return self._pending.result()
 
-    @property
-    def is_done(self) -> bool:
-        if self._done.acquire(blocking=False):
-            self._done.release()
-            return True
-        return False
-
 
 @pytest.fixture
 def embedder_of() -> Iterator[Callable[..., Embedder]]:
@@ -106,6 +100,18 @@ def test_rows_come_in_order_and_every_engine_works(embedder_of: Callable[..., Em
     for engine in reversed(engines):
         engine.release()
     np.testing.assert_array_equal(future.result(WAIT_SECONDS), expected())
+
+
+def test_an_engine_that_says_done_twice(embedder_of: Callable[..., Embedder]) -> None:
+    class Stutterer(FakeEngine):
+        def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+            pending = super().submit(batch, on_done)
+            on_done()
+            return pending
+
+    embedder = embedder_of(Stutterer(), FakeEngine())
+    for _ in range(2):
+        np.testing.assert_array_equal(embedder.encode(TEXTS), expected())
 
 
 def test_limits_are_the_sum() -> None:

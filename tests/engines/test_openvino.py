@@ -5,7 +5,6 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -299,14 +298,75 @@ def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) ->
     engine.close()
 
 
-def test_a_batch_that_fails_gives_its_place_back(files: ModelFiles) -> None:
-    spec = replace(files.spec, max_seq_tokens=10**6)
-    engine = OpenVINOEngine(spec, load_weights(files), threads=1, max_inflight_bulk=1)
-    for _ in range(2 * engine.limits.max_inflight_batches):
-        # More positions than the model has: its table cannot be read there.
-        with suppress(EngineRunError):
-            run(engine, batch_of([[5] * 500]))
-        run(engine, batch_of([[5]]))
+def test_batches_that_fail_are_told_and_the_next_ones_run(files: ModelFiles) -> None:
+    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, max_inflight_bulk=1)
+    for lane in Lane:
+        batch = batch_of([[5]], lane)
+        expected = run(engine, batch)
+        for _ in range(2 * engine.limits.max_inflight_batches):
+            with pytest.raises(EngineRunError, match="engine openvino: "):
+                run(engine, replace(batch, token_ids=batch.token_ids.astype(np.float64)))
+        assert (run(engine, batch) == expected).all()
+    engine.close()
+
+
+def test_a_batch_without_memory_is_halved(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infer, sizes = ov.InferRequest.infer, []
+
+    def infer_few(request: ov.InferRequest) -> Any:
+        sizes.append(request.get_input_tensor(0).size)
+        if sizes[-1] > 40:
+            raise RuntimeError("Exception from src/memory.cpp:2:\nFailed to allocate 5 bytes\n")
+        return infer(request)
+
+    with Embedder(tiny_folder("bert"), threads=1) as embedder:
+        texts = ["a river runs through a large city"] * 20
+        expected = embedder.encode(texts)
+        monkeypatch.setattr(ov.InferRequest, "infer", infer_few)
+        np.testing.assert_allclose(embedder.encode(texts), expected, atol=1e-6)
+    assert max(sizes) > 40
+    assert sum(size for size in sizes if size <= 40) >= 20 * 5
+
+
+def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, is_cancelled = threading.Event(), threading.Event()
+    infer, cancel = ov.InferRequest.infer, ov.InferRequest.cancel
+    cancelled: list[ov.InferRequest] = []
+
+    def infer_when_cancelled(request: ov.InferRequest) -> Any:
+        begun.set()
+        assert is_cancelled.wait(30)
+        raise RuntimeError("Infer Request was canceled")
+
+    def cancel_and_tell(request: ov.InferRequest) -> None:
+        cancel(request)
+        cancelled.append(request)
+        is_cancelled.set()
+
+    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
+    batch = batch_of([[5] * 9])
+    expected = run(engine, batch)
+    monkeypatch.setattr(ov.InferRequest, "cancel", cancel_and_tell)
+    monkeypatch.setattr(ov.InferRequest, "infer", infer_when_cancelled)
+    done: list[int] = []
+    computing = engine.submit(batch, lambda: done.append(1))
+    waiting = engine.submit(batch, lambda: done.append(2))
+    assert begun.wait(30)
+    waiting.cancel()
+    assert not is_cancelled.is_set()  # what computes is another batch
+    computing.cancel()
+    monkeypatch.setattr(ov.InferRequest, "infer", infer)
+    assert (run(engine, batch) == expected).all()
+    computing.cancel()
+    assert len(cancelled) == 1  # this was too late: the request is no longer its own
+    assert done == [1, 2]
+    for pending in (computing, waiting):
+        with pytest.raises(EngineRunError, match="cancel"):
+            pending.result()
     engine.close()
 
 

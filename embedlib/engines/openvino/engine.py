@@ -11,10 +11,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from tempfile import TemporaryFile
 
 import numpy as np
@@ -94,10 +95,19 @@ class OpenVINOEngine:
                 query = core.compile_model(graph, "CPU", {**shared, **cache, **query_hints})
         except RuntimeError as error:
             raise EngineBuildError(f"engine openvino: compiling failed: {_told(error)}") from error
-        self._free = {
-            Lane.BULK: [bulk.create_infer_request() for _ in range(num_bulk)],
-            Lane.QUERY: [query.create_infer_request() for _ in range(MAX_INFLIGHT_QUERIES)],
-        }
+        self._jobs: dict[Lane, SimpleQueue[_Job | None]] = {lane: SimpleQueue() for lane in Lane}
+        streams = [(Lane.BULK, bulk)] * threads + [(Lane.QUERY, query)]
+        self._threads = [
+            threading.Thread(
+                target=self._work,
+                args=(self._jobs[lane], compiled.create_infer_request()),
+                name=f"embedlib-openvino-{lane.value}",
+                daemon=True,
+            )
+            for lane, compiled in streams
+        ]
+        for thread in self._threads:
+            thread.start()
         self._callers = query.create_infer_request()
 
     @property
@@ -105,66 +115,109 @@ class OpenVINOEngine:
         """What the scheduler must know."""
         return self._limits
 
-    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Job:
         """Start a batch and return at once."""
-        # Where a lane is busier than it was made for, it borrows from the other one.
-        free = self._free[batch.lane] or next(filter(None, self._free.values()))
-        request = free.pop()
-        inputs = self._inputs(batch)
-        pending = _Pending(request, free, inputs, batch, self._limits.is_per_token)
-        try:
-            request.set_callback(lambda _: on_done(), None)
-            _set_inputs(request, inputs)
-            request.start_async()
-        except RuntimeError as error:
-            free.append(request)
-            raise _run_error(error) from error
-        return pending
+        job = _Job(batch, on_done)
+        self._jobs[batch.lane].put(job)
+        return job
 
     def compute(self, batch: Batch) -> NDArray[np.float32]:
         """Compute a batch of the query lane on this thread, all cores helping."""
-        inputs = self._inputs(batch)
-        try:
-            _set_inputs(self._callers, inputs)
-            self._callers.infer()
-            return _read_rows(self._callers, batch, self._limits.is_per_token)
-        except RuntimeError as error:
-            raise _run_error(error) from error
+        return self._infer(self._callers, batch)
 
     def close(self) -> None:
         """Wait for what is in flight and free the compiled models."""
-        self._free.clear()
+        for _ in self._threads:
+            for jobs in self._jobs.values():
+                jobs.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # the garbage collector works on any
+                thread.join()
+        self._threads = []
         self._callers = None
 
-    def _inputs(self, batch: Batch) -> list[NDArray[np.int32]]:
+    def _work(self, jobs: SimpleQueue[_Job | None], request: ov.InferRequest) -> None:
+        """Compute batches one after the other.
+
+        Not OpenVINO's own callbacks: from Python, they are not called when a batch has failed.
+        """
+        while (job := jobs.get()) is not None:
+            try:
+                with job.computed_by(request):
+                    job.vectors = self._infer(request, job.batch)
+            except BaseException as error:  # whoever waits must hear of it
+                job.error = error
+            job.on_done()
+            del job  # or the last batch would live until the next one
+
+    def _infer(self, request: ov.InferRequest, batch: Batch) -> NDArray[np.float32]:
+        """Return float32[B, D], or float32[T, D] of every token.
+
+        Raises:
+            EngineOutOfMemoryError: there is no room for it.
+            EngineRunError: it failed.
+        """
         arrays = {
             "token_ids": pad(batch),
             "seq_lens": batch.seq_lens,
             "num_first_tokens": batch.num_first_tokens,
             "num_prompt_tokens": batch.num_prompt_tokens,
         }
-        return [arrays[name] for name in self._input_names]
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """A batch on its way; holds the input arrays, which OpenVINO reads in place."""
-
-    request: ov.InferRequest
-    free: list[ov.InferRequest]
-    inputs: list[NDArray[np.int32]]
-    batch: Batch
-    is_per_token: bool
-
-    def result(self) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] of every token, and give the request back."""
         try:
-            self.request.wait()
-            return _read_rows(self.request, self.batch, self.is_per_token)
+            for index, name in enumerate(self._input_names):
+                # Read in place: the arrays live until the end of this function.
+                request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
+            request.infer()
         except RuntimeError as error:
             raise _run_error(error) from error
+        # A copy, since a request writes into the same memory again.
+        output: NDArray[np.float32] = request.get_output_tensor().data
+        return output[is_token(batch)] if self._limits.is_per_token else output.copy()
+
+
+class _Job:
+    """A batch on its way."""
+
+    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
+        self.batch = batch
+        self.on_done = on_done
+        self.vectors: NDArray[np.float32] | None = None
+        self.error: BaseException | None = None
+        self._changing = threading.Lock()
+        """Guards what follows: a request goes on to the next batch."""
+        self._request: ov.InferRequest | None = None
+        self._is_cancelled = False
+
+    @contextmanager
+    def computed_by(self, request: ov.InferRequest) -> Iterator[None]:
+        """Know the request while it computes.
+
+        Raises:
+            EngineRunError: cancelled before.
+        """
+        with self._changing:
+            if self._is_cancelled:
+                raise EngineRunError("engine openvino: the batch was cancelled")
+            self._request = request
+        try:
+            yield
         finally:
-            self.free.append(self.request)
+            with self._changing:
+                self._request = None
+
+    def cancel(self) -> None:
+        """Stop behind the operator that runs; see `CancellablePending`."""
+        with self._changing:
+            self._is_cancelled = True
+            if self._request is not None:
+                self._request.cancel()
+
+    def result(self) -> NDArray[np.float32]:
+        """Return float32[B, D], or float32[T, D] of every token."""
+        if self.error is not None:
+            raise self.error
+        assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
+        return self.vectors
 
 
 def multiplies_via_onednn(core: ov.Core) -> bool:
@@ -173,18 +226,6 @@ def multiplies_via_onednn(core: ov.Core) -> bool:
     Source: docs/benchmarks.md, single queries; CPUs of other makers were not measured.
     """
     return "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME")
-
-
-def _set_inputs(request: ov.InferRequest, inputs: list[NDArray[np.int32]]) -> None:
-    """Let a request read arrays in place: they must live until it is done."""
-    for index, values in enumerate(inputs):
-        request.set_input_tensor(index, ov.Tensor(values, shared_memory=True))
-
-
-def _read_rows(request: ov.InferRequest, batch: Batch, is_per_token: bool) -> NDArray[np.float32]:
-    """Return a copy of what a request made: it writes into the same memory again."""
-    output: NDArray[np.float32] = request.get_output_tensor().data
-    return output[is_token(batch)] if is_per_token else output.copy()
 
 
 def pad(batch: Batch) -> NDArray[np.int32]:
