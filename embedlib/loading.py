@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import tokenizers
 from numpy.typing import NDArray
 
-from embedlib.config import Config, EngineName
+from embedlib.config import Config, EngineName, PrecisionName
 from embedlib.engines.base import Engine
 from embedlib.engines.compiled.cache import int8_weights
 from embedlib.engines.compiled.engine_folder import (
@@ -29,7 +29,7 @@ from embedlib.engines.compiled.engine_folder import (
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
 from embedlib.engines.select import choose_engine, plan_engine
-from embedlib.errors import ConfigError, EngineUnsupportedError, ModelUnsupportedError
+from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError, ModelUnsupportedError
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.fingerprint import fingerprint
@@ -53,6 +53,8 @@ class LoadedModel:
     engine: Engine
     fingerprint: Callable[[Mapping[str, object]], str]
     """From the settings that decide the vectors; reads all weights once."""
+    fingerprint_in: Callable[[PrecisionName, Mapping[str, object]], str] | None = None
+    """As `fingerprint`, for another option `precision`; None: the engine is the caller's own."""
     known: KnownModel = field(default_factory=KnownModel)
     """Of a hub model, or of one that a compiled model was made from."""
     precision: str = "float32"
@@ -118,6 +120,7 @@ def load_model(
         fingerprint=partial(
             _fingerprint, files, folder.revision, manifest, plan.precision, file_hashes(config)
         ),
+        fingerprint_in=partial(_fingerprint_in, files, folder.revision, manifest, config),
         known=KnownModel() if hub_name is None else known_model(hub_name),
         precision=str(plan.precision),
         files=files,
@@ -166,6 +169,23 @@ def _fingerprint(
     content = json.dumps([made, dict(settings)], sort_keys=True)
     digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     return f"{revision or 'folder'}:{digest}"
+
+
+def _fingerprint_in(
+    files: ModelFiles,
+    revision: str | None,
+    manifest: Manifest | None,
+    config: Config,
+    precision: PrecisionName,
+    settings: Mapping[str, object],
+) -> str:
+    """Return what `_fingerprint` would be with another option `precision`; compiles nothing."""
+    try:
+        chosen = plan_engine(files, replace(config, precision=precision), manifest).precision
+    except (ConfigError, EngineError):  # not on this machine, but maybe where the rows were made
+        chosen = ChosenPrecision(name=precision)
+    settings = {**settings, "precision": str(chosen)}
+    return _fingerprint(files, revision, manifest, chosen, file_hashes(config), settings)
 
 
 def _read_compiled(folder: Path) -> Manifest | None:

@@ -21,7 +21,7 @@ from operator import length_hint
 from typing import Any
 
 from embedlib.embedder import Embedder
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.load import Load
@@ -30,9 +30,10 @@ from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.searching import describe_other_model, stored_name
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sink_thread import SinkThread
-from embedlib.indexing.sinks import Sink, Target, Tell, check_target, open_sink
+from embedlib.indexing.sinks import OtherModelError, Sink, Target, Tell, check_target, open_sink
 from embedlib.indexing.source_options import SourceOptions
 from embedlib.indexing.sources import open_source
 
@@ -94,12 +95,19 @@ def index(
             closing(BadRows(settings.errors_file, tell, stops=settings.on_error == "stop"))
         )
         tally = Tally(embedder, on_progress, _estimate_documents(documents, settings))
-        if settings.dry_run:
-            state = thread.submit(opened.inspect).result()
-            check_target(state, target, opened.name)
-            has_rows = state is not None and not settings.recreate
-        else:
-            thread.submit(opened.begin, target, tell).result()
+        try:
+            if settings.dry_run:
+                state = thread.submit(opened.inspect).result()
+                check_target(state, target, opened.name)
+                has_rows = state is not None and not settings.recreate
+            else:
+                thread.submit(opened.begin, target, tell).result()
+        except OtherModelError as error:  # a sink knows nothing of the Embedder
+            told = describe_other_model(error.state, opened.name, embedder, "load")
+            raise SinkError(
+                f"{told}, choose another destination, or --recreate to drop these rows and embed "
+                "everything again"
+            ) from None
         bad_rows.start()
         reader = stack.enter_context(
             closing(
@@ -197,13 +205,11 @@ def _make_chunker(embedder: Embedder, options: IndexOptions) -> Chunker | None:
 
 
 def _make_target(embedder: Embedder, options: IndexOptions) -> Target:
-    name = embedder.model_name
     return Target(
         dim=embedder.get_embedding_dimension(),
         similarity=embedder.similarity_fn_name,
         fingerprint=embedder.fingerprint,
-        # A search may be started in another folder.
-        model=os.path.abspath(name) if os.path.isdir(name) else name,
+        model=stored_name(embedder),
         recreate=options.recreate,
         shard=options.shard,
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
+from typing import get_args
 
+from embedlib.config import PrecisionName
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.rows import model_digest
@@ -33,7 +36,8 @@ def search(question: str, sink: str | Sink, *, embedder: Embedder, k: int = 10) 
 
     Raises:
         ConfigError: `k` is not at least 1.
-        SinkError: the destination cannot be read or was made by another model.
+        SinkError: the destination cannot be read, or was made by another model or with other
+            options; says which, as far as it can be told.
     """
     if k < 1:
         raise ConfigError(f"k = {k}; it must be at least 1")
@@ -42,9 +46,66 @@ def search(question: str, sink: str | Sink, *, embedder: Embedder, k: int = 10) 
             return search(question, opened, embedder=embedder, k=k)
     state = stored_state(sink)
     if model_digest(state.fingerprint) != model_digest(embedder.fingerprint):
-        raise SinkError(
-            f"{sink.name} was made by {state.model!r} with fingerprint {state.fingerprint}, this "
-            f"is {embedder.model_name!r} with {embedder.fingerprint}; search with the same model "
-            "and options"
-        )
+        raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
     return sink.search(embedder.encode_query(question), k)
+
+
+def stored_name(embedder: Embedder) -> str:
+    """Return a model's name as it is stored: a search may be started in another folder."""
+    name = embedder.model_name
+    return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def describe_other_model(state: SinkState, name: str, embedder: Embedder, verb: str) -> str:
+    """Return why an Embedder's vectors do not belong to stored ones, and what to do.
+
+    Args:
+        state: what is there, with another fingerprint.
+        name: of the destination.
+        embedder: what was to be used.
+        verb: what for.
+    """
+    made_in = _precision_of(state, embedder)
+    model, config = embedder._model, embedder.config
+    if made_in is not None:
+        why = ", which precision='auto' takes here" if config.precision == "auto" else ""
+        return (
+            f"{name} was made in {made_in}, this is {model.precision}{why}; "
+            f"pass precision={made_in!r} (--precision {made_in})"
+        )
+    if state.model != stored_name(embedder):
+        return (
+            f"{name} was made by {state.model!r} with fingerprint {state.fingerprint}, this is "
+            f"{embedder.model_name!r} with {embedder.fingerprint}; {verb} with the same model and "
+            "options"
+        )
+    options = {
+        "max_seq_tokens": embedder.max_seq_length,
+        "truncate_dim": config.truncate_dim,
+        "on_truncate": config.on_truncate,
+        "precision": model.precision,
+        "revision": config.revision,
+        "default_prompt_name": config.default_prompt_name,
+        "examples": config.examples,
+        "prompts": dict(embedder.prompts),
+    }
+    listed = ", ".join(f"{option}={value!r:.60}" for option, value in options.items())
+    return (
+        f"{name} was made by {state.model!r} too, but with other files or another option than "
+        f"here: {listed}; {verb} with the same model and options"
+    )
+
+
+def _precision_of(state: SinkState, embedder: Embedder) -> PrecisionName | None:
+    """Return the option `precision` with which an Embedder would have the stored fingerprint."""
+    # What is stored is a digest, which cannot be read, only guessed.
+    guess = embedder._model.fingerprint_in
+    if guess is None:
+        return None
+    settings = {**embedder._calls.settings(), "max_seq_length": embedder.max_seq_length}
+    wanted = model_digest(state.fingerprint)
+    precisions: tuple[PrecisionName, ...] = get_args(PrecisionName)
+    for precision in precisions:
+        if precision != "auto" and model_digest(guess(precision, settings)) == wanted:
+            return precision
+    return None

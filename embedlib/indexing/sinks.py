@@ -274,11 +274,23 @@ _BUILT_IN = {
 }
 
 
+class OtherModelError(SinkError):
+    """The rows of a destination were made by another model, or with other options.
+
+    Its `state` is what was found, for those who know the Embedder and can tell what differs.
+    """
+
+    def __init__(self, message: str, state: SinkState) -> None:
+        super().__init__(message)
+        self.state = state
+
+
 def check_target(state: SinkState | None, target: Target, name: str) -> None:
     """Refuse to write into what does not fit; to be called by `Sink.begin`.
 
     Raises:
-        SinkError: dimension, similarity or model differ; says how to go on.
+        SinkError: dimension or similarity differ; says how to go on.
+        OtherModelError: only the fingerprint does.
     """
     if state is None or target.recreate:
         return
@@ -293,9 +305,10 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
             f"{name} compares by {state.similarity} and the model by {target.similarity}; {ways}"
         )
     if model_digest(state.fingerprint) != model_digest(target.fingerprint):
-        raise SinkError(
+        raise OtherModelError(
             f"{name} was made by {state.model!r} with fingerprint {state.fingerprint}, this is "
-            f"{target.model!r} with {target.fingerprint}; use the same model and options, {ways}"
+            f"{target.model!r} with {target.fingerprint}; use the same model and options, {ways}",
+            state,
         )
 
 

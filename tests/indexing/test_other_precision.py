@@ -1,0 +1,160 @@
+"""A destination that was loaded in another precision, or with another option, than is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib import Embedder
+from embedlib.config import Config
+from embedlib.engines.compiled.compile import compile_model
+from embedlib.engines.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.engines.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.engines.int8 import int8_hardware
+from embedlib.engines.precision import ChosenPrecision
+from embedlib.errors import SinkError
+from embedlib.indexing.pipeline import index
+from embedlib.indexing.rows import Document
+from embedlib.indexing.searching import search
+from embedlib.loading import _fingerprint
+from embedlib.models.files import read_model_files
+from embedlib.testing import FakeSink, FakeStore
+
+DOCUMENTS = [Document(id="a", text="copy a folder"), Document(id="b", text="measure time")]
+Open = Callable[..., Embedder]
+
+
+@pytest.fixture
+def folder(tiny_folder: Callable[[str], Path]) -> Path:
+    return tiny_folder("bert")
+
+
+@pytest.fixture
+def caches(tmp_path: Path) -> Path:
+    return tmp_path / "engines"
+
+
+@pytest.fixture
+def open_model(folder: Path, caches: Path) -> Open:
+    def make(**options: Any) -> Embedder:
+        return Embedder(
+            folder,
+            engine="openvino",
+            threads=1,
+            engine_cache_dir=caches,
+            local_files_only=True,
+            **options,
+        )
+
+    return make
+
+
+def compile_faithfully(folder: Path, caches: Path) -> None:
+    """Do what `embedlib compile --precision int8 --fidelity` does where it finds no difference."""
+    config = Config(engine_cache_dir=caches)
+    files = read_model_files(folder)
+    compiled = compile_model(files, "int8", (), config)
+    report = FidelityReport(
+        fingerprint=model_fingerprint(files, file_hashes(config)),
+        engine="openvino",
+        hardware=int8_hardware(),
+        precision="int8",
+        excluded=(),
+        reference="float32",
+        max_seq_tokens=512,
+        template=None,
+        num_texts=200,
+        texts_digest="",
+        mean=1.0,
+        p1=1.0,
+        min=1.0,
+        top10_overlap=None,
+        worst=(),
+        versions={},
+    )
+    write_report(compiled, report)
+
+
+def load(store: FakeStore, embedder: Embedder, **options: Any) -> int:
+    return index(DOCUMENTS, FakeSink(store), embedder=embedder, **options).num_embedded
+
+
+def refusals(store: FakeStore, embedder: Embedder) -> list[str]:
+    """What a search, a load and a dry run say."""
+    with pytest.raises(SinkError) as searched:
+        search("x", FakeSink(store), embedder=embedder)
+    with pytest.raises(SinkError) as loaded:
+        load(store, embedder)
+    with pytest.raises(SinkError) as tried:
+        load(store, embedder, dry_run=True)
+    return [str(error.value) for error in (searched, loaded, tried)]
+
+
+def test_compiling_leaves_a_way_to_what_was_loaded_before(
+    folder: Path, caches: Path, open_model: Open
+) -> None:
+    store = FakeStore()
+    with open_model() as embedder:
+        assert load(store, embedder) == 2
+    compile_faithfully(folder, caches)
+    told = (
+        "fake: was made in float32, this is int8, which precision='auto' takes here; "
+        "pass precision='float32' (--precision float32)"
+    )
+    ways = (
+        ", choose another destination, or --recreate to drop these rows and embed everything again"
+    )
+    with open_model() as embedder:
+        assert refusals(store, embedder) == [told, told + ways, told + ways]
+    with open_model(precision="float32") as embedder:  # what is advised helps
+        assert load(store, embedder) == 0
+        assert len(search("measure time", FakeSink(store), embedder=embedder)) == 2
+    with open_model() as embedder:
+        assert load(store, embedder, recreate=True) == 2
+
+
+def test_a_precision_that_was_named(folder: Path, caches: Path, open_model: Open) -> None:
+    store = FakeStore()
+    compile_faithfully(folder, caches)
+    with open_model(max_seq_tokens=16) as embedder:
+        load(store, embedder)
+    with open_model(precision="float32", max_seq_tokens=16) as embedder:
+        searched, *_ = refusals(store, embedder)
+    assert searched == (
+        "fake: was made in int8, this is float32; pass precision='int8' (--precision int8)"
+    )
+
+
+def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_model: Open) -> None:
+    store = FakeStore()
+    with open_model() as embedder:
+        load(store, embedder)
+        bf16 = ChosenPrecision(name="bf16")
+        settings = {"precision": "bf16", **embedder._calls.settings(), "max_seq_length": 24}
+        hashes = file_hashes(embedder.config)
+        made = _fingerprint(read_model_files(folder), None, None, bf16, hashes, settings)
+        assert store.target is not None
+        store.target = replace(store.target, fingerprint=made)
+        assert refusals(store, embedder)[0].startswith("fake: was made in bf16, this is float32, ")
+
+
+def test_another_option_is_to_be_found_among_those_listed(folder: Path, open_model: Open) -> None:
+    store = FakeStore()
+    with open_model() as embedder:
+        load(store, embedder)
+    with open_model(max_seq_tokens=16, prompts={"query": "one\ntwo"}) as embedder:
+        searched, loaded, tried = refusals(store, embedder)
+    assert searched == (
+        f"fake: was made by {str(folder)!r} too, but with other files or another option than here: "
+        "max_seq_tokens=16, truncate_dim=None, on_truncate='warn', precision='float32', "
+        "revision=None, default_prompt_name=None, examples=None, "
+        "prompts={'query': 'one\\ntwo'}; search with the same model and options"
+    )
+    assert loaded == tried
+    assert "; load with the same model and options, choose another destination, or --rec" in loaded
+    with open_model(precision="float32") as embedder:
+        assert load(store, embedder) == 0
