@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -48,6 +49,16 @@ put into their places first, some 20,000 in a second. Flushing each batch took a
 """
 _LIST_ROWS = 64
 """Rows turned into Python floats at once: few enough to stay in the processor's cache."""
+
+REMEDIES = {
+    errno.EACCES: "reading needs the right to write there too",
+    errno.EROFS: "its file system is read-only and reading writes there too; copy the folder to "
+    "another one",
+    errno.ENOSPC: "its disk is full; make room and run again",
+    errno.EMFILE: "too many files are open; allow more with ulimit -n",
+    errno.ENOMEM: "the memory is full; run again when there is more",
+}
+"""What to do where the system is the reason and the rows are sound: they must not be dropped."""
 
 
 def open_sink(url: SinkUrl) -> EdgeSink:
@@ -246,10 +257,7 @@ class EdgeSink:
                         "it; wait for that one, or use a server (qdrant://)"
                     ) from error
                 said = first_line(error)
-                if "(os error 13)" in str(error):  # Rust's words for EACCES; the rows are sound
-                    remedy = "reading needs the right to write there too"
-                else:
-                    remedy = "if nothing else helps, --recreate drops its rows and starts over"
+                remedy = _remedy_of(error)
                 raise SinkError(f"{self.name} cannot be opened: {said}; {remedy}") from error
         return self._shard
 
@@ -268,6 +276,13 @@ class EdgeSink:
 
     def _one_line(self, what: str) -> AbstractContextManager[None]:
         return one_line_errors(self.name, what)
+
+
+def _remedy_of(error: Exception) -> str:
+    for code, remedy in REMEDIES.items():
+        if f"(os error {code})" in str(error):  # Rust's words for errno
+            return remedy
+    return "if nothing else helps, --recreate drops its rows and starts over"
 
 
 def _as_lists(vectors: Vectors) -> Iterator[list[float]]:

@@ -22,6 +22,7 @@ from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import Row
 from embedlib.indexing.sinks import SinkState, SinkUrl, Vectors
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink, one_line
+from embedlib_qdrant.edge import REMEDIES
 from embedlib_qdrant.options import parse_options
 from embedlib_qdrant.points import DISTANCES, Mark, row_payload
 
@@ -150,8 +151,11 @@ class LocalSink(CollectionSink):
                 f"{self.name} is open in another process, and only one at a time can open it; "
                 "wait for that one, or use a server (qdrant://)"
             )
-        # The calls come from one thread at a time, but not always the same.
-        return module.QdrantClient(path=str(self._path), force_disable_check_same_thread=True)
+        try:
+            # The calls come from one thread at a time, but not always the same.
+            return module.QdrantClient(path=str(self._path), force_disable_check_same_thread=True)
+        except OSError as error:
+            raise self._cannot_open(error) from error
 
     def _is_locked(self) -> bool:
         # The client finds that out too, but only after it has read all points, and then leaves
@@ -163,7 +167,17 @@ class LocalSink(CollectionSink):
             return False
         except BlockingIOError:
             return True
+        except OSError as error:
+            raise self._cannot_open(error) from error
         return False
+
+    def _cannot_open(self, error: OSError) -> SinkError:
+        """The client writes its lock, also for reading, and names at most that file."""
+        remedy = REMEDIES.get(error.errno or 0, "see that the folder can be written")
+        return SinkError(
+            f"{self.name} cannot be opened: {error.strerror or error}: folder {str(self._path)!r}; "
+            f"{remedy}"
+        )
 
     def _read_meta(self) -> dict[str, Any] | None:
         """The collections of the folder; None: there is no folder, or nothing in it.

@@ -293,19 +293,27 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
     begin(make).close()
 
 
-def test_a_missing_permission_is_no_reason_to_drop_the_rows(make: Callable[..., Any]) -> None:
-    load(make)
-    for said, remedy in (
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
         ("mmap: Permission denied (os error 13)", "the right to write there"),
+        ("Read-only file system (os error 30)", "copy the folder"),
+        ("No space left on device (os error 28)", "make room"),
+        ("Too many open files (os error 24)", "ulimit -n"),
+        ("Cannot allocate memory (os error 12)", "memory is full"),
         ("segment: bad magic number", "--recreate drops its rows"),
-    ):
-        sink = make()
-        # By hand: root, whom tests may be run by, has every right.
-        sink._edge = SimpleNamespace(
-            EdgeShard=SimpleNamespace(load=Mock(side_effect=OSError(said)))
-        )
-        with pytest.raises(SinkError, match=remedy):
-            sink.search(make_vectors(make_rows(1))[0], 1)
+    ],
+)
+def test_what_the_system_refuses_is_no_reason_to_drop_the_rows(
+    said: str, remedy: str, make: Callable[..., Any]
+) -> None:
+    load(make)
+    sink = make()
+    # By hand: root, whom tests may be run by, has every right.
+    sink._edge = SimpleNamespace(EdgeShard=SimpleNamespace(load=Mock(side_effect=OSError(said))))
+    with pytest.raises(SinkError, match=remedy) as caught:
+        sink.search(make_vectors(make_rows(1))[0], 1)
+    assert ("--recreate" in str(caught.value)) == ("os error" not in said)
 
 
 def test_other_options_than_it_was_made_with_are_refused(make: Callable[..., Any]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -131,6 +132,45 @@ def test_a_folder_that_is_open_elsewhere_is_one_line_and_can_be_inspected(
         sink.close()
     assert make().inspect().num_rows == 10
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EACCES, "the right to write there"),
+        (errno.EROFS, "copy the folder"),
+        (errno.ENOSPC, "make room"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EIO, "see that the folder can be written"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["rb", "r+"])  # our look at the lock, and the client's own
+def test_a_lock_that_cannot_be_opened_is_one_line_with_the_folder(
+    mode: str,
+    code: int,
+    remedy: str,
+    make: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load(make)
+    real_open = open
+
+    def refuse(path: Any, how: str = "r", *arguments: Any, **options: Any) -> Any:
+        if str(path).endswith(".lock") and how == mode:
+            raise OSError(code, os.strerror(code), str(path))
+        return real_open(path, how, *arguments, **options)
+
+    sink = make()
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", refuse)
+        with pytest.raises(SinkError, match=remedy) as caught:
+            sink.search(np.ones(6, np.float32), 1)
+    sink.close()
+    said = f"cannot be opened: {os.strerror(code)}: folder {str(tmp_path / 'db')!r}; "
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "--recreate" not in str(caught.value)
 
 
 @pytest.mark.parametrize("recreate", [False, True])
