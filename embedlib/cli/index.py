@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from embedlib.indexing.source_options import SourceOptions
 
 _EXIT_BAD_ROWS = 3
+_LOG_SECONDS = 60.0
+"""Between two lines of progress in a log; a shorter load has none."""
 
 
 @click.command()
@@ -210,12 +213,16 @@ def _check_errors_file(
 
 @contextmanager
 def _progress() -> Iterator[tuple[Any, Any]]:
-    """Give functions for lines and for progress; on a terminal there is a bar below the lines."""
+    """Give functions for lines and for progress.
+
+    On a terminal there is a bar below the lines; elsewhere progress is a line once a minute.
+    """
     from tqdm import tqdm
 
     lock = threading.Lock()  # lines come from several threads
     is_terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it is closed
     bar = tqdm(unit=" docs", desc="Indexing", disable=not is_terminal, smoothing=0.05)
+    log = _ProgressLog(time.monotonic)
 
     def tell(line: str) -> None:
         with lock:
@@ -224,16 +231,44 @@ def _progress() -> Iterator[tuple[Any, Any]]:
             bar.refresh()
 
     def show(progress: IndexProgress) -> None:
+        if not is_terminal:
+            line = log.line(progress)
+            if line is not None:
+                tell(line)
+            return
         with lock:
             bar.total = progress.total_documents
-            bar.set_postfix_str(
-                f"{progress.num_embedded:,} rows embedded, {progress.num_unchanged:,} unchanged",
-                refresh=False,
-            )
+            bar.set_postfix_str(_rows_done(progress), refresh=False)
             bar.update(progress.num_documents - bar.n)
 
     with bar:
         yield tell, show
+
+
+class _ProgressLog:
+    """Progress where nobody watches a bar: a line for a log, now and then."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Take a clock that counts seconds."""
+        self._clock = clock
+        self._started = self._last = clock()
+
+    def line(self, progress: IndexProgress) -> str | None:
+        """Return what to print now; None: it is too early for another line."""
+        now = self._clock()
+        if now - self._last < _LOG_SECONDS:
+            return None
+        self._last = now
+        total = progress.total_documents
+        of = f" of about {total:,}" if total else ""
+        return (
+            f"Indexing: {progress.num_documents:,}{of} docs in {_duration(now - self._started)}, "
+            f"{_rows_done(progress)}"
+        )
+
+
+def _rows_done(progress: IndexProgress) -> str:
+    return f"{progress.num_embedded:,} rows embedded, {progress.num_unchanged:,} unchanged"
 
 
 def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:

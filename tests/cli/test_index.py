@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from click.testing import Result
 
 from embedlib.embedder import Embedder
+from embedlib.indexing.report import IndexProgress
 
 Run = Callable[..., Result]
 
@@ -112,6 +114,48 @@ def test_standard_input_needs_its_format(run: Run, model: str, out: str) -> None
     done = run("index", "-m", model, "--to", out, "--input-format", "lines", stdin="one\n\ntwo\n")
     assert done.exit_code == 0, done.output
     assert sorted(row["text"] for row in rows(out).values()) == ["one", "two"]
+
+
+def test_without_a_terminal_progress_is_a_line_once_a_minute() -> None:
+    from embedlib.cli.index import _ProgressLog
+
+    times = iter([0.0, 59.0, 61.0, 120.0, 200.0])
+    log = _ProgressLog(lambda: next(times))
+    lines = [
+        log.line(
+            IndexProgress(
+                num_documents=1000 * n, total_documents=total, num_embedded=n, num_unchanged=2 * n
+            )
+        )
+        for n, total in ((1, None), (2, None), (3, 9000), (4, 9000))
+    ]
+    assert lines == [
+        None,
+        "Indexing: 2,000 docs in 61 s, 2 rows embedded, 4 unchanged",
+        None,
+        "Indexing: 4,000 of about 9,000 docs in 3 min, 4 rows embedded, 8 unchanged",
+    ]
+
+
+@pytest.mark.parametrize(("seconds_per_look", "is_told"), [(0.1, False), (61.0, True)])
+def test_only_a_long_load_writes_progress_into_a_log(
+    seconds_per_look: float,
+    is_told: bool,
+    run: Run,
+    model: str,
+    docs: Path,
+    out: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import embedlib.cli.index as command
+
+    clock = count(0.0, seconds_per_look)
+    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    done = run("index", docs, "-m", model, "--to", out)
+    assert done.exit_code == 0, done.output
+    lines = done.stderr.splitlines()
+    assert any(line.startswith("Indexing: 3 of about 3 docs in") for line in lines) == is_told
+    assert "\r" not in done.stderr
 
 
 def test_standard_input_may_be_closed(
