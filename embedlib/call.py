@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -95,12 +95,13 @@ class Calls:
         """Check the arguments that all ways of encoding share.
 
         Raises:
-            InputError: `inputs` is neither a str nor iterable.
+            InputError: `inputs` is neither a str nor several in an order.
             ConfigError: an argument is out of range.
         """
         if isinstance(inputs, bytes | bytearray):  # else its numbers would be taken for texts
             raise InputError(f"inputs = {inputs!r:.60}, bytes; pass a str: inputs.decode('utf-8')")
-        if not isinstance(inputs, Iterable):
+        # A mapping would give its keys, a set no order.
+        if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping | set | frozenset):
             raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
         if role is not None and role not in ROLES:
             raise ConfigError(f"role = {role!r}; it must be {' or '.join(map(repr, ROLES))}")

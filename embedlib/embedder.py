@@ -33,7 +33,7 @@ from embedlib.loading import LoadedModel
 from embedlib.models.prompts import Examples, Role
 from embedlib.quantization import calibrate
 from embedlib.session import Session
-from embedlib.similarity import similarity
+from embedlib.similarity import similarity, similarity_pairwise
 from embedlib.streaming import stream, submit
 from embedlib.token_outputs import OUTPUT_VALUES, OutputValue, TokenOutputs
 from embedlib.token_vectors import Span
@@ -378,9 +378,25 @@ class Embedder(Session):
         Args:
             embeddings1: float[N, D] or float[D].
             embeddings2: float[M, D] or float[D].
+
+        Raises:
+            InputError: these are not vectors of one length.
         """
-        kind = self.config.similarity_fn_name or self.spec.similarity
-        return similarity(kind, embeddings1, embeddings2)
+        return similarity(self.similarity_fn_name, embeddings1, embeddings2)
+
+    def similarity_pairwise(
+        self, embeddings1: ArrayLike, embeddings2: ArrayLike
+    ) -> NDArray[np.float32]:
+        """Return float32[N]: how alike each vector is to the one in the same place.
+
+        Args:
+            embeddings1: float[N, D] or float[D].
+            embeddings2: the same shape.
+
+        Raises:
+            InputError: these are not as many vectors, or not of one length.
+        """
+        return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
 
     @property
     def fingerprint(self) -> str:

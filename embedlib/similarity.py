@@ -1,4 +1,4 @@
-"""How alike vectors are: every pair of rows of two matrices."""
+"""How alike vectors are: every pair of rows of two matrices, or row by row."""
 
 from __future__ import annotations
 
@@ -34,14 +34,7 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
 
     Source: sentence-transformers, util/similarity.py.
     """
-    a, b = _rows(first), _rows(second)
-    if a.shape[1] != b.shape[1]:
-        raise InputError(
-            f"vectors of {a.shape[1]} and of {b.shape[1]} numbers cannot be compared; both must "
-            "be of the same model and truncate_dim"
-        )
-    if kind == "cosine":
-        a, b = normalize(a), normalize(b)
+    a, b = _comparable(kind, first, second)
     if kind in ("cosine", "dot"):
         products: NDArray[np.float32] = a @ b.T
         return products
@@ -54,6 +47,47 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
         else:
             row[:] = -np.abs(difference).sum(axis=1)
     return result
+
+
+def similarity_pairwise(
+    kind: Similarity, first: ArrayLike, second: ArrayLike
+) -> NDArray[np.float32]:
+    """Return float32[N]: each vector with the one in the same place.
+
+    Args:
+        kind: cosine, dot, euclidean or manhattan.
+        first: float[N, D] or float[D].
+        second: the same shape.
+
+    Raises:
+        InputError: these are not as many vectors, or not of one length.
+
+    Source: sentence-transformers, util/similarity.py.
+    """
+    a, b = _comparable(kind, first, second)
+    if len(a) != len(b):
+        raise InputError(
+            f"{len(a)} and {len(b)} vectors are not pairs; similarity compares each with all"
+        )
+    if kind in ("cosine", "dot"):
+        products: NDArray[np.float32] = np.einsum("nd,nd->n", a, b)
+        return products
+    order = 2 if kind == "euclidean" else 1
+    distances: NDArray[np.float32] = np.linalg.norm(a - b, ord=order, axis=1)
+    return -distances
+
+
+def _comparable(
+    kind: Similarity, first: ArrayLike, second: ArrayLike
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return both as matrices of one width, with rows of unit length where only angles count."""
+    a, b = _rows(first), _rows(second)
+    if a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"vectors of {a.shape[1]} and of {b.shape[1]} numbers cannot be compared; both must "
+            "be of the same model and truncate_dim"
+        )
+    return (normalize(a), normalize(b)) if kind == "cosine" else (a, b)
 
 
 def _rows(vectors: ArrayLike) -> NDArray[np.float32]:

@@ -123,7 +123,7 @@ TEXTS = ["hello", "a", "wor" * 9, "b", "€ä"]
         (text for text in TEXTS),
         np.array(TEXTS),
         np.array(TEXTS, dtype=object),
-        dict.fromkeys(TEXTS),
+        dict.fromkeys(TEXTS).keys(),
     ],
     ids=["list", "tuple", "generator", "array of str", "array of objects", "keys"],
 )
@@ -157,6 +157,12 @@ def test_inputs_under_either_name(embedder: Embedder) -> None:
 @pytest.mark.parametrize("inputs", [None, 5])
 def test_inputs_that_are_no_texts(embedder: Embedder, inputs: Any) -> None:
     with pytest.raises(InputError, match=f"inputs = {inputs}; pass a text or a list of texts"):
+        embedder.encode(inputs)
+
+
+@pytest.mark.parametrize("inputs", [{"id": "1", "text": "hello"}, {"a", "b"}])
+def test_what_has_no_order_is_refused(inputs: Any, embedder: Embedder) -> None:
+    with pytest.raises(InputError, match=r"inputs = \{.*; pass a text or a list of texts"):
         embedder.encode(inputs)
 
 
@@ -619,6 +625,7 @@ def test_similarity_is_that_of_the_model_or_the_option() -> None:
         assert embedder.similarity_fn_name == "manhattan"
         assert embedder.similarity(a, b) == pytest.approx(-6.0)
         assert embedder.similarity(a[0], b[0]).shape == (1, 1)
+        assert embedder.similarity_pairwise(a, b).tolist() == pytest.approx([-6.0])
 
 
 def test_an_unknown_option_names_the_nearest_one() -> None:

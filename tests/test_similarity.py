@@ -7,7 +7,7 @@ import pytest
 
 from embedlib.config import Similarity
 from embedlib.errors import InputError
-from embedlib.similarity import normalize, similarity
+from embedlib.similarity import normalize, similarity, similarity_pairwise
 
 A = [[3.0, 4.0], [0.0, 0.0]]
 B = [[1.0, 0.0], [0.0, -2.0], [3.0, 4.0]]
@@ -36,6 +36,16 @@ def test_a_single_vector_is_one_row(kind: Similarity) -> None:
 
 
 @pytest.mark.parametrize("kind", get_args(Similarity))
+def test_in_pairs(kind: Similarity) -> None:
+    result = similarity_pairwise(kind, A, B[:2])
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, np.diag(BY_HAND[kind]), atol=1e-6)
+    assert similarity_pairwise(kind, np.empty((0, 2)), np.empty((0, 2))).shape == (0,)
+    with pytest.raises(InputError, match="2 and 3 vectors are not pairs"):
+        similarity_pairwise(kind, A, B)
+
+
+@pytest.mark.parametrize("kind", get_args(Similarity))
 def test_no_vectors_give_no_rows(kind: Similarity) -> None:
     assert similarity(kind, np.empty((0, 2)), B).shape == (0, 3)
 
@@ -61,3 +71,5 @@ def test_normalize() -> None:
 def test_what_cannot_be_compared(kind: Similarity, first: Any, second: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         similarity(kind, first, second)
+    with pytest.raises(InputError, match=message):
+        similarity_pairwise(kind, first, second)
