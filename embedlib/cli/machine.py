@@ -25,7 +25,6 @@ _PACKAGES = (
     "qdrant-client",
     "psycopg",
     "langchain-core",
-    "ray",
 )
 # Instruction sets that matrix products gain from, in ascending order, as Linux names them.
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
