@@ -28,6 +28,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "max_length": "pass max_seq_tokens=",
         "max_seq_length": "pass max_seq_tokens=",
         "num_labels": "the model's files say how many there are; leave it out",
+        "use_auth_token": "pass token=",
         "use_fp16": "pass precision=",
     }
 )
@@ -64,7 +65,8 @@ class Config:
     """For a reranker whose folder does not say how it is asked: the name of a known template
     (qwen3-reranker, mxbai-rerank-v2). Models that are known by their hub name need none."""
     max_seq_tokens: int | None = None
-    """Texts are cut at this many tokens; lower is faster, at most the model's own limit."""
+    """Texts are cut at this many tokens; lower is faster, at most the positions the model has.
+    None: the model's own limit."""
     on_truncate: OnTruncate = "warn"
     """What happens to a text that is too long: it is cut, with a warning that names its row or
     (ignore) without; it is an error; or (chunk) it is divided into windows, and its vector is the

@@ -90,6 +90,8 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
         Config.from_options({"truncate_dims": 3})
     with pytest.raises(ConfigError, match="unknown option 'zzz'; known: revision, token"):
         Config.from_options({"zzz": 3})
+    with pytest.raises(ConfigError, match=r"unknown option 'use_auth_token'; pass token=$"):
+        Config.from_options({"use_auth_token": True})
     assert Config.from_options({"threads": 3}) == Config(threads=3)
 
 

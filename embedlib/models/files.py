@@ -144,7 +144,7 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
     general = JsonObject("", {})
     if has_modules:
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
-        _check_kind(general, with_head)
+        _check_kind(folder, general, with_head)
     entries = read_module_list(folder, with_head) if has_modules else []
     transformer_dir = entries[0][1] if entries else folder
     config = _read_config(transformer_dir, folder, is_compiled)
@@ -242,17 +242,18 @@ def _read_transformer(parts: _Parts) -> dict[str, Any]:
     }
 
 
-def _check_kind(general: JsonObject, with_head: bool) -> None:
+def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
     """Refuse a model of sentence-transformers that is of the other kind."""
     is_reranker = _is_cross_encoder(general)
     if is_reranker and not with_head:
         raise _is_scoring(general, "model_type")
     if with_head and not is_reranker:
-        said = "has no model_type, so it"
+        said = "no model_type"
         if "model_type" in general:
             said = f"model_type = {quote(general.values['model_type'])}"
         raise ModelUnsupportedError(
-            f"{general.name}: {said} makes embeddings; use Embedder, or embedlib encode"
+            f"{folder} makes embeddings, not scores ({general.name} has {said}); "
+            "use Embedder, or embedlib encode"
         )
 
 
