@@ -65,7 +65,7 @@ def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], flag:
 
     Args:
         output: a file name; it need not exist.
-        inputs: files that will be read.
+        inputs: files that will be read; "-" is standard input, which may come from a file too.
         flag: the option that names the output, for the message.
 
     Raises:
@@ -74,8 +74,10 @@ def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], flag:
     # A terminal can be both; only a file would be lost.
     if not os.path.isfile(output):
         return
+    written = os.stat(output)
     for path in inputs:
-        if os.path.exists(path) and os.path.samefile(path, output):
+        read = _stat(path)
+        if read is not None and os.path.samestat(read, written):
             raise SourceError(
                 f"{flag} {os.fspath(output)!r} is also an input, which writing would destroy; name "
                 "another file"
@@ -96,6 +98,16 @@ def count_records(paths: tuple[str, ...]) -> int | None:
                 last = chunk[-1:]
             total += last != b"\n"
     return total
+
+
+def _stat(path: str) -> os.stat_result | None:
+    """What an input is; None: it is no file now."""
+    try:
+        if path != STDIN:
+            return os.stat(path)
+        return None if sys.stdin is None else os.fstat(sys.stdin.fileno())  # None: it is closed
+    except OSError:
+        return None
 
 
 def _open(path: str) -> AbstractContextManager[BinaryIO]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.cli.records import check_not_input, count_records
 from embedlib.config import Config
-from embedlib.errors import EngineRunError, SinkError
+from embedlib.errors import EngineRunError, SinkError, SourceError
 from embedlib.vector_files import open_writer
 
 Run = Callable[..., Result]
@@ -202,6 +202,20 @@ def test_an_output_that_is_an_input_is_refused_before_the_work(
         assert f"-o {str(output)!r} is also an input" in done.stderr
     assert notes.read_text() == "precious\n"
     assert fake.made == []
+
+
+def test_an_output_that_standard_input_comes_from_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious\n")
+    with notes.open() as stdin:  # as the shell does for < notes.txt
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(SourceError, match="is also an input"):
+            check_not_input(notes, ["-"], "-o")
+    for nothing in (None, io.StringIO()):
+        monkeypatch.setattr("sys.stdin", nothing)
+        check_not_input(notes, ["-", str(tmp_path / "none")], "-o")
 
 
 def test_a_device_may_be_read_and_written(tmp_path: Path) -> None:
