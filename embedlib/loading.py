@@ -33,7 +33,7 @@ from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError, Mo
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.fingerprint import fingerprint
-from embedlib.models.hub import resolve
+from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.spec import ModelSpec
@@ -85,13 +85,7 @@ def load_model(
     if not isinstance(name, str | PathLike) or not str(name):  # a variable that is not set
         raise ConfigError(f"model = {name!r:.60}; it must be a folder, a hub name or package:NAME")
     choose_engine(config)  # nothing is fetched for an engine that is not here
-    found = resolve(
-        name,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-    )
+    found = find_model(name, config)
     manifest = _read_compiled(found.path)
     folder = source_on_hub(found)
     hub_name = None if folder.revision is None else folder.name

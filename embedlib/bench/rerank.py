@@ -29,7 +29,7 @@ from embedlib.bench.texts import RERANK_QUERY, docstring_pieces, read_lines
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
 from embedlib.models.files import read_model_files
-from embedlib.models.hub import resolve
+from embedlib.models.hub import find_model
 from embedlib.models.tiny import write_variant
 from embedlib.models.tiny_heads import HEADS
 from embedlib.models.tokenizer_files import load_tokenizer
@@ -49,6 +49,9 @@ MINILM_SIZE: Mapping[str, Any] = {
 """Source: config.json of cross-encoder/ms-marco-MiniLM-L6-v2."""
 
 SEEDED_MODEL = "a seeded cross-encoder of MiniLM's size"
+
+DOCUMENT_TOKENS = 200
+"""Length of a piece of the documentation."""
 
 _PROBE_STRIDE = 8
 
@@ -73,8 +76,6 @@ class RerankOptions:
     """A file with one candidate per line; None: pieces of the documentation of Python's library."""
     num_texts: int = 1000
     """Candidates, at most."""
-    document_tokens: int = 200
-    """Length of a piece."""
     rounds: int = 5
     """How often the peer takes its turn."""
     config: Config = field(default_factory=Config)
@@ -82,7 +83,7 @@ class RerankOptions:
 
     def __post_init__(self) -> None:
         """Check every field that has a range."""
-        check_counts(self, "num_texts", "document_tokens", "rounds")
+        check_counts(self, "num_texts", "rounds")
         check_peers(self.vs, (PEER, INT8))
 
 
@@ -236,21 +237,14 @@ def _folder(options: RerankOptions, scratch: Path) -> Path:
             tokenizer_config=tiny.tokenizer_config | {"model_max_length": 512},
         )
         return write_variant(scratch / "model", "minilm-cross-encoder", row)
-    config = options.config
-    return resolve(
-        options.model,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-    ).path
+    return find_model(options.model, options.config).path
 
 
 def _documents(options: RerankOptions, folder: Path) -> list[str]:
     if options.texts_path is not None:
         return read_lines(options.texts_path, options.num_texts)
     tokenizer = load_tokenizer(read_model_files(folder, with_head=True))
-    return docstring_pieces(options.num_texts, options.document_tokens, tokenizer)
+    return docstring_pieces(options.num_texts, DOCUMENT_TOKENS, tokenizer)
 
 
 class _Entry:

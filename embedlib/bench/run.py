@@ -30,7 +30,7 @@ from embedlib.bench.sgemm import ROWS, SGEMM, flop_per_token, linear_shapes
 from embedlib.bench.texts import QUERIES, docstrings, read_lines
 from embedlib.errors import EmbedlibError
 from embedlib.models.files import read_model_files
-from embedlib.models.hub import ModelFolder, resolve
+from embedlib.models.hub import ModelFolder, find_model
 from embedlib.models.spec import Encoder
 
 QUERY_INTERVAL_S = 0.1
@@ -87,13 +87,7 @@ def run_bench(
             fails is left out and named in the result.
     """
     config = options.config
-    folder = resolve(
-        options.model,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-    )
+    folder = find_model(options.model, config)
     encoder = read_model_files(folder.path).spec.encoder
     if options.texts_path is None:
         texts, origin = docstrings(options.num_texts), "documentation strings of Python's library"

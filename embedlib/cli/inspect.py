@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -47,20 +46,15 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
         MANIFEST_NAME,
         load_manifest,
         source_on_hub,
+        spec_facts,
     )
     from embedlib.models.files import is_scoring_model, read_model_files
-    from embedlib.models.hub import resolve
+    from embedlib.models.hub import find_model
     from embedlib.models.known_models import known_model
     from embedlib.models.known_rerankers import template_of
     from embedlib.models.prompts import Prompts
 
-    folder = resolve(
-        model,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-    )
+    folder = find_model(model, config)
     folder = source_on_hub(folder)
     known, template = None, config.template
     if folder.revision is not None:
@@ -83,7 +77,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             "revision": folder.revision,
             **({"fingerprint": digest} if digest else {}),
             **({"compiled": _compiled_facts(manifest)} if manifest else {}),
-            **_as_json(spec),
+            **spec_facts(spec),
             **_prompts_as_json(prompts),
         }
         click.echo(json.dumps(content, indent=2, ensure_ascii=False))
@@ -248,16 +242,4 @@ def _prompts_as_json(prompts: Prompts) -> dict[str, Any]:
         "tasks": list(prompts.tasks),
         "takes_task_in_words": prompts.takes_task_in_words,
         "takes_examples": prompts.takes_examples,
-    }
-
-
-def _as_json(spec: ModelSpec) -> dict[str, Any]:
-    """The spec as plain values; every module says its kind."""
-    return {
-        **{field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)},
-        "encoder": dataclasses.asdict(spec.encoder),
-        "head": None if spec.head is None else dataclasses.asdict(spec.head),
-        "modules": [
-            {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
-        ],
     }

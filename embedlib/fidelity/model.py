@@ -14,7 +14,7 @@ from embedlib.fidelity.outputs import Embedded, embed, row_texts
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.loading import limit_length
 from embedlib.models.files import ModelFiles, is_scoring_model, read_model_files
-from embedlib.models.hub import resolve
+from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.tokenizer_files import load_tokenizer
@@ -67,13 +67,7 @@ def open_model(model: str | PathLike[str], config: Config) -> MeasuredModel:
         ConfigError: it is an engine directory, or the model cannot keep `max_seq_tokens`.
         ModelError: there is no such model, or it is not understood.
     """
-    folder = resolve(
-        model,
-        revision=config.revision,
-        token=config.token,
-        cache_folder=config.cache_folder,
-        local_files_only=config.local_files_only,
-    )
+    folder = find_model(model, config)
     check_not_compiled(folder.path)
     folder = source_on_hub(folder)
     is_known = folder.revision is not None

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 
 PACKAGE_PREFIX = "package:"
@@ -86,6 +87,17 @@ def resolve(
         token=token,
         cache_folder=cache_folder,
         local_files_only=local_files_only,
+    )
+
+
+def find_model(name: str | os.PathLike[str], config: Config) -> ModelFolder:
+    """Find the folder of a model as its options say; see `resolve`."""
+    return resolve(
+        name,
+        revision=config.revision,
+        token=config.token,
+        cache_folder=config.cache_folder,
+        local_files_only=config.local_files_only,
     )
 
 

@@ -146,9 +146,10 @@ def test_the_table(options: dict[str, Any], rerank_course: Any) -> None:
 
 
 def test_without_a_model_one_is_written(
-    rerank_course: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    rerank_course: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rerank_module, "MINILM_SIZE", {"num_hidden_layers": 3})
+    monkeypatch.setattr(rerank_module, "DOCUMENT_TOKENS", 20)
     written: list[Any] = []
     write = rerank_module.write_variant
 
@@ -157,7 +158,7 @@ def test_without_a_model_one_is_written(
         return write(folder, name, row)
 
     monkeypatch.setattr(rerank_module, "write_variant", spy)
-    given = {"vs": (), "num_texts": 5, "document_tokens": 20, "rounds": 1}
+    given = {"vs": (), "num_texts": 5, "rounds": 1}
     result = run(rerank_course, given)
     assert (result.model, result.num_documents) == (SEEDED_MODEL, 5)
     assert written[0].config["num_hidden_layers"] == 3
@@ -183,7 +184,6 @@ def test_what_goes_wrong(
             "one of sentence-transformers, embedlib-int8$",
         ),
         ({"vs": (PEER, PEER)}, "once"),
-        ({"document_tokens": 0}, "document_tokens = 0"),
         ({"rounds": 0}, "rounds = 0"),
     ],
 )

@@ -243,8 +243,13 @@ def spec_facts(spec: ModelSpec) -> dict[str, Any]:
         {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
     ]
     facts = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    encoder = dataclasses.asdict(spec.encoder)
-    return {**facts, "encoder": encoder, "modules": modules, "prompts": dict(spec.prompts)}
+    return {
+        **facts,
+        "encoder": dataclasses.asdict(spec.encoder),
+        "head": None if spec.head is None else dataclasses.asdict(spec.head),
+        "modules": modules,
+        "prompts": dict(spec.prompts),
+    }
 
 
 def _parse(content: dict[str, Any]) -> Manifest:
