@@ -49,6 +49,36 @@ class BenchOptions:
         check_peers(self.vs, tuple(PEERS))
 
 
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Options of `run_write_bench`.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    url: str
+    """The destination."""
+    num_rows: int = 100_000
+    """Rows of one round."""
+    dim: int = 384
+    """Dimensions of their vectors."""
+    batch_rows: int = 2048
+    """Rows of one write."""
+    rounds: int = 3
+    """How often each takes its turn."""
+    vs_langchain: bool = False
+    """Run langchain-postgres beside."""
+    model: str | None = None
+    """Run `index` with this model beside `encode`; None: neither."""
+    num_texts: int = 3000
+    """Texts of that, at most."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        check_counts(self, "num_rows", "dim", "batch_rows", "rounds", "num_texts")
+
+
 def check_counts(options: object, *names: str) -> None:
     """Refuse counts below 1.
 

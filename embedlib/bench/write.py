@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from embedlib.bench.options import WriteOptions
 from embedlib.bench.texts import docstrings
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
@@ -30,30 +31,6 @@ _OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
 """Of the destination's URL, not of libpq."""
 
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteOptions:
-    """What is measured."""
-
-    url: str
-    num_rows: int = 100_000
-    dim: int = 384
-    batch_rows: int = 2048
-    rounds: int = 3
-    vs_langchain: bool = False
-    model: str | None = None
-    num_texts: int = 3000
-
-    def __post_init__(self) -> None:
-        """Check every number.
-
-        Raises:
-            ConfigError: one is below 1.
-        """
-        for name in ("num_rows", "dim", "batch_rows", "rounds", "num_texts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}; it must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,14 +170,17 @@ class _LangChainPeer:
     """`PGVectorStore.add_embeddings` of langchain-postgres on the same server."""
 
     def __init__(self, url: str, dim: int) -> None:
-        if parse_url(url).scheme not in ("postgresql", "postgres"):
-            raise ConfigError(f"--vs {PEER} needs a postgresql:// destination")
+        parsed = parse_url(url)
+        if parsed.scheme not in ("postgresql", "postgres"):
+            raise ConfigError(
+                f"--vs-langchain needs a postgresql:// destination, not {parsed.scheme}:; "
+                "leave it out"
+            )
         try:
             from langchain_core.embeddings import DeterministicFakeEmbedding
             from langchain_postgres import PGEngine, PGVectorStore
         except ImportError as error:
             raise ConfigError(f"{error}; pip install {PEER}") from error
-        parsed = parse_url(url)
         given = [f"{key}={value}" for key, value in parsed.options.items() if key not in _OPTIONS]
         server = f"postgresql+psycopg:{parsed.location}?{'&'.join(given)}"
         self._engine = PGEngine.from_connection_string(server)

@@ -231,14 +231,14 @@ def _bench_gpu(context: click.Context, options: GpuOptions, json_path: str | Non
     }
     with ExitStack() as stack:
         streams = [sys.stdout]
-        has_file = json_path in (None, _STDOUT)
+        needs_file = json_path not in (None, _STDOUT)
 
         def write(line: str) -> None:
-            nonlocal has_file
-            if not has_file:
+            nonlocal needs_file
+            if needs_file:
                 # With the first line: a run that is refused takes no older file's place.
                 streams.append(stack.enter_context(_open(str(json_path))))
-                has_file = True
+                needs_file = False
             for stream in streams:
                 stream.write(line + "\n")
                 stream.flush()  # the run may be ended at any moment

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+from embedlib.bench.options import WriteOptions
 from embedlib.errors import SinkError
+
+_DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 
 
 @click.command("bench-write")
 @click.option("--to", "url", required=True, metavar="URL", help="A new destination.")
-@click.option("--num-rows", default=100_000, show_default=True, help="Rows of one round.")
-@click.option("--dim", default=384, show_default=True, help="Dimensions of the vectors.")
-@click.option("--batch-rows", default=2048, show_default=True, help="Rows of one write.")
-@click.option("--rounds", default=3, show_default=True, help="Turns.")
+@click.option(
+    "--num-rows", default=_DEFAULTS["num_rows"], show_default=True, help="Rows of one round."
+)
+@click.option(
+    "--dim", default=_DEFAULTS["dim"], show_default=True, help="Dimensions of the vectors."
+)
+@click.option(
+    "--batch-rows", default=_DEFAULTS["batch_rows"], show_default=True, help="Rows of one write."
+)
+@click.option("--rounds", default=_DEFAULTS["rounds"], show_default=True, help="Turns.")
 @click.option(
     "--vs-langchain",
     is_flag=True,
@@ -25,7 +35,9 @@ from embedlib.errors import SinkError
 @click.option(
     "--model", "-m", help="Also `index` of real texts with this model beside `encode` of them."
 )
-@click.option("--num-texts", default=3000, show_default=True, help="Texts of that, at most.")
+@click.option(
+    "--num-texts", default=_DEFAULTS["num_texts"], show_default=True, help="Texts of that, at most."
+)
 @click.option(
     "--json",
     "json_path",
@@ -42,7 +54,7 @@ def bench_write(json_path: Path | None, **options: Any) -> None:
     Example:
       embedlib bench-write --to 'postgresql://localhost/test?table=bench' --vs-langchain
     """  # noqa: D301 - click takes \b as "keep these lines"
-    from embedlib.bench.write import WriteOptions, render, run_write_bench
+    from embedlib.bench.write import render, run_write_bench
 
     result = run_write_bench(WriteOptions(**options), lambda line: click.echo(line, err=True))
     click.echo(render(result))

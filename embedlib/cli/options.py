@@ -68,11 +68,6 @@ def make_config(values: dict[str, Any]) -> Config:
     return Config(**values)
 
 
-def config_fields() -> tuple[str, ...]:
-    """Names of all fields of `Config`."""
-    return tuple(field.name for field in dataclasses.fields(Config))
-
-
 def _option(name: str) -> Callable[[_F], _F]:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.text_input import one_line
 
 if TYPE_CHECKING:
     from embedlib.indexing.sinks import Hit
-
-_TEXT_CHARACTERS = 72
 
 
 @click.command()
@@ -67,7 +66,4 @@ def _line(hit: Hit) -> str:
     span = "" if start is None or end is None else f" [{start}:{end}]"
     headings = hit.metadata.get("headings")
     path = f"  {' > '.join(map(str, headings))}" if isinstance(headings, list) else ""
-    text = " ".join(hit.text.split())
-    if len(text) > _TEXT_CHARACTERS:
-        text = text[: _TEXT_CHARACTERS - 3] + "..."
-    return f"{hit.score:.3f}  {hit.source_id}{span}{path}\n       {text}"
+    return f"{hit.score:.3f}  {hit.source_id}{span}{path}\n       {one_line(hit.text)}"

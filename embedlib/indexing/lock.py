@@ -32,19 +32,16 @@ class FileLock:
             os.pwrite(self._file, str(os.getpid()).encode(), 0)
         except BlockingIOError as error:
             owner = os.pread(self._file, 20, 0).decode(errors="replace").strip() or "unknown"
-            self._close()
+            self.release()
             raise SinkError(
                 f"{name} is being written by process {owner}; wait for it or stop it ({path})"
             ) from error
         except OSError as error:
-            self._close()
+            self.release()
             raise SinkError(f"cannot lock {name}: {path}: {error.strerror}") from error
 
     def release(self) -> None:
         """Give the lock back; may be called twice."""
-        self._close()
-
-    def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -305,4 +305,4 @@ def test_bench_write_measures_and_spares_other_rows(
 def test_the_peer_needs_postgres(run: Run, out: str) -> None:
     refused = run("bench-write", "--to", out, "--vs-langchain")
     assert refused.exit_code == 1
-    assert "needs a postgresql:// destination" in refused.stderr
+    assert "--vs-langchain needs a postgresql:// destination, not " in refused.stderr

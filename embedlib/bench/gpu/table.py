@@ -35,10 +35,10 @@ def render(lines: Sequence[Line]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _cell(key: str, form: str = "", unit: str = "") -> Callable[[Line], str]:
+def _cell(key: str, form: str = "") -> Callable[[Line], str]:
     def cell(line: Line) -> str:
         value = line.get(key)
-        return NONE if value is None else f"{value:{form}}{unit}"
+        return NONE if value is None else format(value, form)
 
     return cell
 

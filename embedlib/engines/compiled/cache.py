@@ -15,12 +15,10 @@ from embedlib.engines.compiled.engine_folder import (
     model_fingerprint,
     read_manifest,
 )
-from embedlib.engines.compiled.fidelity_report import FidelityReport, Gate, read_report
+from embedlib.engines.compiled.fidelity_report import FidelityReport, read_report
 from embedlib.engines.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.errors import EngineBuildError
 from embedlib.models.files import ModelFiles
-
-__all__ = ["Compiled", "FidelityReport", "Gate", "compiled_versions", "int8_weights"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, clock: Ticking) -> SentenceTransforme
 
 
 def test_sentence_transformers_gets_sorted_batches(
-    calls: SentenceTransformersCalls, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    calls: SentenceTransformersCalls, tmp_path: Any
 ) -> None:
     model = FakeSentenceTransformer.made
     assert (model.folder, model.options["model_kwargs"]) == ("folder", {"dtype": torch.bfloat16})

@@ -158,7 +158,7 @@ def test_no_speed_is_told_of_what_is_wrong(course: Any, find: Find) -> None:
     assert find(lines, what="checks of the gate that passed, share")[0]["met"] is False
 
 
-def test_a_precision_that_is_wrong_is_not_measured(course: Any, find: Find) -> None:
+def test_a_precision_that_is_wrong_is_not_measured(course: Any) -> None:
     course.wrong.add("close to bf16 with a huge channel")
     lines = course.run(blocks=("bulk", "query"))
     told = [line for line in lines if line["block"] in ("bulk", "query")]
@@ -223,7 +223,7 @@ def test_what_a_block_has_no_time_for_is_left_out(course: Any, find: Find) -> No
     assert "fp8 over bf16" in [line.get("what") for line in rest]
 
 
-def test_all_ends_in_time(course: Any, find: Find) -> None:
+def test_all_ends_in_time(course: Any) -> None:
     course.hanging |= {("embedlib", "bulk"), ("sentence-transformers", "prepare")}
     lines = course.run(models=tuple(SHAPES), minutes=1)
     assert lines[-1]["t"] < 60 + 10 * len(plan_of(GpuOptions()))

@@ -177,7 +177,7 @@ def test_a_reranker_of_its_own(
         compressor.compress_documents(documents, "a")
 
 
-def test_one_that_is_shared_stays_open(reranker: Reranker, documents: list[Document]) -> None:
+def test_one_that_is_shared_stays_open(reranker: Reranker) -> None:
     compressor = EmbedlibRerank(reranker=reranker)
     with compressor, pytest.raises(TypeError, match="made with reranker= cannot be pickled"):
         pickle.dumps(compressor)
