@@ -96,7 +96,7 @@ def test_what_asks_in_words_is_known_by_template_or_hub_name(
     given = open_model(folder, replace(config, template="qwen3-reranker"))
     assert given.kind is Reranker
     hub = ModelFolder(name="Qwen/Qwen3-Reranker-0.6B", path=folder, revision="main")
-    monkeypatch.setattr(model_module, "resolve", lambda name, **options: hub)
+    monkeypatch.setattr(model_module, "find_model", lambda name, config: hub)
     known = open_model(hub.name, config)
     assert known.kind is Reranker
     assert known.files.spec == given.files.spec

@@ -452,7 +452,7 @@ def test_known_prompts_are_those_of_an_embedder(
 ) -> None:
     folder = ModelFolder(name=name, path=tiny_folder("mistral"), revision="main")
     for module in (loading, model_module):
-        monkeypatch.setattr(module, "resolve", lambda name, **options: folder)
+        monkeypatch.setattr(module, "find_model", lambda name, config: folder)
     model = open_model(name, config)
     found = model.embed(cpu_engine(model, load_weights(model.files)), FEW)
     config = replace(config, precision="float32", on_truncate="ignore")
