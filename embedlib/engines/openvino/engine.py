@@ -12,11 +12,14 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
+from typing import TypeAlias
 
 import numpy as np
 import openvino as ov
@@ -74,9 +77,6 @@ class OpenVINOEngine:
         )
         core = ov.Core()
         graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
-        self._input_names = [node.get_node().get_friendly_name() for node in graph.inputs]
-        # The graph's constants are views onto these arrays.
-        self._weights = weights
         shared = {
             # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
             "INFERENCE_PRECISION_HINT": "f32",
@@ -95,12 +95,14 @@ class OpenVINOEngine:
                 query = core.compile_model(graph, "CPU", {**shared, **cache, **query_hints})
         except RuntimeError as error:
             raise EngineBuildError(f"engine openvino: compiling failed: {_told(error)}") from error
-        self._jobs: dict[Lane, SimpleQueue[_Job | None]] = {lane: SimpleQueue() for lane in Lane}
+        names = [node.get_node().get_friendly_name() for node in graph.inputs]
+        self._infer = _Infer(names, self._limits.is_per_token, weights)
+        self._jobs: dict[Lane, _Jobs] = {lane: SimpleQueue() for lane in Lane}
         streams = [(Lane.BULK, bulk)] * threads + [(Lane.QUERY, query)]
         self._threads = [
             threading.Thread(
-                target=self._work,
-                args=(self._jobs[lane], compiled.create_infer_request()),
+                target=_work,
+                args=(self._jobs[lane], compiled.create_infer_request(), self._infer),
                 name=f"embedlib-openvino-{lane.value}",
                 daemon=True,
             )
@@ -109,6 +111,7 @@ class OpenVINOEngine:
         for thread in self._threads:
             thread.start()
         self._callers = query.create_infer_request()
+        self._end = weakref.finalize(self, _end, list(self._jobs.values()), len(streams))
 
     @property
     def limits(self) -> EngineLimits:
@@ -127,52 +130,16 @@ class OpenVINOEngine:
 
     def close(self) -> None:
         """Wait for what is in flight and free the compiled models."""
-        for _ in self._threads:
-            for jobs in self._jobs.values():
-                jobs.put(None)
+        self._end()
         for thread in self._threads:
             if thread is not threading.current_thread():  # the garbage collector works on any
                 thread.join()
         self._threads = []
         self._callers = None
 
-    def _work(self, jobs: SimpleQueue[_Job | None], request: ov.InferRequest) -> None:
-        """Compute batches one after the other.
 
-        Not OpenVINO's own callbacks: from Python, they are not called when a batch has failed.
-        """
-        while (job := jobs.get()) is not None:
-            try:
-                with job.computed_by(request):
-                    job.vectors = self._infer(request, job.batch)
-            except BaseException as error:  # whoever waits must hear of it
-                job.error = error
-            job.on_done()
-            del job  # or the last batch would live until the next one
-
-    def _infer(self, request: ov.InferRequest, batch: Batch) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] of every token.
-
-        Raises:
-            EngineOutOfMemoryError: there is no room for it.
-            EngineRunError: it failed.
-        """
-        arrays = {
-            "token_ids": pad(batch),
-            "seq_lens": batch.seq_lens,
-            "num_first_tokens": batch.num_first_tokens,
-            "num_prompt_tokens": batch.num_prompt_tokens,
-        }
-        try:
-            for index, name in enumerate(self._input_names):
-                # Read in place: the arrays live until the end of this function.
-                request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
-            request.infer()
-        except RuntimeError as error:
-            raise _run_error(error) from error
-        # A copy, since a request writes into the same memory again.
-        output: NDArray[np.float32] = request.get_output_tensor().data
-        return output[is_token(batch)] if self._limits.is_per_token else output.copy()
+_Jobs: TypeAlias = "SimpleQueue[_Job | None]"
+"""The batches of a lane; None: there will be no more."""
 
 
 class _Job:
@@ -218,6 +185,62 @@ class _Job:
             raise self.error
         assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
         return self.vectors
+
+
+def _work(jobs: _Jobs, request: ov.InferRequest, infer: _Infer) -> None:
+    """Compute batches one after the other; the engine itself must be free to be collected.
+
+    Not OpenVINO's own callbacks: from Python, they are not called when a batch has failed.
+    """
+    while (job := jobs.get()) is not None:
+        try:
+            with job.computed_by(request):
+                job.vectors = infer(request, job.batch)
+        except BaseException as error:  # whoever waits must hear of it
+            job.error = error
+        job.on_done()
+        del job  # or the last batch would live until the next one
+
+
+def _end(queues: Iterable[_Jobs], num_threads: int) -> None:
+    """Let every thread end behind what is in its queue."""
+    for jobs in queues:
+        for _ in range(num_threads):
+            jobs.put(None)
+
+
+@dataclass(frozen=True)
+class _Infer:
+    """Computes a batch with a request of one of the compiled models."""
+
+    input_names: Sequence[str]
+    is_per_token: bool
+    weights: Weights
+    """The graph's constants are views onto these arrays."""
+
+    def __call__(self, request: ov.InferRequest, batch: Batch) -> NDArray[np.float32]:
+        """Return float32[B, D], or float32[T, D] of every token.
+
+        Raises:
+            EngineOutOfMemoryError: there is no room for it.
+            EngineRunError: it failed.
+        """
+        arrays = {
+            "token_ids": pad(batch),
+            "seq_lens": batch.seq_lens,
+            "num_first_tokens": batch.num_first_tokens,
+            "num_prompt_tokens": batch.num_prompt_tokens,
+        }
+        try:
+            for index, name in enumerate(self.input_names):
+                # Read in place: the arrays live until the end of this function.
+                request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
+            request.infer()
+        except RuntimeError as error:
+            raise _run_error(error) from error
+        # A copy, since a request writes into the same memory again.
+        output: NDArray[np.float32] = request.get_output_tensor().data
+        return output[is_token(batch)] if self.is_per_token else output.copy()
 
 
 def multiplies_via_onednn(core: ov.Core) -> bool:
