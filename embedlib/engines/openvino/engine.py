@@ -95,6 +95,9 @@ class OpenVINOEngine:
                 query = core.compile_model(graph, "CPU", {**shared, **cache, **query_hints})
         except RuntimeError as error:
             raise EngineBuildError(f"engine openvino: compiling failed: {_told(error)}") from error
+        # Python lets go of an object's fields first to last, and of a tuple's items last to first:
+        # here and in the threads' arguments the weights outlive what reads them.
+        self._callers = query.create_infer_request()
         names = [node.get_node().get_friendly_name() for node in graph.inputs]
         self._infer = _Infer(names, self._limits.is_per_token, weights)
         self._jobs: dict[Lane, _Jobs] = {lane: SimpleQueue() for lane in Lane}
@@ -102,7 +105,7 @@ class OpenVINOEngine:
         self._threads = [
             threading.Thread(
                 target=_work,
-                args=(self._jobs[lane], compiled.create_infer_request(), self._infer),
+                args=(self._infer, self._jobs[lane], compiled.create_infer_request()),
                 name=f"embedlib-openvino-{lane.value}",
                 daemon=True,
             )
@@ -110,7 +113,6 @@ class OpenVINOEngine:
         ]
         for thread in self._threads:
             thread.start()
-        self._callers = query.create_infer_request()
         self._end = weakref.finalize(self, _end, list(self._jobs.values()), len(streams))
 
     @property
@@ -187,7 +189,7 @@ class _Job:
         return self.vectors
 
 
-def _work(jobs: _Jobs, request: ov.InferRequest, infer: _Infer) -> None:
+def _work(infer: _Infer, jobs: _Jobs, request: ov.InferRequest) -> None:
     """Compute batches one after the other; the engine itself must be free to be collected.
 
     Not OpenVINO's own callbacks: from Python, they are not called when a batch has failed.
