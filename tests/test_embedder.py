@@ -4,7 +4,6 @@ import asyncio
 import copy
 import inspect
 import pickle
-import signal
 import sys
 import threading
 import warnings
@@ -1030,33 +1029,6 @@ def test_an_error_reaches_the_task() -> None:
             asyncio.run(embedder.aencode(["a"]))
         with pytest.raises(InputError, match="text 0 is None"):
             asyncio.run(embedder.aencode([None]))  # type: ignore[list-item]
-
-
-def test_ctrl_c_during_encode_drops_what_was_not_computed_yet() -> None:
-    engine = FakeEngine()
-    engine.hold()
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def interrupt() -> None:
-        engine.wait_submitted(2)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    with around(engine) as embedder:
-        other = threading.Thread(target=interrupt)
-        # What a shell starts with & ignores the signal.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            other.start()
-            with pytest.raises(KeyboardInterrupt):
-                embedder.encode(["b" * 30] * 500)
-            other.join()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        engine.release()
-        np.testing.assert_array_equal(embedder.encode("after"), vector("after"))
-        assert len(engine.batches) <= 3
-        assert embedder._pipeline._meter._num_jobs == 0
 
 
 def test_32_threads_get_their_own_rows() -> None:

@@ -197,6 +197,26 @@ def test_ctrl_c_ends_a_long_encode() -> None:
     assert result.stderr.count("Traceback") == 1
 
 
+def test_ctrl_c_drops_what_was_not_computed_yet() -> None:
+    program = """
+    def interrupt():
+        engine.wait_submitted(2)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    engine.hold()
+    other = threading.Thread(target=interrupt)
+    other.start()
+    try:
+        embedder.encode(["b" * 30] * 500)
+    except KeyboardInterrupt:
+        other.join()
+        engine.release()
+    assert (embedder.encode("after") == fake_vector(b"after")).all()
+    assert embedder._pipeline._meter._num_jobs == 0
+    print(len(engine.batches) <= 3)
+    """
+    check(run(SIGNALS, FAKE, program), "True")
+
+
 def test_ctrl_c_ends_a_long_encode_of_a_real_model(model: Path) -> None:
     program = """
     import warnings
