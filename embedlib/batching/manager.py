@@ -85,6 +85,7 @@ class BatchManager:
         """
         with self._changed:
             num_queued = self._num_queued(Lane.QUERY)
+            # An empty queue takes a call of any size: no later try would go better.
             is_full = num_queued > 0 and num_queued + len(sequences) > self._max_queued
             if self._refusal is None and is_full:
                 raise QueueFullError(
