@@ -73,10 +73,10 @@ def quantize_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
         uint8[rows, columns] and float32[rows]; a scale is NaN or infinite exactly where the row
         holds NaN or infinity.
     """
-    largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
-    scales = np.maximum(largest / np.float32(E4M3_MAX), np.float32(SMALLEST_SCALE))
-    scales[largest == 0] = 1
-    with np.errstate(invalid="ignore"):  # infinity / infinity: the caller refuses the row
+    with np.errstate(invalid="ignore"):  # NaN and infinity: the caller refuses the row
+        largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
+        scales = np.maximum(largest / np.float32(E4M3_MAX), np.float32(SMALLEST_SCALE))
+        scales[largest == 0] = 1
         return encode_e4m3(weight / scales[:, None]), scales
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -186,13 +186,13 @@ def test_bfloat16_rows_are_those_of_float32(exponent: int) -> None:
         near = np.arange(max(0, largest - (23 << 7)), largest + 1, dtype=np.uint16)
         bits = np.concatenate([tiny, near, tiny | 0x8000, near | 0x8000])[None]
         codes, scales = quantize_bfloat16_rows(bits)
-        with np.errstate(invalid="ignore"):
-            expected = quantize_rows((bits.astype(np.uint32) << 16).view(np.float32))
+        expected = quantize_rows((bits.astype(np.uint32) << 16).view(np.float32))
         np.testing.assert_array_equal(codes, expected[0])
         np.testing.assert_array_equal(scales, expected[1])
 
 
 @given(st.integers(0, 1 << 32))
+@example(9129)  # the largest of a row is a NaN of the signaling kind, which NumPy warned of
 @settings(deadline=None)
 def test_bfloat16_rows_of_any_bits(seed: int) -> None:
     rng = np.random.default_rng(seed)

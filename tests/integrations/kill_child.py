@@ -1,12 +1,11 @@
-"""A load in a process of its own, to be killed: kill_child.py URL NUM_DOCUMENTS BATCH_ROWS LOG.
+"""A load in a process of its own, to be killed: run by runpy with the arguments of `main` in `job`.
 
-Every text that is embedded puts a byte into LOG, so that work done twice can be counted.
+Every text that is embedded puts a byte into the log, so that work done twice can be counted.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,18 +33,16 @@ def documents(num_documents: int) -> Iterator[Document]:
         yield Document(id=f"d{number}", text=f"text {number}", metadata={"page": number % 7})
 
 
-def main() -> None:
-    url, num_documents, batch_rows, log = sys.argv[1:]
+def main(url: str, num_documents: int, batch_rows: int, log: str) -> None:
     engine = LoggingEngine(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
     with fake_embedder(engine) as embedder:
         embedlib.index(
-            documents(int(num_documents)),
+            documents(num_documents),
             url,
             embedder=embedder,
             chunk=False,
-            batch_rows=int(batch_rows),
+            batch_rows=batch_rows,
         )
 
 
-if __name__ == "__main__":
-    main()
+main(**globals()["job"])
