@@ -47,9 +47,9 @@ def quantize_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
         int8[rows, columns] and float32[rows]; a scale is NaN or infinite exactly where the row
         holds NaN or infinity.
     """
-    largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
-    scales = np.maximum(largest / np.float32(INT8_MAX), np.float32(SMALLEST_SCALE))
-    scales[largest == 0] = 1
-    with np.errstate(invalid="ignore"):  # infinity / infinity: the caller refuses the row
+    with np.errstate(invalid="ignore"):  # NaN and infinity: the caller refuses the row
+        largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
+        scales = np.maximum(largest / np.float32(INT8_MAX), np.float32(SMALLEST_SCALE))
+        scales[largest == 0] = 1
         codes = np.rint(weight / scales[:, None])
         return np.clip(codes, -INT8_MAX, INT8_MAX).astype(np.int8), scales
