@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -95,10 +96,15 @@ def postmaster(folder: Path) -> psutil.Process | None:
 def stop_server(folder: Path) -> None:
     """Stop what runs in a folder, whoever started it; SIGINT is Postgres' fast shutdown."""
     process = postmaster(folder)
-    if process is not None:
-        with suppress(psutil.Error):
-            process.send_signal(signal.SIGINT)
-            process.wait(30)
+    if process is None:
+        return
+    process.send_signal(signal.SIGINT)
+    give_up = time.monotonic() + 30
+    with suppress(psutil.NoSuchProcess):
+        # `process.wait` would also wait for init to take the zombie away, here and there a second.
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < give_up
+            time.sleep(0.005)
 
 
 @dataclass
