@@ -17,7 +17,8 @@ import embedlib
 from embedlib.bench.gpu.models import SHAPES
 from embedlib.bench.gpu.options import BLOCKS, Device, GpuOptions
 from embedlib.bench.options import PEERS, BenchOptions
-from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.config import Config
 
 _STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
@@ -171,7 +172,7 @@ def bench(
         return
     if model is None and task == "encode":
         raise click.UsageError("Missing argument 'MODEL'.")
-    config = make_config(options)
+    config = Config(**options)
 
     from embedlib.cli.machine import describe_machine
 

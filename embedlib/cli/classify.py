@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
 from embedlib.cli.text_input import one_line, text_input_options
+from embedlib.config import Config
 
 _CHUNK_TEXTS = 4096
 """Texts scored together: enough to keep the engine busy, few enough to hold in memory."""
@@ -53,7 +54,7 @@ def classify(
     Example:
       embedlib classify SamLowe/roberta-base-go_emotions comments.txt --top-k 3
     """  # noqa: D301 - click takes \b as "keep these lines"
-    config = make_config(options)
+    config = Config(**options)
 
     from itertools import islice
 

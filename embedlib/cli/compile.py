@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.cli.table import print_table
+from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.engines.compiled.engine_folder import Precision
@@ -81,7 +82,7 @@ def compile(
         for name, value in (("--texts", texts_path), ("--against", against)):
             if value is not None:
                 raise click.UsageError(f"{name} is for measuring; give --fidelity too")
-    config = make_config(options)
+    config = Config(**options)
 
     from tqdm import tqdm
 

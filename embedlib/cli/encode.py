@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from embedlib.cli.options import (
-    ENGINE_OPTIONS,
-    MODEL_OPTIONS,
-    TEXT_OPTIONS,
-    config_options,
-    make_config,
-)
-from embedlib.config import VectorPrecision
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, TEXT_OPTIONS, config_options
+from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,7 +112,7 @@ def encode(
             "--quantization-ranges"
         )
     output_format = _output_format(output, output_format)
-    config = make_config(options)
+    config = Config(**options)
 
     from embedlib.cli.records import (
         STDIN,

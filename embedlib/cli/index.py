@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.indexing.report import IndexProgress, IndexReport
@@ -143,7 +144,7 @@ def index(
 
     names = IndexOptions.__dataclass_fields__
     settings = {name: options.pop(name) for name in list(options) if name in names}
-    config = make_config(options)
+    config = Config(**options)
     if halfvec:
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.cli.table import print_table
+from embedlib.config import Config
 
 if TYPE_CHECKING:
-    from embedlib.config import Config
     from embedlib.engines.compiled.engine_folder import Manifest
     from embedlib.models.prompts import Prompts, Role
     from embedlib.models.spec import Encoder, Head, ModelSpec, Module, ScoreActivation
@@ -40,7 +40,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     Example:
       embedlib inspect BAAI/bge-small-en-v1.5
     """  # noqa: D301 - click takes \b as "keep these lines"
-    config = make_config(options)
+    config = Config(**options)
 
     from embedlib.engines.compiled.engine_folder import (
         MANIFEST_NAME,

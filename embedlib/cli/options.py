@@ -63,11 +63,6 @@ def config_options(*names: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def make_config(values: dict[str, Any]) -> Config:
-    """Build a `Config` from a command's values."""
-    return Config(**values)
-
-
 def _option(name: str) -> Callable[[_F], _F]:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"

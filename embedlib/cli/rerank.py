@@ -7,14 +7,9 @@ from typing import Any
 
 import click
 
-from embedlib.cli.options import (
-    ENGINE_OPTIONS,
-    MODEL_OPTIONS,
-    PAIR_OPTIONS,
-    config_options,
-    make_config,
-)
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, PAIR_OPTIONS, config_options
 from embedlib.cli.text_input import one_line, text_input_options
+from embedlib.config import Config
 
 
 @click.command()
@@ -56,7 +51,7 @@ def rerank(
       embedlib rerank "how do I copy a folder?" notes.txt --model BAAI/bge-reranker-v2-m3 -k 5
       cat hits.jsonl | embedlib rerank "a question" --model ./model --input-format jsonl --json
     """  # noqa: D301 - click takes \b as "keep these lines"
-    config = make_config(options)
+    config = Config(**options)
 
     from embedlib.cli.records import STDIN, check_inputs, read_records
     from embedlib.reranker import Reranker

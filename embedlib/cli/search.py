@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
 from embedlib.cli.text_input import one_line
+from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.indexing.sinks import Hit
@@ -33,7 +34,7 @@ def search(
     Example:
       embedlib search "how do I copy a folder?" --to edge:my-docs
     """  # noqa: D301 - click takes \b as "keep these lines"
-    config = make_config(options)
+    config = Config(**options)
 
     from embedlib.embedder import Embedder
     from embedlib.indexing.searching import search as run_search

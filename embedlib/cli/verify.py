@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, config_options, make_config
+from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.cli.table import print_table
+from embedlib.config import Config
 from embedlib.engines.compiled.fidelity_report import Gate
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def verify(
       embedlib verify BAAI/bge-small-en-v1.5
       embedlib verify ./model --texts mine.txt --gate-mean 0.9995 --json
     """  # noqa: D301 - click takes \b as "keep these lines"
-    config = make_config(options)
+    config = Config(**options)
     draw = None
     if plot_path is not None:
         from embedlib.fidelity.plot import open_plot
