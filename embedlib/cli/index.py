@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
 from embedlib.config import Config
+from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
     from embedlib.indexing.report import IndexProgress, IndexReport
     from embedlib.indexing.source_options import SourceOptions
 
+_DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
 _LOG_SECONDS = 60.0
 """Between two lines of progress in a log; a shorter load has none."""
@@ -57,7 +60,9 @@ _LOG_SECONDS = 60.0
     help="Field to store beside the vector; may be repeated.  [default: all others]",
 )
 @click.option("--sql", metavar="QUERY", help="Read this query's rows; SOURCES is a database's URL.")
-@click.option("--chunk/--no-chunk", default=True, show_default=True, help="Divide long texts.")
+@click.option(
+    "--chunk/--no-chunk", default=_DEFAULTS["chunk"], show_default=True, help="Divide long texts."
+)
 @click.option(
     "--chunk-tokens",
     type=int,
@@ -66,7 +71,7 @@ _LOG_SECONDS = 60.0
 @click.option(
     "--chunk-overlap",
     type=int,
-    default=0,
+    default=_DEFAULTS["chunk_overlap"],
     show_default=True,
     help="Tokens that a chunk repeats of the one before.",
 )
@@ -76,7 +81,7 @@ _LOG_SECONDS = 60.0
 @click.option(
     "--max-delete",
     type=float,
-    default=0.3,
+    default=_DEFAULTS["max_delete"],
     show_default=True,
     help="Share of the rows, 0 to 1, that --delete-missing may remove; more is an error.",
 )
@@ -91,14 +96,14 @@ _LOG_SECONDS = 60.0
 @click.option(
     "--batch-rows",
     type=int,
-    default=2048,
+    default=_DEFAULTS["batch_rows"],
     show_default=True,
     help="Rows under way at most: what is embedded again after a kill.",
 )
 @click.option(
     "--on-error",
     type=click.Choice(("skip", "stop")),
-    default="skip",
+    default=_DEFAULTS["on_error"],
     show_default=True,
     help="What a bad row does. With skip the exit code is 3 if there was one.",
 )
@@ -140,10 +145,7 @@ def index(
       embedlib index tickets.csv -m BAAI/bge-m3 --to 'postgresql://localhost/shop?table=tickets'
       embedlib index sqlite:app.db --sql 'SELECT id, body FROM post' -m ./model --to jsonl:out.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
-    from embedlib.indexing.options import IndexOptions
-
-    names = IndexOptions.__dataclass_fields__
-    settings = {name: options.pop(name) for name in list(options) if name in names}
+    settings = {name: options.pop(name) for name in list(options) if name in _DEFAULTS}
     config = Config(**options)
     if halfvec:
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"

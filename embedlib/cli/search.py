@@ -11,6 +11,7 @@ import click
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
+from embedlib.indexing.options import SEARCH_ROWS
 
 if TYPE_CHECKING:
     from embedlib.indexing.sinks import Hit
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("question")
 @click.option("--to", "sink", required=True, metavar="URL", help="What `embedlib index` loaded.")
 @click.option("--model", "-m", help="Model of the rows.  [default: the name stored with them]")
-@click.option("-k", default=5, show_default=True, help="Rows to show.")
+@click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to show.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def search(

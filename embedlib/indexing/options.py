@@ -1,4 +1,4 @@
-"""Options of a bulk load."""
+"""Options of a bulk load, and of the search in what it wrote."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from embedlib.config import check_names
 from embedlib.errors import ConfigError
+
+SEARCH_ROWS = 10
+"""Rows that a search returns where nobody says how many."""
 
 
 @dataclass(frozen=True, kw_only=True)

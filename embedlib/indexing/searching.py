@@ -9,6 +9,7 @@ from typing import get_args
 from embedlib.config import PrecisionName
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
+from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks import Hit, Sink, SinkState, open_sink
 
@@ -25,7 +26,9 @@ def stored_state(sink: Sink) -> SinkState:
     return state
 
 
-def search(question: str, sink: str | Sink, *, embedder: Embedder, k: int = 10) -> list[Hit]:
+def search(
+    question: str, sink: str | Sink, *, embedder: Embedder, k: int = SEARCH_ROWS
+) -> list[Hit]:
     """Return the `k` rows nearest to a question, best first.
 
     Args:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import embedlib
 from embedlib.cli import main
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, PAIR_OPTIONS, TEXT_OPTIONS
 from embedlib.config import Config
+from embedlib.indexing.options import IndexOptions
 
 Run = Callable[..., Result]
 CONTEXT = click.Context(main, **main.context_settings)
@@ -55,6 +57,21 @@ def test_a_variable_is_named_after_its_flag(
     monkeypatch.setenv(variable, "nowhere:x")
     done = run(command, *([] if command == "bench-write" else ["a"]))
     assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("index", {field.name: field.default for field in fields(IndexOptions)}),
+        ("search", {"k": inspect.signature(embedlib.search).parameters["k"].default}),
+    ],
+)
+def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> None:
+    command = main.get_command(CONTEXT, name)
+    assert command is not None
+    shown = {option.name: option.get_default(CONTEXT) for option in command.get_params(CONTEXT)}
+    wanted = {key: value for key, value in defaults.items() if value is not None}
+    assert {key: shown[key] for key in wanted} == wanted
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
