@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from embedlib.errors import SourceError
+from embedlib.indexing.json_values import BadValueError, parse_json
 
 STDIN = "-"
 _COUNT_CHUNK_BYTES = 1 << 20
@@ -131,9 +131,9 @@ def _lines(stream: BinaryIO, path: str) -> Iterator[str]:
 
 def _parse(line: str, place: str, field: str) -> Record:
     try:
-        fields = json.loads(line)
-    except ValueError as error:
-        raise SourceError(f"{place} is not JSON: {error}") from error
+        fields = parse_json(line)
+    except BadValueError as error:
+        raise SourceError(f"{place} {error}") from error
     if not isinstance(fields, dict):
         raise SourceError(f"{place} is a JSON {type(fields).__name__}; an object is needed")
     if field not in fields:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import sys
 import zlib
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from embedlib.errors import SourceError
 from embedlib.indexing.extras import import_extra
+from embedlib.indexing.json_values import BadValueError, parse_json
 from embedlib.indexing.row_fields import RawRow
 from embedlib.indexing.source_options import InputFormat
 
@@ -170,13 +170,11 @@ def _read_jsonl(stream: BinaryIO, path: str) -> Iterator[RawRow]:
 
 def _parse_json(raw: bytes, line: int) -> tuple[dict[str, Any], str | None]:
     try:
-        value = json.loads(_decode(raw, line))
+        value = parse_json(_decode(raw, line))
     except UnicodeDecodeError as error:
         return {}, _describe(error)
-    except ValueError as error:
-        return {}, f"is not JSON: {error}"
-    except RecursionError:
-        return {}, "is nested too deeply"
+    except BadValueError as error:
+        return {}, str(error)
     if not isinstance(value, dict):
         return {}, f"is a JSON {type(value).__name__}; an object is needed"
     return value, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
@@ -62,6 +63,23 @@ def json_value(value: Any) -> Any:
         raise BadValueError(f"cannot be read: {' '.join(str(value).split())}")
     kind = type(value).__name__
     raise BadValueError(f"holds {kind}, which JSON has no form for")
+
+
+def parse_json(line: str) -> Any:
+    """Return the value that a line of JSON Lines holds.
+
+    Raises:
+        BadValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(line.rstrip("\r\n"))
+    except json.JSONDecodeError as error:
+        # Its own words for the place count lines, and would name a second one.
+        raise BadValueError(f"is not JSON: {error.msg} at character {error.pos + 1}") from error
+    except ValueError as error:
+        raise BadValueError(f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise BadValueError("is nested too deeply") from error
 
 
 def check_text(text: str) -> None:

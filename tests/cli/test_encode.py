@@ -156,7 +156,8 @@ def test_no_texts_give_an_empty_array(run: Run, fake: Fake, tmp_path: Path) -> N
     ("line", "said"),
     [
         (b"caf\xe9", "is not UTF-8 (byte 4 of the line is 0xe9)"),
-        (b"{", "is not JSON"),
+        (b'{"a": 1 "b": 2}', "in.jsonl' is not JSON: Expecting ',' delimiter at character 9\n"),
+        (b"[" * 100_000, "in.jsonl' is nested too deeply"),
         (b"[1]", "is a JSON list"),
         (b'{"body": "x", "id": 1}', "has no key 'text'; its keys are: 'body', 'id'"),
         (b'{"text": 1}', "'text' is a int"),

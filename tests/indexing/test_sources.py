@@ -453,7 +453,7 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
 @pytest.mark.parametrize(
     ("line", "document_id", "reason"),
     [
-        ('{"id": "a", "text": "b"', None, "is not JSON: Expecting"),
+        ('{"id": "a"', None, "is not JSON: Expecting ',' delimiter at character 11"),
         ("[1]", None, "is a JSON list; an object is needed"),
         ("[" * 100_000, None, "nested too deeply"),
         ('{"id": "a"}', "a", "there is no text in the field 'text'"),
@@ -482,6 +482,7 @@ def test_bad_rows_of_jsonl(line: str, document_id: str | None, reason: str) -> N
     assert isinstance(bad, BadRow)
     assert reason in bad.reason
     assert "\n" not in bad.reason
+    assert "line" not in bad.reason  # that is in its place
     assert (bad.id, bad.place) == (document_id, "line 2 of 'a.jsonl'")
     assert (first.id, last.id) == ("good", "good")
 
