@@ -114,14 +114,9 @@ def encode(
     output_format = _output_format(output, output_format)
     config = Config(**options)
 
-    from embedlib.cli.records import (
-        STDIN,
-        check_inputs,
-        check_not_input,
-        count_records,
-        read_records,
-    )
+    from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
     from embedlib.embedder import Embedder
+    from embedlib.indexing.input_files import check_not_input
     from embedlib.vector_files import open_writer
 
     paths = inputs or (STDIN,)

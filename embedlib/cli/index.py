@@ -19,7 +19,6 @@ from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
     from embedlib.indexing.report import IndexProgress, IndexReport
-    from embedlib.indexing.source_options import SourceOptions
 
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
@@ -169,6 +168,7 @@ def index(
         if not sources and sql is None and sys.stdin.isatty():
             raise click.UsageError("name files or folders, or pipe texts in")
         # What can be wrong with the command is found before the model is loaded.
+        IndexOptions(**settings)
         destination = open_sink(sink)
         if sql is None:
             source = open_source(sources or ("-",), source_options, tell)
@@ -176,10 +176,6 @@ def index(
             source = open_sql_source(sources[0], sql, source_options, tell)
         else:
             raise click.UsageError("--sql needs the URL of one database as the source")
-        if settings["errors_file"] is not None:
-            _check_errors_file(
-                settings["errors_file"], sources, source_options, is_sql=sql is not None
-            )
         with Embedder(model, config=config) as embedder:
             report = run_index(
                 source,
@@ -193,25 +189,6 @@ def index(
         click.echo(line)
     if report.num_bad:
         click.get_current_context().exit(_EXIT_BAD_ROWS)
-
-
-def _check_errors_file(
-    errors_file: Path, sources: tuple[str, ...], options: SourceOptions, *, is_sql: bool
-) -> None:
-    """Refuse an errors file that is read too: it is made anew before the first row is read.
-
-    Raises:
-        SourceError: a source would be lost.
-    """
-    from embedlib.cli.records import check_not_input
-    from embedlib.indexing.input_files import find_files
-
-    if is_sql:
-        inputs = [sources[0].partition(":")[2]]  # of sqlite:PATH; a server's URL is no file
-    else:
-        # What is in a folder was told when the sources were opened.
-        inputs = [file.path for file in find_files(sources or ("-",), options, lambda _: None)]
-    check_not_input(errors_file, inputs, "--errors-file")
 
 
 @contextmanager

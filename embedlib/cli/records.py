@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -60,30 +60,6 @@ def check_inputs(paths: tuple[str, ...]) -> None:
             raise SourceError(f"cannot read {_label(path)}: no such file; - is standard input")
 
 
-def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], flag: str) -> None:
-    """Refuse an output that is one of the inputs, whatever the two are called.
-
-    Args:
-        output: a file name; it need not exist.
-        inputs: files that will be read; "-" is standard input, which may come from a file too.
-        flag: the option that names the output, for the message.
-
-    Raises:
-        SourceError: writing would destroy an input.
-    """
-    # A terminal can be both; only a file would be lost.
-    if not os.path.isfile(output):
-        return
-    written = os.stat(output)
-    for path in inputs:
-        read = _stat(path)
-        if read is not None and os.path.samestat(read, written):
-            raise SourceError(
-                f"{flag} {os.fspath(output)!r} is also an input, which writing would destroy; name "
-                "another file"
-            )
-
-
 def count_records(paths: tuple[str, ...]) -> int | None:
     """Lines in all inputs, for a progress bar; None where that cannot be known beforehand."""
     # A pipe could be read only once.
@@ -98,16 +74,6 @@ def count_records(paths: tuple[str, ...]) -> int | None:
                 last = chunk[-1:]
             total += last != b"\n"
     return total
-
-
-def _stat(path: str) -> os.stat_result | None:
-    """What an input is; None: it is no file now."""
-    try:
-        if path != STDIN:
-            return os.stat(path)
-        return None if sys.stdin is None else os.fstat(sys.stdin.fileno())  # None: it is closed
-    except OSError:
-        return None
 
 
 def _open(path: str) -> AbstractContextManager[BinaryIO]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -65,6 +66,30 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
         for file in found:
             files.setdefault(file.name, file)
     return list(files.values())
+
+
+def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], option: str) -> None:
+    """Refuse an output that is one of the inputs, whatever the two are called.
+
+    Args:
+        output: a file name; it need not exist.
+        inputs: files that will be read; "-" is standard input, which may come from a file too.
+        option: what names the output, for the message.
+
+    Raises:
+        SourceError: writing would destroy an input.
+    """
+    # A terminal can be both; only a file would be lost.
+    if not os.path.isfile(output):
+        return
+    written = os.stat(output)
+    for path in inputs:
+        read = _stat(path)
+        if read is not None and os.path.samestat(read, written):
+            raise SourceError(
+                f"{option} {os.fspath(output)!r} is also an input, which writing would destroy; "
+                "name another file"
+            )
 
 
 def _named_file(path: str, options: SourceOptions) -> InputFile:
@@ -165,3 +190,13 @@ def _describe_skipped(skipped: Counter[str]) -> str:
     num_files = skipped.total()
     were = "file of another kind was" if num_files == 1 else "files of other kinds were"
     return f"{num_files} {were} skipped: {kinds}; name them with --glob"
+
+
+def _stat(path: str) -> os.stat_result | None:
+    """What an input is; None: it is no file now."""
+    try:
+        if path != STDIN:
+            return os.stat(path)
+        return None if sys.stdin is None else os.fstat(sys.stdin.fileno())  # None: it is closed
+    except OSError:
+        return None

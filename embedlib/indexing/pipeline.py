@@ -24,6 +24,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
+from embedlib.indexing.input_files import check_not_input
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import TooManyMissingError, delete_missing
 from embedlib.indexing.options import IndexOptions
@@ -85,6 +86,9 @@ def index(
     settings = IndexOptions.from_options(options)
     tell = tell or logging.getLogger("embedlib").warning
     documents = _open(source, source_options or SourceOptions(), tell)
+    if settings.errors_file is not None:
+        inputs = getattr(documents, "input_paths", ())  # of a source of one's own: unknown
+        check_not_input(settings.errors_file, inputs, "errors_file")
     chunker = _make_chunker(embedder, settings)
     target = _make_target(embedder, settings)
     with ExitStack() as stack:

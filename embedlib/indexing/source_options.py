@@ -51,7 +51,8 @@ class Source(Protocol):
     """Documents, and the rows that cannot be one, in an order that is the same every time.
 
     A source may have `__length_hint__`, see `operator.length_hint`: the number of documents where
-    it is cheap to know.
+    it is cheap to know. It may have `input_paths`: the files it reads, which no errors file may
+    replace.
     """
 
     def __iter__(self) -> Iterator[Document | BadRow]:

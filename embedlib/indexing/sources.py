@@ -117,6 +117,11 @@ class _FileSource:
         self._options = options
         self._tell = tell
 
+    @property
+    def input_paths(self) -> list[str]:
+        """The files that are read."""
+        return [file.path for file in self._files]
+
     def __length_hint__(self) -> int | NotImplementedType:
         counts = [count_documents(file.path, file.input_format) for file in self._files]
         return NotImplemented if None in counts else sum(filter(None, counts))

@@ -37,7 +37,7 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
     if scheme.lower() == "sqlite":
         if not Path(path).is_file():
             raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
-        return _SqlSource(lambda: _read_sqlite(path, query, url), url, options, tell)
+        return _SqlSource(lambda: _read_sqlite(path, query, url), url, options, tell, [path])
     # What follows the "?" may hold a password too.
     name = without_password(url).partition("?")[0]
     if scheme.lower() in ("postgresql", "postgres"):
@@ -53,7 +53,9 @@ class _SqlSource:
         name: str,
         options: SourceOptions,
         tell: Tell,
+        input_paths: Sequence[str] = (),
     ) -> None:
+        self.input_paths = input_paths
         self._read = read
         self._name = name
         self._options = options

@@ -18,9 +18,10 @@ from click.testing import Result
 from numpy.typing import NDArray
 
 from embedlib import Embedder
-from embedlib.cli.records import check_not_input, count_records
+from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError, SourceError
+from embedlib.indexing.input_files import check_not_input
 from embedlib.vector_files import open_writer
 
 Run = Callable[..., Result]

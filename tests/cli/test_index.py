@@ -100,7 +100,7 @@ def test_an_errors_file_that_is_a_source_is_left_alone(
     done = run("index", *arguments, "-m", model, "--to", out, "--errors-file", read)
     assert done.exit_code == 1
     assert done.stderr.splitlines() == [
-        f"Error: --errors-file {str(read)!r} is also an input, which writing would destroy; name "
+        f"Error: errors_file {str(read)!r} is also an input, which writing would destroy; name "
         "another file"
     ]
     assert read.read_bytes() == before
@@ -186,6 +186,11 @@ def test_sql_is_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
     refused = run("index", url, url, "--sql", query, "-m", model, "--to", out)
     assert refused.exit_code == 2
     assert "--sql needs the URL of one database" in refused.stderr
+
+
+def test_a_wrong_option_is_told_before_the_model_is_loaded(run: Run, docs: Path, out: str) -> None:
+    refused = run("index", docs, "-m", "no/such/model", "--to", out, "--batch-rows", 0)
+    assert refused.stderr == "Error: batch_rows = 0; it must be a whole number of at least 1\n"
 
 
 def test_a_dry_run_writes_nothing(

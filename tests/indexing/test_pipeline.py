@@ -451,6 +451,18 @@ def test_a_bad_row_is_in_the_file_when_it_is_told(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+@pytest.mark.parametrize("as_list", [False, True])
+def test_an_errors_file_that_is_a_source_is_left_alone(
+    as_list: bool, store: FakeStore, embedder: Embedder, tmp_path: Path
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("precious")
+    with pytest.raises(SourceError, match=r"errors_file '.*notes\.txt' is also an input"):
+        run([path] if as_list else path, store, embedder, errors_file=str(path))  # type: ignore[arg-type]
+    assert path.read_text() == "precious"
+    assert store.calls == []
+
+
 def test_an_errors_file_on_a_full_disk_is_one_line(store: FakeStore, embedder: Embedder) -> None:
     rows = [BadRow(place="line 1", reason="bad")]
     with pytest.raises(SourceError, match="cannot write errors_file /dev/full: No space left"):
