@@ -23,6 +23,8 @@ _COMMANDS = (
 )
 """Each is the function of that name in the module of that name, with _ for -."""
 
+_ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
+"""What is an option of one command and an argument of another."""
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -70,6 +72,8 @@ class _Commands(click.Group):
         formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _without_flag(error) from None
         except EmbedlibError as error:
             if ctx.meta.get(_DEBUG):
                 raise
@@ -87,6 +91,18 @@ class _Commands(click.Group):
             ctx.exit(_EXIT_INTERRUPTED)
         finally:
             warnings.formatwarning = formatwarning
+
+
+def _without_flag(error: click.NoSuchOption) -> click.UsageError:
+    """Say where a value goes that has a flag in other commands only."""
+    argument = _ARGUMENTS.get(error.option_name, "")
+    command = error.ctx and error.ctx.command
+    if command is None or argument not in [item.human_readable_name for item in command.params]:
+        return error
+    return click.UsageError(
+        f"No such option {error.option_name!r}; give {argument} without it, as shown above.",
+        error.ctx,
+    )
 
 
 def _format_warning(

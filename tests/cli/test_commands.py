@@ -74,6 +74,24 @@ def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> 
     assert {key: shown[key] for key in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["encode", "-m", "x"], "No such option '-m'; give MODEL without it, as shown above."),
+        (["inspect", "--model=x"], "'--model'; give MODEL without it, as shown above."),
+        (["status", "--to", "x"], "No such option '--to'; give URL without it, as shown above."),
+        (["status", "--model", "x"], "No such option '--model'."),
+        (["index", "--modle", "x"], "'--model'"),
+        (["index", "docs", "--to", "x"], "Missing option '--model' / '-m'."),
+    ],
+)
+def test_a_flag_that_is_an_argument_here(arguments: list[str], message: str, run: Run) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("Usage: ")
+    assert message in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_lists_every_command(flag: str, run: Run) -> None:
     done = run(flag)
