@@ -96,8 +96,8 @@ class _Commands(click.Group):
 def _without_flag(error: click.NoSuchOption) -> click.UsageError:
     """Say where a value goes that has a flag in other commands only."""
     argument = _ARGUMENTS.get(error.option_name, "")
-    command = error.ctx and error.ctx.command
-    if command is None or argument not in [item.human_readable_name for item in command.params]:
+    parameters = error.ctx.command.params if error.ctx is not None else []
+    if argument not in [parameter.human_readable_name for parameter in parameters]:
         return error
     return click.UsageError(
         f"No such option {error.option_name!r}; give {argument} without it, as shown above.",
