@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -81,8 +82,9 @@ class IndexOptions:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
-        if not 0 <= self.max_delete <= 1:
-            raise ConfigError(f"max_delete = {self.max_delete}; it is a share, from 0 to 1")
+        share = self.max_delete
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ConfigError(f"max_delete = {share!r}; it must be a share, from 0 to 1")
         if self.on_error not in ("skip", "stop"):
             raise ConfigError(f"on_error = {self.on_error!r}; it must be one of skip, stop")
         if self.delete_missing and self.limit is not None:
@@ -90,7 +92,13 @@ class IndexOptions:
         if self.recreate and self.shard is not None:
             raise ConfigError("recreate would drop what the other shards wrote; leave one out")
         if self.shard is not None:
-            parse_shard(self.shard)
+            parse_shard(str(self.shard))
+        if type(self.chunk_overlap) is not int or self.chunk_overlap < 0:
+            raise ConfigError(
+                f"chunk_overlap = {self.chunk_overlap!r}; it must be a whole number of at least 0"
+            )
+        if not isinstance(self.errors_file, str | os.PathLike | None):
+            raise ConfigError(f"errors_file = {self.errors_file!r:.60}; it must be a path")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> IndexOptions:

@@ -31,7 +31,7 @@ from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.searching import describe_other_model, stored_name
+from embedlib.indexing.searching import check_arguments, describe_other_model, stored_name
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sink_thread import SinkThread
 from embedlib.indexing.sinks import OtherModelError, Sink, Target, Tell, check_target, open_sink
@@ -78,12 +78,13 @@ def index(
         what was done.
 
     Raises:
-        ConfigError: an option is unknown or out of range.
+        ConfigError: an option is unknown or out of range, or an argument is of another type.
         SourceError: the source cannot be read, or has a bad row with on_error="stop".
         SinkError: the destination cannot be used, holds something else, or is being written.
         EngineRunError: no text of a batch could be embedded.
     """
     settings = IndexOptions.from_options(options)
+    check_arguments(sink, embedder)
     tell = tell or logging.getLogger("embedlib").warning
     documents = _open(source, source_options or SourceOptions(), tell)
     if settings.errors_file is not None:
@@ -182,6 +183,11 @@ def _open(
         return open_source([os.fspath(source)], options, tell)
     if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
         return open_source([os.fspath(item) for item in source], options, tell)
+    if not isinstance(source, Iterable):
+        raise ConfigError(
+            f"source = {source!r:.60}; it must be a path, a list of paths, or an iterable of "
+            "Document"
+        )
     return source  # type: ignore[return-value]
 
 

@@ -6,7 +6,7 @@ import os
 from contextlib import closing
 from typing import get_args
 
-from embedlib.config import PrecisionName
+from embedlib.config import PrecisionName, is_count
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.options import SEARCH_ROWS
@@ -38,12 +38,15 @@ def search(
         k: how many rows.
 
     Raises:
-        ConfigError: `k` is not at least 1.
+        ConfigError: an argument is of another type, or `k` is not at least 1.
         SinkError: the destination cannot be read, or was made by another model or with other
             options; says which, as far as it can be told.
     """
-    if k < 1:
-        raise ConfigError(f"k = {k}; it must be at least 1")
+    check_arguments(sink, embedder)
+    if not isinstance(question, str):
+        raise ConfigError(f"question = {question!r:.60}; it must be a str")
+    if not is_count(k) or k < 1:
+        raise ConfigError(f"k = {k!r:.60}; it must be a whole number of at least 1")
     if isinstance(sink, str):
         with closing(open_sink(sink)) as opened:
             return search(question, opened, embedder=embedder, k=k)
@@ -51,6 +54,23 @@ def search(
     if model_digest(state.fingerprint) != model_digest(embedder.fingerprint):
         raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
     return sink.search(embedder.encode_query(question), k)
+
+
+def check_arguments(sink: object, embedder: object) -> None:
+    """Refuse what is no destination, or no Embedder.
+
+    Raises:
+        ConfigError: says what it must be.
+    """
+    if not isinstance(sink, str) and not hasattr(sink, "begin"):
+        raise ConfigError(
+            f"sink = {sink!r:.60}; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or a Sink"
+        )
+    if not isinstance(embedder, Embedder):
+        raise ConfigError(
+            f"embedder = {embedder!r:.60}; it must be an Embedder, which is made with "
+            "Embedder(MODEL)"
+        )
 
 
 def stored_name(embedder: Embedder) -> str:

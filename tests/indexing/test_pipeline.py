@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from embedlib.indexing.pipeline import index
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.searching import search
 from embedlib.indexing.sink_thread import SinkThread
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
 
@@ -266,6 +268,50 @@ def test_a_bad_row_without_an_id_is_in_every_shard(store: FakeStore, embedder: E
         report = run(rows, store, embedder, shard=f"{n}/3", delete_missing=True, max_delete=1)
         assert (report.num_bad, report.num_deleted) == (1, 0)
     assert len(store.rows) == 20
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embedder": "name"}, "embedder = 'name'; it must be an Embedder, which is made with Emb"),
+        ({"sink": None}, "sink = None; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or"),
+        ({"source": None}, "source = None; it must be a path, a list of paths, or an iterable of"),
+        ({"source": Document(id="a", text="b")}, "source = Document(id='a'"),
+        ({"max_delete": "0.5"}, "max_delete = '0.5'; it must be a share, from 0 to 1"),
+        ({"chunk_overlap": -1}, "chunk_overlap = -1; it must be a whole number of at least 0"),
+        ({"shard": 3}, "shard = '3'; it must be I/N"),
+        ({"errors_file": 5}, "errors_file = 5; it must be a path"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_one_line(
+    arguments: dict[str, Any], message: str, store: FakeStore, embedder: Embedder
+) -> None:
+    given = {"source": documents({"a": "b"}), "sink": FakeSink(store), "embedder": embedder}
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
+        index(**{**given, **arguments})
+    assert "\n" not in str(caught.value)
+    assert store.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"embedder": "name"}, "embedder = 'name'; it must be an Embedder"),
+        ({"sink": Path("a.jsonl")}, "sink = PosixPath('a.jsonl'); it must be a URL"),
+        ({"question": ["a"]}, "question = ['a']; it must be a str"),
+        ({"k": "5"}, "k = '5'; it must be a whole number of at least 1"),
+        ({"k": 0}, "k = 0; it must be a whole number of at least 1"),
+    ],
+)
+def test_a_search_with_a_wrong_argument_is_one_line(
+    arguments: dict[str, Any], message: str, store: FakeStore, embedder: Embedder
+) -> None:
+    given = {"question": "a", "sink": FakeSink(store), "embedder": embedder}
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        search(**{**given, **arguments})
 
 
 # Bad rows.
