@@ -14,7 +14,14 @@ from queue import SimpleQueue
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Engine, EngineLimits, Lane, Pending
+from embedlib.engines.base import (
+    Batch,
+    CancellablePending,
+    Engine,
+    EngineLimits,
+    Lane,
+    Pending,
+)
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
 
@@ -23,9 +30,13 @@ class _Job:
 
     pending: Pending
 
-    def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
+    def __init__(
+        self, batch: Batch, on_done: Callable[[], None], tell: Callable[[_Cancel], None]
+    ) -> None:
         self.batch = batch
         self.on_done = on_done
+        self._tell = tell
+        self.is_cancelled = False
         self.failures: dict[_Device, BaseException] = {}
         """What it met on the engines that could not compute it."""
         self.vectors: NDArray[np.float32] | None = None
@@ -37,6 +48,17 @@ class _Job:
             raise self.error
         assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
         return self.vectors
+
+    def cancel(self) -> None:
+        """Stop computing soon, if it still goes on."""
+        self._tell(_Cancel(self))
+
+
+class _Cancel:
+    """Put into the inbox when nobody wants a batch any more."""
+
+    def __init__(self, job: _Job) -> None:
+        self.job = job
 
 
 class _Device:
@@ -88,7 +110,7 @@ class ManyEngines:
         )
         self._devices = [_Device(name, engine) for name, engine in engines]
         self._waiting: list[_Job] = []
-        self._inbox: SimpleQueue[_Job | tuple[_Device, _Job] | _Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[_Job | _Cancel | tuple[_Device, _Job] | _Stop] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="embedlib-engines", daemon=True)
         self._thread.start()
 
@@ -99,7 +121,7 @@ class ManyEngines:
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
         """Start a batch and return at once."""
-        job = _Job(batch, on_done)
+        job = _Job(batch, on_done, self._inbox.put)
         self._inbox.put(job)
         return job
 
@@ -123,6 +145,8 @@ class ManyEngines:
                 is_stopping = True
             elif isinstance(message, _Job):
                 self._waiting.append(message)
+            elif isinstance(message, _Cancel):
+                self._cancel(message.job)
             else:
                 self._collect(*message)
             del message  # or the last batch would be held until the next one
@@ -175,9 +199,18 @@ class ManyEngines:
             self._give_up(failed, cause)
         self._end(job, None)
 
+    def _cancel(self, job: _Job) -> None:
+        job.is_cancelled = True
+        if job in self._waiting:
+            self._waiting.remove(job)
+            self._end(job, EngineRunError("it was given up: nobody waits for it"))
+        is_computing = any(job in device.jobs for device in self._devices)
+        if is_computing and isinstance(job.pending, CancellablePending):
+            job.pending.cancel()
+
     def _fail(self, device: _Device, job: _Job, error: BaseException) -> None:
         """Keep a batch for the other engines; one too large is for the caller to split."""
-        if isinstance(error, EngineOutOfMemoryError):
+        if job.is_cancelled or isinstance(error, EngineOutOfMemoryError):
             self._end(job, error)
             return
         job.failures[device] = error

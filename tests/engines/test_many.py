@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib import Embedder
-from embedlib.engines.base import Batch, Engine, Lane, Pending
+from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pending
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
@@ -70,6 +70,10 @@ class Submitted:
         assert self._done.acquire(timeout=WAIT_SECONDS)
         assert not self._done.acquire(blocking=False), "on_done was called twice"
         return self._pending.result()
+
+    def cancel(self) -> None:
+        assert isinstance(self._pending, CancellablePending)
+        self._pending.cancel()
 
 
 @pytest.fixture
@@ -299,6 +303,56 @@ def test_close_waits_for_what_is_in_flight() -> None:
     closing.join(WAIT_SECONDS)
     assert not closing.is_alive()
     assert submitted.result().shape == (1, 6)
+
+
+class CancellingEngine(FakeEngine):
+    """Its batches can be cancelled, and then end with an error."""
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+        pending = super().submit(batch, on_done)
+
+        def cancel() -> None:
+            pending._error = EngineRunError("cancelled")
+            on_done()
+
+        pending.cancel = cancel  # type: ignore[attr-defined]
+        return pending
+
+
+def test_a_batch_that_is_cancelled_is_tried_on_no_other_engine() -> None:
+    first, second = CancellingEngine(), CancellingEngine()
+    for engine in (first, second):
+        engine.hold()
+    engines = many(first, second)
+    num_bulk = engines.limits.max_inflight_bulk
+    batches = [Submitted(engines, make_batch(text)) for text in TEXTS[: num_bulk + 1]]
+    for engine in (first, second):
+        engine.wait_submitted(engine.limits.max_inflight_bulk)
+    try:
+        batches[-1].cancel()  # that waits
+        with pytest.raises(EngineRunError, match="nobody waits for it"):
+            batches[-1].result()
+        batches[0].cancel()  # that is being computed
+        with pytest.raises(EngineRunError, match="cancelled"):
+            batches[0].result()
+        batches[0].cancel()  # that is over
+        assert len(first.batches) + len(second.batches) == num_bulk
+    finally:
+        for engine in (first, second):
+            engine.release()
+        engines.close()
+
+
+def test_a_batch_without_cancel_is_waited_for() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    engines = many(engine)
+    batch = Submitted(engines, make_batch(TEXTS[0]))
+    engine.wait_submitted(1)
+    batch.cancel()
+    engine.release()
+    engines.close()
+    np.testing.assert_array_equal(batch.result()[0], expected()[0])
 
 
 def test_one_that_cannot_be_closed_leaves_the_others_no_trouble(
