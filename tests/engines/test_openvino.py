@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -451,3 +453,31 @@ def test_32_threads_get_their_own_rows(tiny_folder: Callable[[str], Path]) -> No
             thread.join(2 * WAIT_SECONDS)
             assert not thread.is_alive()
     assert wrong == []
+
+
+CLOSED_ELSEWHERE = """
+import mmap, os, signal, sys, threading, time
+from embedlib import Embedder
+
+embedders = [Embedder(sys.argv[1], threads=1)]
+
+def end():
+    embedders.pop().close()
+
+closing = threading.Thread(target=end)
+closing.start()
+closing.join()
+maps = [mmap.mmap(-1, 12_288) for _ in range(20)]
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(9)
+except KeyboardInterrupt:
+    print(sum(any(bytes(memory)) for memory in maps), "maps were written to")
+"""
+
+
+def test_ctrl_c_after_another_thread_closed_the_model(tiny_folder: Callable[[str], Path]) -> None:
+    """OpenVINO frees a signal stack there; it is that of the thread that loaded its plugin."""
+    program = [sys.executable, "-W", "error", "-c", CLOSED_ELSEWHERE, str(tiny_folder("bert"))]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 maps were written to\n", "")

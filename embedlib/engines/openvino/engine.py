@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ class OpenVINOEngine:
             max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
             max_inflight_bulk=num_bulk,
         )
-        core = ov.Core()
+        core = loaded_core()
         graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
         shared = {
             # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
@@ -243,6 +244,19 @@ class _Infer:
         # A copy, since a request writes into the same memory again.
         output: NDArray[np.float32] = request.get_output_tensor().data
         return output[is_token(batch)] if self.is_per_token else output.copy()
+
+
+def loaded_core() -> ov.Core:
+    """OpenVINO's core, its CPU plugin loaded by a thread that has ended.
+
+    With AVX-512 the plugin gives the thread that loads it an alternate signal stack, which it frees
+    where it ends, on whatever thread lets go of the model. Were the first thread still there, its
+    next signal, Ctrl-C say, would be written to memory that is gone or somebody else's by then.
+    """
+    core = ov.Core()
+    with ThreadPoolExecutor(1, "embedlib-openvino-load") as passing:
+        passing.submit(core.get_property, "CPU", "FULL_DEVICE_NAME").result()
+    return core
 
 
 def multiplies_via_onednn(core: ov.Core) -> bool:
