@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
@@ -15,6 +16,13 @@ from embedlib.indexing.row_fields import SAMPLE_ROWS, RawRow, choose_fields
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks import without_password
 from embedlib.indexing.source_options import Source, SourceOptions, Tell
+
+CONNECT_SECONDS = "10"
+"""How long a server may take to answer; what psycopg waits by itself is more than two minutes."""
+NO_ANSWER = (
+    "the server does not answer; check the host and the port, or give it longer with "
+    "connect_timeout=SECONDS in the URL or in PGCONNECT_TIMEOUT"
+)
 
 _FETCH_ROWS = 1000
 
@@ -111,17 +119,27 @@ def _check_postgres_url(url: str, name: str) -> None:
 
 def _read_postgres(url: str, query: str, name: str) -> _Rows:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
+    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
-        with psycopg.connect(url) as connection:
+        given = conninfo.conninfo_to_dict(url)
+        with psycopg.connect(**with_timeout(given)) as connection:
             connection.read_only = True
             # A cursor with a name lives in the server and sends some rows at a time.
             with connection.cursor(name="embedlib_source") as cursor:
                 cursor.execute(query)
                 names = _column_names(cursor.description, name)
                 yield from _number(_batches(cursor), names, name)
+    except psycopg.errors.ConnectionTimeout as error:
+        raise SourceError(f"{name}: {NO_ANSWER}") from error
     except psycopg.Error as error:
         first = str(error).strip().partition("\n")[0]
         raise SourceError(f"{name}: {first or type(error).__name__}") from error
+
+
+def with_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return libpq's parameters with an end to the wait for a connection, unless one is set."""
+    is_set = "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ
+    return dict(given) if is_set else {**given, "connect_timeout": CONNECT_SECONDS}
 
 
 def _batches(cursor: Any) -> Iterator[Sequence[Any]]:

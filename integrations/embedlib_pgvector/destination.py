@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from embedlib.errors import SinkError
 from embedlib.indexing.sinks import SinkUrl, is_true
+from embedlib.indexing.sql_source import with_timeout
 
 LOCAL_SCHEME = "pglocal"
 OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
@@ -127,7 +128,7 @@ def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str
     if not location.startswith("//") or is_odd:
         raise _url_error(scheme)
     try:
-        given = {**CONNECTION_DEFAULTS, **options, **CONNECTION_FIXED}
+        given = with_timeout({**CONNECTION_DEFAULTS, **options, **CONNECTION_FIXED})
         conninfo = make_conninfo(f"postgresql:{location}", **given)
     except psycopg.ProgrammingError:
         # libpq's own message may quote the password.

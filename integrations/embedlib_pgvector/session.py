@@ -12,6 +12,7 @@ from psycopg.pq import TransactionStatus
 
 from embedlib.errors import SinkError
 from embedlib.indexing.sinks import Tell
+from embedlib.indexing.sql_source import NO_ANSWER
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")
@@ -154,6 +155,8 @@ class Session:
 
     def _line(self, error: psycopg.Error) -> str:
         """One line with the server's sentence and what to do, without the password."""
+        if isinstance(error, psycopg.errors.ConnectionTimeout):
+            return f"{self._name}: {NO_ANSWER}"
         said = error.diag.message_primary or str(error) or type(error).__name__
         if error.diag.message_detail:
             said = f"{said} ({error.diag.message_detail})"

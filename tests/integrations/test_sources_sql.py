@@ -139,6 +139,22 @@ def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     assert "secret" not in message
 
 
+def test_the_wait_for_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
+    waits: list[object] = []
+
+    def connect(**given: object) -> None:
+        waits.append(given["connect_timeout"])
+        raise psycopg.errors.ConnectionTimeout("connection timeout expired")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    message = refusal("postgresql://me:secret@host/db")
+    assert message.startswith("postgresql://me:***@host/db: the server does not answer; check ")
+    refusal("postgresql://host/db?connect_timeout=60")
+    assert waits == ["10", "60"]
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     assert "pip install 'embedlib[pgvector]'" in refusal("postgresql://host/db")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -30,6 +31,29 @@ def test_the_defaults() -> None:
     assert conninfo_to_dict(found.conninfo)["host"] == "/run/postgresql"
     assert parse("postgresql://h/db?index=none&halfvec=true").index is None
     assert parse("postgresql://h/db?index=none&halfvec=true").is_halfvec is True
+
+
+def test_the_wait_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
+    assert conninfo_to_dict(parse("postgresql://h/db").conninfo)["connect_timeout"] == "10"
+    given = conninfo_to_dict(parse("postgresql://h/db?connect_timeout=60").conninfo)
+    assert given["connect_timeout"] == "60"
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "60")
+    assert "connect_timeout" not in conninfo_to_dict(parse("postgresql://h/db").conninfo)
+
+
+def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise psycopg.errors.ConnectionTimeout("connection timeout expired")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    with pytest.raises(EmbedlibError) as caught:
+        open_sink("postgresql://me:secret@h:5433/db").inspect()
+    assert str(caught.value) == (
+        "postgresql://me@h:5433/db?table=embedlib: the server does not answer; check the host and "
+        "the port, or give it longer with connect_timeout=SECONDS in the URL or in "
+        "PGCONNECT_TIMEOUT"
+    )
 
 
 def test_a_local_server_has_a_folder() -> None:
