@@ -187,14 +187,14 @@ class FileSink:
             database.executemany("DELETE FROM row WHERE id = ?", ((id_.bytes,) for id_ in ids))
 
     def finish(self) -> None:
-        """Write the file, unless it is there in this format and has all rows."""
+        """Write the file, unless it is there in this format, has all rows and nobody changed it."""
         database = self._connect()
         with self._errors():
             written = database.execute("SELECT value FROM load WHERE key = 'written'").fetchone()
-            if written == (self._format,) and all(map(os.path.exists, self._files)):
+            if written == (self._stamp(),):
                 return
             self._export()
-            database.execute("INSERT OR REPLACE INTO load VALUES ('written', ?)", (self._format,))
+            database.execute("INSERT OR REPLACE INTO load VALUES ('written', ?)", (self._stamp(),))
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Compare with every row."""
@@ -284,6 +284,11 @@ class FileSink:
             for fields, vector in self._stored_rows():
                 for writer in writers:
                     writer.write(fields, vector)
+
+    def _stamp(self) -> str:
+        """Return what another format or somebody's editor would change."""
+        found = [os.stat(file) for file in self._files if os.path.exists(file)]
+        return json.dumps([self._format, *([file.st_size, file.st_mtime_ns] for file in found)])
 
     def _stored_rows(self) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
         for id_, source_id, chunk, text, metadata, blob in self._connect().execute(

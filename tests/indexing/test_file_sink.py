@@ -167,6 +167,15 @@ def test_a_removed_file_is_written_again(tmp_path: Path) -> None:
     assert len(read_jsonl(path)) == 3
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.npy.rows.jsonl"])
+def test_a_file_that_was_edited_is_written_again(name: str, tmp_path: Path) -> None:
+    load(make(tmp_path / "a.npy", "npy"), make_rows(3))
+    written = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(written[:-50])
+    load_nothing(make(tmp_path / "a.npy", "npy"))
+    assert (tmp_path / name).read_bytes() == written
+
+
 @pytest.mark.parametrize("recreate", [False, True])
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, recreate: bool) -> None:
     path = tmp_path / "a.jsonl"
