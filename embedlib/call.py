@@ -45,6 +45,11 @@ class Call:
     ranges: NDArray[np.float32] | None
     """float32[2, D], for vectors in bytes."""
 
+    @property
+    def can_divide(self) -> bool:
+        """Whether on_truncate="chunk" would divide its texts: not with a prompt on both sides."""
+        return not self.prompt.suffix
+
     def finish(self, vectors: Vectors) -> NDArray[Any]:
         """Turn float32[N, D] of the model into what the caller asked for."""
         if self.truncate_dim is not None:
@@ -103,8 +108,7 @@ class Calls:
         # A mapping would give its keys, a set no order.
         if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping | set | frozenset):
             raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
-        if role is not None and role not in ROLES:
-            raise ConfigError(f"role = {role!r}; it must be {' or '.join(map(repr, ROLES))}")
+        check_role(role)
         if role is None and task in ROLES:  # as sentence-transformers calls it
             role, task = task, None
         is_single = isinstance(inputs, str)
@@ -173,6 +177,12 @@ def check_batch_size(batch_size: object) -> None:
     """
     if not is_count(batch_size) or batch_size < 1:
         raise ConfigError(f"batch_size = {batch_size!r:.60}; it must be at least 1")
+
+
+def check_role(role: object) -> None:
+    """Refuse a role that there is not."""
+    if role is not None and role not in ROLES:
+        raise ConfigError(f"role = {role!r}; it must be {' or '.join(map(repr, ROLES))}")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.call import (
     Call,
-    Calls,
     as_tensors,
     check_batch_size,
     check_choice,
     check_only,
+    check_role,
     import_torch,
     same_arguments_as,
 )
-from embedlib.config import Config, Similarity
+from embedlib.config import Config
+from embedlib.embedding import EmbeddingSession
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError, PromptWarning
 from embedlib.loading import LoadedModel
 from embedlib.models.prompts import Examples, Role
 from embedlib.quantization import calibrate
-from embedlib.session import Session
-from embedlib.similarity import similarity, similarity_pairwise
 from embedlib.streaming import stream, submit
 from embedlib.token_outputs import OUTPUT_VALUES, OutputValue, TokenOutputs
 from embedlib.token_vectors import Span
@@ -42,7 +40,7 @@ Vectors = NDArray[Any]
 """float32, unless `precision` says otherwise."""
 
 
-class Embedder(Session):
+class Embedder(EmbeddingSession):
     """Texts to vectors, in this process.
 
     Any number of threads may call any method. Queries (`encode` of one text, `encode_query`) are
@@ -53,8 +51,6 @@ class Embedder(Session):
     _tokenizer: Tokenizer
 
     def _start(self, name: str, model: LoadedModel, config: Config) -> None:
-        self._calls = Calls(model.spec, config, model.known)
-        self._precision = model.precision
         self._has_warned = False
         self._model = model
         super()._start(name, model, config)
@@ -68,6 +64,7 @@ class Embedder(Session):
             meter=meter,
             num_positions=self._length_limit,
         )
+        self._meter = meter
         self._token_outputs = TokenOutputs(self._model, self.config, self._tokenizer, meter)
         self._resources.callback(self._token_outputs.close)
 
@@ -156,10 +153,19 @@ class Embedder(Session):
         stacklevel = 2 if role is None else 3
         if output_value == "sentence_embedding" and chunks is None:
             tokenize = self._tokenize(call)
-            rows = self._run(call.texts, call.lane, tokenize, show_progress_bar, stacklevel)
+            rows = self._run(
+                call.texts,
+                call.lane,
+                tokenize,
+                show_progress_bar,
+                stacklevel,
+                can_divide=call.can_divide,
+            )
             vectors = call.finish(rows)
         else:
-            output = self._token_outputs.output(call, cast(OutputValue, output_value), chunks)
+            # Others share the engine, but not the tokenizer: its limit may be set meanwhile.
+            outputs = TokenOutputs(self._model, self.config, self._tokenizer, self._meter)
+            output = outputs.output(call, cast(OutputValue, output_value), chunks)
             self._pipeline.check_open()
             pipeline = self._token_outputs.pipeline()
             rows = self._run(
@@ -210,9 +216,11 @@ class Embedder(Session):
         )
         self._warn_of_missing_prompt(call)
         stacklevel = 2 if role is None else 3
-        return call.finish(
-            await self._arun(call.texts, call.lane, self._tokenize(call), stacklevel)
+        tokenize = self._tokenize(call)
+        rows = await self._arun(
+            call.texts, call.lane, tokenize, stacklevel, can_divide=call.can_divide
         )
+        return call.finish(rows)
 
     @same_arguments_as(aencode)
     async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
@@ -259,9 +267,8 @@ class Embedder(Session):
             precision=precision,
         )
         self._warn_of_missing_prompt(call)
-        return stream(
-            self._pipeline, self._tokenize(call), call, iter(inputs), self._warn_truncated
-        )
+        warn_truncated = self._truncation_warning(can_divide=call.can_divide)
+        return stream(self._pipeline, self._tokenize(call), call, iter(inputs), warn_truncated)
 
     def submit(
         self,
@@ -335,6 +342,11 @@ class Embedder(Session):
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges
 
+    def count_room(self, role: Role | None = None, task: str | None = None) -> int:
+        """Return how many tokens a text may have before it is cut: the limit less what is added."""
+        check_role(role)
+        return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
+
     def _tokenize(self, call: Call) -> Tokenize:
         return partial(self._tokenizer, prompt=call.prompt)
 
@@ -348,67 +360,3 @@ class Embedder(Session):
                 PromptWarning,
                 stacklevel=3,
             )
-
-    # What it is.
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        """The model's prompts by name: the folder's, the caller's and those known of it."""
-        return MappingProxyType(self._calls.prompts.by_name)
-
-    def count_room(self, role: Role | None = None, task: str | None = None) -> int:
-        """Return how many tokens a text may have before it is cut: the limit less what is added."""
-        return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
-
-    def get_embedding_dimension(self) -> int:
-        """Return D, after `truncate_dim`."""
-        return self._calls.truncate_dim or self.spec.embedding_dim
-
-    get_sentence_embedding_dimension = get_embedding_dimension
-    """The former name."""
-
-    @property
-    def similarity_fn_name(self) -> Similarity:
-        """What `similarity` computes."""
-        return self.config.similarity_fn_name or self.spec.similarity
-
-    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> NDArray[np.float32]:
-        """Return float32[N, M]: how alike every pair of vectors is, higher is more.
-
-        Args:
-            embeddings1: float[N, D] or float[D].
-            embeddings2: float[M, D] or float[D].
-
-        Raises:
-            InputError: these are not vectors of one length.
-        """
-        return similarity(self.similarity_fn_name, embeddings1, embeddings2)
-
-    def similarity_pairwise(
-        self, embeddings1: ArrayLike, embeddings2: ArrayLike
-    ) -> NDArray[np.float32]:
-        """Return float32[N]: how alike each vector is to the one in the same place.
-
-        Args:
-            embeddings1: float[N, D] or float[D].
-            embeddings2: the same shape.
-
-        Raises:
-            InputError: these are not as many vectors, or not of one length.
-        """
-        return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
-        return self._fingerprint(
-            {
-                "precision": self._precision,
-                **self._calls.settings(),
-                "max_seq_length": self.max_seq_length,
-            }
-        )
-
-    def task_prompt_name(self, role: Role) -> str | None:
-        """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
-        return self._calls.prompts.role_name(role)

@@ -20,7 +20,7 @@ import tokenizers
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer import describe_truncated
+from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
@@ -39,11 +39,16 @@ AnySession = TypeVar("AnySession", bound="Session")
 class LengthLimited(Protocol):
     """What makes the sequences: `Tokenizer` or `PairTokenizer`."""
 
-    max_seq_tokens: int
+    @property
+    def max_seq_tokens(self) -> int:
+        """Sequences are cut at this many tokens."""
 
     @property
     def num_special_tokens(self) -> int:
         """Tokens added around what the caller gives."""
+
+    def with_limit(self, max_seq_tokens: int) -> Any:
+        """Return one that cuts at another length."""
 
 
 class Session:
@@ -168,6 +173,8 @@ class Session:
         show_progress_bar: bool | None,
         stacklevel: int,
         pipeline: Pipeline | None = None,
+        *,
+        can_divide: bool = False,
     ) -> Vectors:
         """Return the engine's rows for texts or pairs.
 
@@ -178,20 +185,29 @@ class Session:
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
             stacklevel: that of the caller.
             pipeline: None: that of the model.
+            can_divide: whether on_truncate="chunk" is a remedy for texts that are too long.
         """
+        warn_truncated = self._truncation_warning(can_divide=can_divide)
         pipeline = pipeline or self._pipeline
         pipeline.check_may_wait()
         job = pipeline.open_job(len(items), lane)
         with Progress(job, show_progress_bar, self._activity) as progress:
             pipeline.feed(job, items, tokenize, progress.update)
             vectors = progress.wait()
-        self._warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
+        warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
         return vectors
 
     async def _arun(
-        self, items: Items[Any], lane: Lane, tokenize: Tokenize, stacklevel: int
+        self,
+        items: Items[Any],
+        lane: Lane,
+        tokenize: Tokenize,
+        stacklevel: int,
+        *,
+        can_divide: bool = False,
     ) -> Vectors:
         """Return what `_run` returns without blocking the event loop."""
+        warn_truncated = self._truncation_warning(can_divide=can_divide)
         job = self._pipeline.open_job(len(items), lane)
         try:
             if lane is Lane.QUERY:
@@ -205,32 +221,43 @@ class Session:
             vectors = await asyncio.wrap_future(job.future)
         finally:
             job.future.cancel()  # cancelled: what is not being computed yet is dropped
-        self._warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
+        warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
         return vectors
 
-    def _warn_truncated(
-        self, truncated: Items[tuple[int, int]], num_truncated: int, stacklevel: int
-    ) -> None:
-        if truncated and self.config.on_truncate == "warn":
-            warnings.warn(
-                f"{describe_truncated(truncated, num_truncated)}, cut at "
-                f'{self.max_seq_length} tokens; split long texts, or pass on_truncate="ignore" '
-                f'or "error" to the {type(self).__name__}',
-                TruncationWarning,
-                stacklevel=stacklevel + 1,
-            )
+    def _truncation_warning(self, *, can_divide: bool) -> WarnTruncated:
+        """Return what warns at the end of a call of texts that were cut, if that is wanted."""
+        max_seq_length = self.max_seq_length  # may be another one by then
+        choices = '"ignore" or "error"'
+        if can_divide:
+            choices = f'"chunk" (for the vector of a whole text), {choices}'
+
+        def warn(truncated: Items[tuple[int, int]], num_truncated: int, stacklevel: int) -> None:
+            if truncated and self.config.on_truncate == "warn":
+                warnings.warn(
+                    f"{describe_truncated(truncated, num_truncated)}, cut at {max_seq_length} "
+                    f"tokens; split long texts, or pass on_truncate={choices} to the "
+                    f"{type(self).__name__}",
+                    TruncationWarning,
+                    stacklevel=stacklevel + 1,
+                )
+
+        return warn
 
     # What it is.
 
     @property
     def max_seq_length(self) -> int:
-        """Texts are cut at this many tokens, special tokens included; may be set."""
+        """Texts are cut at this many tokens, special tokens included.
+
+        May be set at any time; calls that have begun keep the limit they began with.
+        """
         return self._tokenizer.max_seq_tokens
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_tokens: int) -> None:
         check_length(max_seq_tokens, self._length_limit, self._tokenizer.num_special_tokens)
-        self._tokenizer.max_seq_tokens = max_seq_tokens
+        # Put in its place, not changed: calls that have begun hold the one they began with.
+        self._tokenizer = self._tokenizer.with_limit(max_seq_tokens)
 
     @property
     def _length_limit(self) -> int:

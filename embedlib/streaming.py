@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, Vectors
-from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD
+from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, WarnTruncated
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.call import Call
 from embedlib.engines.base import Lane
@@ -19,9 +19,6 @@ from embedlib.engines.base import Lane
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16
 """`stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
-
-WarnTruncated = Callable[[list[tuple[int, int]], int, int], None]
-"""Takes rows that were cut, how many there are in all, and a stacklevel."""
 
 
 def stream(

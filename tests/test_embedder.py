@@ -492,6 +492,19 @@ def test_max_seq_length(embedder: Embedder) -> None:
     assert embedder.max_seq_length == 3
 
 
+def test_a_call_keeps_the_limit_it_began_with() -> None:
+    texts = ["abcd"] * (STREAM_JOB_TEXTS * STREAM_JOBS + 1)
+    with fake_embedder(max_seq_tokens=3) as embedder:
+        stream = embedder.encode_stream(texts)
+        found = [next(stream)]
+        embedder.max_seq_length = 2
+        with pytest.warns(TruncationWarning, match="cut at 3 tokens"):
+            found += stream
+        np.testing.assert_array_equal(found, vectors(["abc"] * len(texts)))
+        with pytest.warns(TruncationWarning, match="cut at 2 tokens"):
+            np.testing.assert_array_equal(embedder.encode("abcd"), vector("ab"))
+
+
 def test_max_seq_length_leaves_room_for_a_text(tiny_folder: Callable[[str], Path]) -> None:
     with Embedder(tiny_folder("bert"), on_truncate="ignore") as embedder:  # [CLS] and [SEP]
         for length in (2, 49):
@@ -543,10 +556,20 @@ def test_on_truncate_warns_where_the_caller_is() -> None:
             assert caught[0].filename == __file__
             assert str(caught[0].message).startswith(
                 "2 texts are too long (row 7: 33 tokens, row 90: 33 tokens), cut at 32 tokens; "
+                'split long texts, or pass on_truncate="chunk" (for the vector of a whole text), '
+                '"ignore" or "error" to the Embedder'
             )
-        with pytest.warns(TruncationWarning, match="row 90"):
+        with pytest.warns(TruncationWarning, match='row 90: .* on_truncate="chunk"'):
             asyncio.run(embedder.aencode(texts))
         assert embedder.stats().num_truncated == 8
+
+
+def test_no_warning_names_a_remedy_that_is_none() -> None:
+    with (
+        fake_embedder(prompts={"query": TEMPLATE}) as embedder,
+        pytest.warns(TruncationWarning, match='pass on_truncate="ignore" or "error" to'),
+    ):
+        embedder.encode_query("x" * 40, task="t")  # what goes on behind a text has no windows
 
 
 def test_on_truncate_error_and_ignore() -> None:

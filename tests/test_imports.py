@@ -43,8 +43,9 @@ MAY_IMPORT = {
     "progress": COMPUTE,
     "session": COMPUTE | {"loading", "progress"},
     "streaming": COMPUTE | {"call"},
+    "embedding": COMPUTE | {"call", "loading", "session"},
     "embedder": COMPUTE
-    | {"call", "loading", "session", "streaming"}
+    | {"call", "embedding", "loading", "streaming"}
     | {"quantization", "token_outputs", "token_vectors"},
     "scoring": COMPUTE | {"session"},
     "reranker": COMPUTE | {"call", "loading", "scoring"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence as Items
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -70,6 +71,12 @@ class PairTokenizer:
             self._form = _TokenizerForm(tokenizer, has_types=has_types)
         self._on_truncate = on_truncate
         self._meter = meter
+
+    def with_limit(self, max_seq_tokens: int) -> PairTokenizer:
+        """Return one that cuts at another length; a call that has begun keeps the one it has."""
+        limited = copy(self)
+        limited.max_seq_tokens = max_seq_tokens
+        return limited
 
     @property
     def num_special_tokens(self) -> int:

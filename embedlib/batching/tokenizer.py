@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
+from copy import copy
 from itertools import pairwise, takewhile
 from typing import TypeVar
 
@@ -16,6 +18,9 @@ from embedlib.models.prompts import Prompt
 
 TRUNCATED_ROWS_TOLD = 10
 """Rows named in a message; the rest is counted."""
+
+WarnTruncated = Callable[[Items[tuple[int, int]], int, int], None]
+"""Takes rows that were cut, how many there are in all, and a stacklevel."""
 
 T = TypeVar("T")
 
@@ -44,7 +49,7 @@ class Tokenizer:
 
         Args:
             tokenizer: from `load_tokenizer`.
-            max_seq_tokens: texts are cut at this many tokens; may be changed.
+            max_seq_tokens: texts are cut at this many tokens.
             on_truncate: what happens then.
             excludes_prompt: count the prompt's tokens, because pooling leaves them out.
             meter: counts what is done.
@@ -61,6 +66,12 @@ class Tokenizer:
         mask = tokenizer.encode("a").special_tokens_mask
         self._num_leading = mask.index(0) if 0 in mask else 0
         self._num_trailing = mask[::-1].index(0) if 0 in mask else 0
+
+    def with_limit(self, max_seq_tokens: int) -> Tokenizer:
+        """Return one that cuts at another length; a call that has begun keeps the one it has."""
+        limited = copy(self)
+        limited.max_seq_tokens = max_seq_tokens
+        return limited
 
     @property
     def num_special_tokens(self) -> int:
