@@ -267,7 +267,11 @@ def test_a_forked_child_makes_no_engine(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_tokens_of_texts_that_are_cut() -> None:
     with two_engines(partial(FakeEngine, is_per_token=True)) as (embedder, _):
-        with pytest.warns(TruncationWarning, match="row 1: 40 tokens") as caught:
+        # on_truncate="chunk" is no remedy: windows have no vectors of tokens
+        message = (
+            r'row 1: 40 tokens\), cut at 32 tokens; .* pass on_truncate="ignore" or "error" to'
+        )
+        with pytest.warns(TruncationWarning, match=message) as caught:
             found = embedder.encode(["a", "x" * 40], output_value="token_embeddings")
         assert [warning.filename for warning in caught] == [__file__]
         assert [len(rows) for rows in found] == [1, 32]
@@ -495,6 +499,19 @@ def test_chunks_behind_the_cut_are_named() -> None:
         embedder.encode_document("x" * 40, chunks=[(0, 5)])
 
 
+def test_chunks_keep_the_limit_they_began_with() -> None:
+    def lower() -> FakeEngine:  # behind the first look at the text
+        embedder.max_seq_length = 2
+        return FakeEngine(is_per_token=True)
+
+    with two_engines(lower) as (embedder, _):
+        found = embedder.encode_document("abcd", chunks=[(0, 4)])
+        np.testing.assert_allclose(found[0], token_vectors("abcd").mean(0), rtol=1e-6)
+        with pytest.warns(TruncationWarning, match="cut at 2 tokens"):
+            found = embedder.encode_document("abcd", chunks=[(0, 4)])
+        np.testing.assert_allclose(found[0], token_vectors("ab").mean(0), rtol=1e-6)
+
+
 def test_chunks_need_a_mean(tiny_folder: Folder) -> None:
     with (
         Embedder(tiny_folder("xlm-roberta"), threads=1) as embedder,
@@ -575,6 +592,7 @@ def test_on_truncate_chunk_everywhere() -> None:
         for found in calls:
             np.testing.assert_allclose(found, expected, rtol=1e-5)
         assert embedder.stats().num_truncated == 0
+        assert embedder.stats().num_texts == len(calls) * len(texts)
 
 
 def test_windows_have_the_prompt_and_unit_length() -> None:

@@ -36,7 +36,8 @@ def answer(
     lengths = [sequence.num_tokens for sequence in sequences]
     num_tokens = sum(lengths)
     num_computed = max(lengths) * len(lengths) if limits.is_padded else num_tokens
-    meter.batch_answered(len(sequences), num_tokens, num_computed)
+    num_texts = sum(sequence.share for sequence in sequences)
+    meter.batch_answered(num_texts, num_tokens, num_computed)
     deliver(sequences, vectors, is_per_token=limits.is_per_token)
 
 

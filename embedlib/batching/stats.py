@@ -16,7 +16,7 @@ class Stats:
     """
 
     num_texts: int
-    """Texts answered."""
+    """Texts answered; one that was divided into windows is one."""
     num_tokens: int
     """Tokens of those texts, special tokens included, padding excluded."""
     num_truncated: int
@@ -44,7 +44,8 @@ class Meter:
         self.clock = clock
         # In any of the methods the garbage collector may end an abandoned stream, and its jobs.
         self._lock = threading.RLock()
-        self._num_texts = self._num_tokens = self._num_truncated = 0
+        self._num_texts = 0.0
+        self._num_tokens = self._num_truncated = 0
         self._num_batches = self._num_query_batches = self._num_failed_batches = 0
         self._tokenize_s = self._queue_s = self._engine_s = 0.0
         self._num_computed_tokens = 0
@@ -95,8 +96,8 @@ class Meter:
             self._num_inflight -= 1
             self._engine_s += seconds
 
-    def batch_answered(self, num_texts: int, num_tokens: int, num_computed_tokens: int) -> None:
-        """A batch gave its vectors."""
+    def batch_answered(self, num_texts: float, num_tokens: int, num_computed_tokens: int) -> None:
+        """A batch gave its vectors; a window counts as its share of a text."""
         with self._lock:
             self._num_texts += num_texts
             self._num_tokens += num_tokens
@@ -113,7 +114,7 @@ class Meter:
             self._advance()
             computed = self._num_computed_tokens
             return Stats(
-                num_texts=self._num_texts,
+                num_texts=round(self._num_texts),
                 num_tokens=self._num_tokens,
                 num_truncated=self._num_truncated,
                 num_batches=self._num_batches,
