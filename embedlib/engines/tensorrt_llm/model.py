@@ -4,7 +4,7 @@ TensorRT-LLM finds a model's class by the name in `architectures`. `register` ma
 knows its spec and its weights' names, under a name that no checkpoint has.
 
 Source: the arguments of the modules, and what their caller sees of a batch, are those of
-TensorRT-LLM 1.3.0rc22 to rc29, tensorrt_llm/_torch/{modules,models}.
+TensorRT-LLM 1.3.0rc22 to rc29, tensorrt_llm/_torch/{attention,modules,models}.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import torch
-from tensorrt_llm._torch.attention_backend.interface import (
-    PositionalEmbeddingParams,
-    PredefinedAttentionMask,
-    RopeParams,
-)
 from tensorrt_llm._torch.models.modeling_utils import DecoderModelForCausalLM, register_auto_model
-from tensorrt_llm._torch.modules.attention import Attention
 from tensorrt_llm._torch.modules.gated_mlp import GatedMLP
 from tensorrt_llm._torch.modules.linear import Linear
-from tensorrt_llm._torch.modules.qk_norm_attention import QKNormRoPEAttention
 from tensorrt_llm._torch.modules.rms_norm import RMSNorm
 from tensorrt_llm.functional import PositionEmbeddingType
 from torch import Tensor, nn
 
+from embedlib.engines.tensorrt_llm.parts import (
+    Attention,
+    PositionalEmbeddingParams,
+    PredefinedAttentionMask,
+    QKNormRoPEAttention,
+    RopeParams,
+)
 from embedlib.engines.tensorrt_llm.pooling import ACTIVATIONS, Head
 from embedlib.engines.tensorrt_llm.weights import fill_model
 from embedlib.errors import EngineUnsupportedError

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import shutil
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -175,7 +177,7 @@ def test_what_the_library_is_asked_for(make: Make, gpu: Any, caches: Path) -> No
     assert len(set(kept.values())) == 4
     for path in kept.values():
         assert path.startswith(str(caches / "tensorrt_llm" / "fp8-"))
-        assert "1.3.0rc26" in path
+        assert "1.3.0rc29" in path
     assert llm.environment["TRTLLM_NO_USAGE_STATS"] == "1"
     assert "TLLM_AUTOTUNER_CACHE_PATH" not in os.environ
 
@@ -412,15 +414,33 @@ def test_every_parameter_is_filled(
         compiled("llama")
 
 
+MOVED = {
+    "attention.attention": "modules.attention",
+    "attention.qk_norm_attention": "modules.qk_norm_attention",
+    "attention.backends.interface": "attention_backend.interface",
+}
+"""Modules of TensorRT-LLM, and where they were before."""
+
+
+def test_a_version_from_before_its_parts_moved(
+    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for new, old in MOVED.items():
+        module = importlib.import_module(f"tensorrt_llm._torch.{new}")
+        monkeypatch.setitem(sys.modules, f"tensorrt_llm._torch.{old}", module)
+    for new in MOVED:
+        monkeypatch.setitem(sys.modules, f"tensorrt_llm._torch.{new}", None)
+    with make("qwen3", precision="bf16") as embedder:
+        assert embedder.encode(TEXTS, prompt="").shape == (len(TEXTS), 32)
+
+
 def test_a_version_that_keeps_its_parts_elsewhere(
     make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "tensorrt_llm._torch.modules.attention", None)
-    monkeypatch.delitem(sys.modules, "embedlib.engines.tensorrt_llm.model", raising=False)
+    for name in ("attention.attention", "modules.attention"):
+        monkeypatch.setitem(sys.modules, f"tensorrt_llm._torch.{name}", None)
     told = (
-        r"^tensorrt-llm 1\.3\.0rc26 cannot be loaded: .*; this engine was written for 1\.3\.0rc22"
+        r"^tensorrt-llm 1\.3\.0rc29 cannot be loaded: .*; this engine was written for 1\.3\.0rc22"
     )
     with pytest.raises(EngineUnavailableError, match=told):
         make("llama", precision="bf16")

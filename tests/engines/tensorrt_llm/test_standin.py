@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import threading
@@ -189,6 +190,14 @@ def test_a_graph_computes_the_same(make: Callable[..., Any], graphs: Any) -> Non
 def test_an_unknown_class(make: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="Unknown model architecture: NoSuchModel"):
         make(model_kwargs={"architectures": ["NoSuchModel"]})
+
+
+def test_where_parts_were_before(gpu: Any) -> None:
+    with pytest.warns(FutureWarning, match=r"has moved to tensorrt_llm\._torch\.attention"):
+        importlib.import_module("tensorrt_llm._torch.modules.attention")
+    for name in ("modules.qk_norm_attention", "attention_backend.interface"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"tensorrt_llm._torch.{name}")
 
 
 def test_attention_that_would_round_twice(make: Callable[..., Any]) -> None:

@@ -3,4 +3,4 @@
 from tensorrt_llm.llmapi.llm import LLM
 
 __all__ = ["LLM"]
-__version__ = "1.3.0rc26"
+__version__ = "1.3.0rc29"

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tensorrt_llm._torch.attention_backend.interface import AttentionMetadata
+from tensorrt_llm._torch.attention.backends.interface import AttentionMetadata
 from tensorrt_llm._torch.model_config import ModelConfig, QuantConfig
 from tensorrt_llm._torch.models.modeling_utils import MODEL_CLASS_MAPPING
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tensorrt_llm._torch.modules.attention import Attention
+from tensorrt_llm._torch.attention.attention import Attention
 from tensorrt_llm._torch.modules.rms_norm import RMSNorm
 
 
