@@ -7,6 +7,8 @@ and to page-locked memory, while the first one computes: a GPU copies both ways 
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -31,6 +33,11 @@ ADA_FP8_TORCH: Final = (2, 12)
 """Before, torch launches FP8 products with a scale per row on the default stream of a GPU that is
 older than Hopper, whatever the stream: beside ours, before what they read is written, and in no
 recording. Source: https://github.com/pytorch/pytorch/issues/177651."""
+
+_ALONE: Final = threading.Lock()
+"""Held to record, and to wait for a whole device or give its memory back, which would spoil another
+engine's recording on it. Torch allows one recording of a process at a time. Source: CUDA C++
+Programming Guide, "Prohibited and unhandled operations" of stream capture; torch/cuda/graphs.py."""
 
 
 class Event(Protocol):
@@ -154,7 +161,8 @@ class CudaDevice:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.torch_device = torch.device("cuda", index)
         self.capability: tuple[int, int] | None = torch.cuda.get_device_capability(index)
-        torch.cuda.set_per_process_memory_fraction(memory_fraction, self.torch_device)
+        # Torch refuses a whole number, and 1 is one.
+        torch.cuda.set_per_process_memory_fraction(float(memory_fraction), self.torch_device)
         self._compute = torch.cuda.Stream(self.torch_device)
         self._copies = torch.cuda.Stream(self.torch_device)
         self._results = torch.cuda.Stream(self.torch_device)
@@ -192,19 +200,16 @@ class CudaDevice:
             target.copy_(source, non_blocking=True)
         # Allocated on one stream and read on another: its memory waits for both.
         source.record_stream(self._results)
-        event: Event = torch.cuda.Event()
-        self._results.record_event(event)
-        return event
+        return _CudaEvent(self._results, self.torch_device)
 
     def mark(self) -> Event:
         """Record an event on the compute stream."""
-        event: Event = torch.cuda.Event()
-        self._compute.record_event(event)
-        return event
+        return _CudaEvent(self._compute, self.torch_device)
 
     def warm_up(self, launch: Callable[[], object]) -> None:
         """Launch on the compute stream and wait for it."""
-        torch.cuda.synchronize(self.torch_device)  # weights come on the caller's stream
+        with _ALONE:
+            torch.cuda.synchronize(self.torch_device)  # weights come on the caller's stream
         with torch.cuda.device(self.torch_device), torch.cuda.stream(self._compute):
             launch()
             self._compute.synchronize()
@@ -212,7 +217,7 @@ class CudaDevice:
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Record a CUDA graph; all graphs of the engine share one pool, as they never overlap."""
         self.warm_up(launch)  # compiles kernels and makes handles, which a recording may not
-        with torch.cuda.device(self.torch_device):
+        with _ALONE, torch.cuda.device(self.torch_device):
             graph = torch.cuda.CUDAGraph()
             # Another engine of this process may be computing meanwhile, on its own threads.
             mode = "thread_local"
@@ -224,8 +229,30 @@ class CudaDevice:
 
     def close(self) -> None:
         """Wait for everything launched and give cached memory back."""
-        torch.cuda.synchronize(self.torch_device)
-        torch.cuda.empty_cache()
+        try:
+            with _ALONE:
+                torch.cuda.synchronize(self.torch_device)
+                torch.cuda.empty_cache()
+        except RuntimeError as error:  # a kernel failed before, and whoever waited for it was told
+            logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
+
+
+class _CudaEvent:
+    """An event that any thread may wait for.
+
+    One that has never heard of the engine's GPU would make a context on the first one, which takes
+    half a gigabyte there.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream, device: torch.device) -> None:
+        self._event = torch.cuda.Event()
+        self._device = device
+        stream.record_event(self._event)
+
+    def synchronize(self) -> None:
+        """Wait on the engine's device."""
+        with torch.cuda.device(self._device):
+            self._event.synchronize()
 
 
 def open_device(name: str, precision: str, memory_fraction: float) -> Device:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,10 @@ class Gpu:
             def synchronize(self) -> None:
                 gpu.log.append(f"waited for {self.name}")
 
+        class Event:
+            def synchronize(self) -> None:
+                gpu.log.append("waited for the event")
+
         class Graph:
             def replay(self) -> None:
                 gpu.log.append("replayed")
@@ -149,7 +155,7 @@ class Gpu:
             "device": lambda _: nullcontext(),
             "Stream": Stream,
             "stream": on,
-            "Event": object,
+            "Event": Event,
             "CUDAGraph": Graph,
             "graph": graph,
         }.items():
@@ -219,3 +225,76 @@ def test_a_gpu_records_what_it_has_computed_once(gpu: Gpu) -> None:
         assert found is result
     recorded = ["recording compute into the pool, thread_local", "launched", "replayed"]
     assert gpu.log == 2 * [*WARM_UP, *recorded]
+
+
+def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's own check: `set_per_process_memory_fraction` wants a float."""
+    taken: list[object] = []
+    monkeypatch.setattr(
+        torch.cuda, "set_per_process_memory_fraction", lambda share, _: taken.append(share)
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    CudaDevice("cuda:1", 1)
+    assert [type(share) for share in taken] == [float]
+
+
+def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a thread that has no device yet torch would begin one on the first GPU."""
+
+    @contextmanager
+    def on(device: torch.device) -> Iterator[None]:
+        gpu.log.append(f"on {device}")
+        yield
+        gpu.log.append(f"off {device}")
+
+    monkeypatch.setattr(torch.cuda, "device", on)
+    events = gpu.device.mark(), gpu.device.download(gpu.tensor([1.0]), gpu.tensor([0.0]))
+    gpu.log.clear()
+    for event in events:
+        event.synchronize()
+    assert gpu.log == 2 * ["on cuda:1", "waited for the event", "off cuda:1"]
+
+
+@pytest.mark.parametrize("what", ["record", "warm_up", "close"])
+def test_nobody_waits_for_a_gpu_while_another_engine_records(what: str, gpu: Gpu) -> None:
+    """A recording does not survive it."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    launches = iter((False, True))
+    result = gpu.tensor([1.0])
+
+    def launch() -> torch.Tensor:
+        if next(launches):  # the second one is recorded
+            has_begun.set()
+            assert may_end.wait(30)
+            gpu.log.append("recorded")
+        return result
+
+    other = {
+        "record": lambda: gpu.device.record(lambda: result),
+        "warm_up": lambda: gpu.device.warm_up(lambda: None),
+        "close": gpu.device.close,
+    }
+    recording = threading.Thread(target=gpu.device.record, args=(launch,))
+    recording.start()
+    assert has_begun.wait(30)
+    gpu.log.clear()
+    disturbing = threading.Thread(target=other[what])
+    disturbing.start()
+    disturbing.join(0.05)
+    may_end.set()
+    for thread in (recording, disturbing):
+        thread.join(30)
+    assert gpu.log[:2] == ["recorded", "waited for cuda:1"]
+
+
+def test_a_gpu_that_is_lost_is_closed_all_the_same(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    gpu.device.close()
+    assert "closing cuda:1: an illegal memory access was encountered" in caplog.text
