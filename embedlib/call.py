@@ -86,7 +86,7 @@ class Calls:
 
     def make(
         self,
-        inputs: str | Iterable[str] | None,
+        inputs: Any,
         *,
         prompt_name: str | None,
         prompt: str | None,
@@ -103,16 +103,14 @@ class Calls:
             InputError: `inputs` is neither a str nor several in an order.
             ConfigError: an argument is out of range.
         """
-        if isinstance(inputs, bytes | bytearray):  # else its numbers would be taken for texts
-            raise InputError(f"inputs = {inputs!r:.60}, bytes; pass a str: inputs.decode('utf-8')")
-        # A mapping would give its keys, a set no order.
-        if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping | set | frozenset):
-            raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
+        if isinstance(inputs, np.ndarray):
+            inputs = inputs.tolist()
+        check_inputs(inputs)
         check_role(role)
         if role is None and task in ROLES:  # as sentence-transformers calls it
             role, task = task, None
         is_single = isinstance(inputs, str)
-        texts = [cast(str, inputs)] if is_single else list(inputs)
+        texts = [inputs] if is_single else list(inputs)
         self.check_dim(truncate_dim)
         dim = truncate_dim or self.truncate_dim
         # One text at a time is how somebody asks who waits; a backfill sends many.
@@ -167,6 +165,19 @@ class Calls:
                 f"of vectors with {num_ranges} dimensions; pass truncate_dim to the Embedder and "
                 "calibrate it"
             )
+
+
+def check_inputs(inputs: object) -> None:
+    """Refuse what is neither a text nor several in an order.
+
+    Raises:
+        InputError: it is not.
+    """
+    if isinstance(inputs, bytes | bytearray):  # else its numbers would be taken for texts
+        raise InputError(f"inputs = {inputs!r:.60}, bytes; pass a str: inputs.decode('utf-8')")
+    # A mapping would give its keys, a set no order.
+    if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping | set | frozenset):
+        raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
 
 
 def check_batch_size(batch_size: object) -> None:

@@ -24,15 +24,41 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "activation_fn": "pass it to rank or predict",
         "backend": "pass engine=",
+        "batch_size": "batches are made by token budget; leave it out, or pass max_batch_tokens=",
+        "cache_dir": "pass cache_folder=",
+        "config_kwargs": "the model's files say it; leave it out",
         "default_activation_function": "pass activation_fn= to rank or predict",
+        "dtype": "pass precision=",
         "max_length": "pass max_seq_tokens=",
         "max_seq_length": "pass max_seq_tokens=",
+        "model_card_data": "there is no model card; leave it out",
+        "model_kwargs": "pass precision= for a dtype, else leave it out; there is no torch",
+        "modules": "give a model folder or a hub name",
+        "normalize_embeddings": "pass it to encode",
         "num_labels": "the model's files say how many there are; leave it out",
+        "parallel": "pass threads=, or several devices",
+        "processor_kwargs": "pass max_seq_tokens= for model_max_length, else leave it out",
+        "providers": "pass device=",
+        "query_instruction_for_retrieval": "pass prompts={'query': ...}",
+        "tokenizer_kwargs": "pass max_seq_tokens= for model_max_length, else leave it out",
+        "torch_dtype": "pass precision=",
         "use_auth_token": "pass token=",
         "use_fp16": "pass precision=",
     }
 )
-"""Of CrossEncoder, SentenceTransformer and FlagEmbedding, and what takes their place."""
+"""Of CrossEncoder, SentenceTransformer, FlagEmbedding and fastembed, and what takes their place."""
+
+_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = MappingProxyType(
+    {
+        "revision": ((str,), "a str"),
+        "token": ((str, bool), "a str, True or False"),
+        "cache_folder": ((str, os.PathLike), "a path"),
+        "local_files_only": ((bool,), "True or False"),
+        "template": ((str,), "a str"),
+        "engine_cache_dir": ((str, os.PathLike), "a path"),
+    }
+)
+"""Of options that are neither a number nor a choice."""
 
 EXAMPLE_KEYS = ("instruct", "query", "response")
 """What a few-shot example has."""
@@ -90,7 +116,7 @@ class Config:
     """Share of a GPU's memory that a model may take."""
     threads: int | None = None
     """CPU cores to use; None: all that this process may run on."""
-    engine_cache_dir: Path | None = None
+    engine_cache_dir: str | Path | None = None
     """Where compiled engines are kept; None: embedlib's folder in the user's cache."""
 
     max_batch_tokens: int | None = None
@@ -113,6 +139,10 @@ class Config:
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
+        for name, (types, what) in _TYPES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, types):
+                raise ConfigError(f"{name} = {value!r:.60}; it must be {what}")
         self._check_choice("engine", get_args(EngineName))
         self._check_choice("precision", get_args(PrecisionName))
         self._check_devices()
@@ -142,15 +172,18 @@ class Config:
             raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
 
     def _check_devices(self) -> None:
-        names = self.devices
-        if names == ("all",) or self.device is None:
+        if self.device is None:
+            return
+        is_known = isinstance(self.device, Sequence)
+        names = self.devices if is_known else ()
+        if names == ("all",):
             return
         for name in names:
-            if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-                raise ConfigError(
-                    f"device = {self.device!r}; it must be cpu, cuda, cuda:N, several of these, "
-                    "or all"
-                )
+            is_known &= isinstance(name, str) and bool(re.fullmatch(r"cpu|cuda(:\d+)?", name))
+        if not is_known:
+            raise ConfigError(
+                f"device = {self.device!r}; it must be cpu, cuda, cuda:N, several of these, or all"
+            )
         if not names:
             raise ConfigError("device is empty; name one, or leave it out")
 

@@ -20,6 +20,7 @@ from embedlib.call import (
     as_tensors,
     check_batch_size,
     check_choice,
+    check_inputs,
     check_only,
     check_role,
     import_torch,
@@ -84,6 +85,8 @@ class Embedder(EmbeddingSession):
         device: str | None = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        pool: None = None,
+        chunk_size: None = None,
         *,
         role: Role | None = None,
         task: str | None = None,
@@ -108,6 +111,8 @@ class Embedder(EmbeddingSession):
             device: None or "cpu".
             normalize_embeddings: scale to unit length, also if the model does not.
             truncate_dim: keep the first dimensions; vectors that had unit length get it again.
+            pool: None; several devices are an option of the Embedder.
+            chunk_size: None.
             role: "query" or "document"; `encode_query` and `encode_document` set it.
             task: what the vectors are for: one of the model's tasks by name, or, for models that
                 take an instruction, the task in words; `embedlib inspect` says which there are.
@@ -134,6 +139,8 @@ class Embedder(EmbeddingSession):
         check_batch_size(batch_size)
         check_choice("output_value", output_value, OUTPUT_VALUES)
         check_only("device", device, None, "cpu")
+        check_only("pool", pool, None)
+        check_only("chunk_size", chunk_size, None)
         if inputs is not None and sentences is not None:
             raise ConfigError("inputs and sentences are two names of one argument; pass one")
         if convert_to_tensor or not convert_to_numpy:
@@ -255,6 +262,7 @@ class Embedder(EmbeddingSession):
         """
         if isinstance(inputs, str):
             raise InputError("inputs is one str; encode_stream takes an iterable of texts")
+        check_inputs(inputs)
         call = self._calls.make(
             (),
             prompt_name=prompt_name,
@@ -339,6 +347,7 @@ class Embedder(EmbeddingSession):
         """
         if isinstance(texts, str):
             raise InputError("texts is one str; calibrate takes some hundreds")
+        check_inputs(texts)
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,16 @@ class Reranker(ScoringSession):
                 f"max_seq_length = {self.max_seq_length}; this model puts {num_around} tokens "
                 "around every pair, it needs more than these"
             )
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts of queries by name: the folder's and the caller's."""
+        return MappingProxyType(self._prompts.by_name)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt of queries when none is named."""
+        return self._prompts.default_name
 
     # Scoring: names and order of the arguments are those of sentence-transformers' CrossEncoder.
 

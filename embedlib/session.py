@@ -9,11 +9,13 @@ import asyncio
 import threading
 import warnings
 import weakref
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from contextlib import ExitStack
 from os import PathLike
 from time import perf_counter
-from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 
 import tokenizers
 
@@ -32,6 +34,31 @@ from embedlib.progress import Progress
 
 ASYNC_SLICE_TEXTS = 16
 """Queries, or documents to rank, that are tokenized on the event loop in one go: milliseconds."""
+
+FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("tokenize", "preprocess"), "use tokenizer.encode_batch(texts)"),
+        **dict.fromkeys(
+            ("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool"),
+            "encode uses all cores by itself; pass device= with several devices to the constructor",
+        ),
+        **dict.fromkeys(
+            ("save", "save_pretrained", "save_to_hub", "push_to_hub"),
+            "model folders are read and not written; copy the folder",
+        ),
+        **dict.fromkeys(("to", "cpu", "cuda"), "pass device= to the constructor"),
+        **dict.fromkeys(("half", "float", "bfloat16"), "pass precision= to the constructor"),
+        **dict.fromkeys(("train", "eval", "fit"), "models are not trained here; leave it out"),
+        "device": "see config.device; what is returned is in the CPU's memory",
+        "max_length": "use max_seq_length",
+        "model_card_data": "there is no model card",
+        "embed": "use encode, or encode_stream for an iterator",
+        "query_embed": "use encode_query",
+        "passage_embed": "use encode_document",
+        "compute_score": "use predict",
+    }
+)
+"""Of sentence-transformers, fastembed and FlagEmbedding, and what takes their place."""
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -68,7 +95,7 @@ class Session:
     def __init__(
         self,
         model_name_or_path: str | PathLike[str],
-        *,
+        *by_position: NoReturn,
         config: Config | None = None,
         trust_remote_code: bool = False,
         **options: Any,
@@ -78,6 +105,7 @@ class Session:
         Args:
             model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
                 installed Python package brings.
+            by_position: nothing; options have names.
             config: the options as one object; not together with `options`.
             trust_remote_code: accepted for sentence-transformers' sake; embedlib never runs it.
             **options: fields of `Config`, such as `revision`, `token`, `cache_folder`, `prompts`,
@@ -90,6 +118,10 @@ class Session:
             ModelWeightsError: the weights do not fit the model's configuration.
             EngineUnavailableError: the engine's library or device is missing.
         """
+        if by_position:
+            raise ConfigError(
+                f"{by_position!r:.60} behind the model; pass options by name, such as device='cpu'"
+            )
         config = _one_config(config, options)
         if trust_remote_code:
             warnings.warn(
@@ -259,6 +291,10 @@ class Session:
         # Put in its place, not changed: calls that have begun hold the one they began with.
         self._tokenizer = self._tokenizer.with_limit(max_seq_tokens)
 
+    def get_max_seq_length(self) -> int:
+        """Return `max_seq_length`."""
+        return self.max_seq_length
+
     @property
     def _length_limit(self) -> int:
         """The longest sequence there can be."""
@@ -290,6 +326,14 @@ class Session:
         """Close."""
         self.close()
 
+    if not TYPE_CHECKING:  # or every name would be right
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to use instead of a name of another library."""
+            hint = f"; {FOREIGN_NAMES[name]}" if name in FOREIGN_NAMES else ""
+            kind = type(self).__name__
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}")
+
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: threads and engines stay where they are."""
         kind = type(self).__name__
@@ -313,6 +357,10 @@ def _close_collected(resources: ExitStack) -> None:
 def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
     if config is None:
         return Config.from_options(options)
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"config = {config!r:.60}; it must be a Config, or pass its fields by name"
+        )
     if options:
         raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
     return config

@@ -92,9 +92,10 @@ def _comparable(
 
 def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
     try:
-        rows = np.atleast_2d(np.asarray(vectors, np.float32))
-    except ValueError as error:
+        rows = np.asarray(vectors, np.float32)
+    except (TypeError, ValueError) as error:
         raise InputError(f"similarity compares vectors; encode texts first ({error})") from error
-    if rows.ndim != 2:
-        raise InputError(f"vectors of the shape {rows.shape}; it must be [N, D] or [D]")
-    return rows
+    if rows.ndim not in (1, 2):
+        kind = type(vectors).__name__
+        raise InputError(f"a {kind} of the shape {rows.shape}; vectors must be [N, D] or [D]")
+    return np.atleast_2d(rows)

@@ -73,6 +73,28 @@ def test_a_device_that_is_none(device: Any) -> None:
         Config(device=device)
 
 
+@pytest.mark.parametrize("device", [0, object()])
+def test_a_device_of_another_kind(device: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^device = .*; it must be cpu, cuda, cuda:N, several"):
+        Config(device=device)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("revision", 5, "a str"),
+        ("token", 5, "a str, True or False"),
+        ("cache_folder", 5, "a path"),
+        ("local_files_only", "false", "True or False"),
+        ("template", 5, "a str"),
+        ("engine_cache_dir", 5, "a path"),
+    ],
+)
+def test_types(name: str, value: Any, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} = {value!r}; it must be {what}$"):
+        Config(**{name: value})
+
+
 def test_no_device_at_all() -> None:
     with pytest.raises(ConfigError, match=r"^device is empty; name one, or leave it out$"):
         Config(device=[])

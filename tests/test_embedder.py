@@ -37,7 +37,7 @@ from embedlib.errors import (
     TruncationWarning,
 )
 from embedlib.models.spec import Dense, Normalize, Pooling
-from embedlib.session import _close_collected
+from embedlib.session import FOREIGN_NAMES, _close_collected
 from embedlib.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
@@ -153,10 +153,19 @@ def test_inputs_under_either_name(embedder: Embedder) -> None:
     np.testing.assert_array_equal(embedder.encode_query(sentences="a"), vector("a"))
 
 
+@pytest.mark.parametrize("name", ["encode", "encode_stream", "submit_batch", "calibrate"])
 @pytest.mark.parametrize("inputs", [None, 5])
-def test_inputs_that_are_no_texts(embedder: Embedder, inputs: Any) -> None:
+def test_inputs_that_are_no_texts(embedder: Embedder, name: str, inputs: Any) -> None:
     with pytest.raises(InputError, match=f"inputs = {inputs}; pass a text or a list of texts"):
-        embedder.encode(inputs)
+        getattr(embedder, name)(inputs)
+
+
+def test_arrays_of_other_shapes(embedder: Embedder) -> None:
+    np.testing.assert_array_equal(embedder.encode(np.array("a")), vector("a"))
+    with pytest.raises(InputError, match=r"text 0 is \['a', 'b'\], a list; it must be a str"):
+        embedder.encode(np.array([["a", "b"]]))
+    with pytest.raises(InputError, match=r"text 0 is 1\.5, a float; it must be a str"):
+        embedder.encode(np.array([1.5]))
 
 
 @pytest.mark.parametrize("inputs", [{"id": "1", "text": "hello"}, {"a", "b"}])
@@ -190,7 +199,7 @@ def test_the_order_of_arguments_is_that_of_sentence_transformers() -> None:
     names = [
         *("inputs", "prompt_name", "prompt", "batch_size", "show_progress_bar", "output_value"),
         *("precision", "convert_to_numpy", "convert_to_tensor", "device", "normalize_embeddings"),
-        "truncate_dim",
+        *("truncate_dim", "pool", "chunk_size"),
     ]
     for method in (Embedder.encode, Embedder.encode_query, Embedder.encode_document):
         parameters = list(inspect.signature(method).parameters.values())[1:]
@@ -217,6 +226,8 @@ def test_arguments_by_position() -> None:
         ({"precision": "int4"}, "precision = 'int4'; it must be one of float32, float16, int8, "),
         ({"precision": "int8"}, "precision = 'int8' needs the range of every dimension; call emb"),
         ({"device": "cuda"}, "device = 'cuda' is not supported; it must be None or 'cpu'"),
+        ({"pool": {}}, "pool = {} is not supported; it must be None"),
+        ({"chunk_size": 10}, "chunk_size = 10 is not supported; it must be None"),
         ({"truncate_dim": 0}, "truncate_dim = 0; this model allows 1 to 6"),
         ({"truncate_dim": 7}, "truncate_dim = 7; this model allows 1 to 6"),
         ({"truncate_dim": 2.0}, "truncate_dim = 2.0; this model allows 1 to 6"),
@@ -343,6 +354,9 @@ def test_a_query_is_cut_and_its_frame_is_not() -> None:
 def test_a_role_is_one_of_two(embedder: Embedder, role: Any) -> None:
     with pytest.raises(ConfigError, match=f"role = {role!r}; it must be 'query' or 'document'"):
         embedder.encode("a", role=role)
+    for method in (embedder.count_room, embedder.task_prompt_name):
+        with pytest.raises(ConfigError, match=f"role = {role!r}; it must be"):
+            method(role)
 
 
 def test_the_prompts_are_a_mapping() -> None:
@@ -655,6 +669,35 @@ def test_an_unknown_option_names_the_nearest_one() -> None:
         Embedder("nowhere", max_seq_token=3)
     with pytest.raises(ConfigError, match="pass threads inside config"):
         Embedder("nowhere", config=Config(), threads=3)
+    with pytest.raises(ConfigError, match=r"config = \{'threads': 1\}; it must be a Config, or"):
+        Embedder("nowhere", config={"threads": 1})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"\('cpu',\) behind the model; pass options by name"):
+        Embedder("nowhere", "cpu")  # type: ignore[arg-type]
+
+
+def test_names_of_other_libraries_say_what_takes_their_place(embedder: Embedder) -> None:
+    for name in FOREIGN_NAMES:
+        assert not hasattr(embedder, name)
+    with pytest.raises(
+        AttributeError, match="'Embedder' object has no attribute 'to'; pass device="
+    ):
+        embedder.to("cpu")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"'Embedder' object has no attribute 'nope'$"):
+        embedder.nope  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_what_sentence_transformers_says_of_a_model() -> None:
+    spec = fake_spec(prompts=PROMPTS)
+    with fake_embedder(spec=spec, default_prompt_name="sts", truncate_dim=4) as embedder:
+        assert embedder.default_prompt_name == "sts"
+        assert embedder.truncate_dim == 4
+        assert embedder.get_max_seq_length() == embedder.max_seq_length == 32
+        for name in ("truncate_dim", "default_prompt_name", "prompts", "similarity_fn_name"):
+            with pytest.raises(AttributeError):  # set without an effect, it would mislead
+                setattr(embedder, name, None)
+    with fake_embedder() as embedder:
+        assert embedder.default_prompt_name is None
+        assert embedder.truncate_dim is None
 
 
 def test_trust_remote_code_is_answered_with_a_warning(tiny_folder: Callable[[str], Path]) -> None:

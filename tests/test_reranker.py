@@ -405,6 +405,8 @@ def test_the_length_limit_may_be_set(reranker: Reranker, engine: FakeEngine) -> 
 def test_a_prompt_goes_in_front_of_the_first_text(make: Make, engine: FakeEngine) -> None:
     spec = fake_spec(64, head=ONE, prompts={"web": "W: "}, default_prompt_name="web")
     reranker = make(spec=spec, prompts={"mine": "M: "})
+    assert dict(reranker.prompts) == {"web": "W: ", "mine": "M: "}
+    assert reranker.default_prompt_name == "web"
     for arguments in ({}, {"prompt_name": "mine"}, {"prompt": "P: "}, {"prompt": ""}):
         reranker.predict(("q", "a"), **arguments)
     rows = [bytes(batch.token_ids.tolist()) for batch in engine.batches]

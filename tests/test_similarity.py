@@ -65,6 +65,9 @@ def test_normalize() -> None:
         (["a text"], B, "encode texts first"),
         (A, [[1.0, 2.0, 3.0]], "vectors of 2 and of 3 numbers"),
         ([A], B, r"the shape \(1, 2, 2\)"),
+        (A, None, r"a NoneType of the shape \(\); vectors must be \[N, D\] or \[D\]"),
+        (5, 5, r"an? int of the shape \(\)"),
+        ({"a": A}, B, "similarity compares vectors; encode texts first"),
     ],
 )
 @pytest.mark.parametrize("kind", get_args(Similarity))
