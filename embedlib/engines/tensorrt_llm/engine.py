@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embedlib.engines.base import Batch, EngineLimits
-from embedlib.engines.tensorrt_llm.runtime import load_library, make_llm
+from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.files import ModelFiles
@@ -96,6 +96,8 @@ class TensorRTLLMEngine:
                 f"engine tensorrt_llm: loading {folder} failed: {_told(error)}"
             ) from error
         self._copies = torch.cuda.Stream()
+        self._graph_done: Any = None
+        """The event behind the last batch that a graph may have computed."""
         self._submitted: SimpleQueue[_Pending | None] = SimpleQueue()
         self._launched: SimpleQueue[_Pending | None] = SimpleQueue()
         self._threads = [
@@ -156,9 +158,7 @@ class TensorRTLLMEngine:
         sequences = [token_ids[a:b] for a, b in pairwise(bounds)]
         step = self._max_batch_seqs
         for first in range(0, len(sequences), step):
-            vectors: Tensor = self._llm.encode(
-                sequences[first : first + step], copy_logits_to_host=False, return_raw_logits=True
-            )
+            vectors = self._encode(sequences[first : first + step])
             self._copies.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._copies):
                 # Pinned, because it is not waited for.
@@ -166,6 +166,24 @@ class TensorRTLLMEngine:
             pending.on_gpu.append(vectors)
         pending.copied = torch.cuda.Event()
         pending.copied.record(self._copies)
+
+    def _encode(self, sequences: list[list[int]]) -> Tensor:
+        """Return float32[B, D] on the GPU, which may still have to compute it.
+
+        A graph reads its input when it runs, from memory on the host that all graphs share, and
+        1.3.0rc22 lets `encode` write the next input over it (later versions wait, in
+        `EncoderCUDAGraphRunner.retire_staging`). So one graph is waited for before the next.
+        """
+        may_be_graph = len(sequences) == 1 and len(sequences[0]) <= GRAPH_TOKENS[-1]
+        if may_be_graph and self._graph_done is not None:
+            self._graph_done.synchronize()
+        vectors: Tensor = self._llm.encode(
+            sequences, copy_logits_to_host=False, return_raw_logits=True
+        )
+        if may_be_graph:
+            self._graph_done = torch.cuda.Event()
+            self._graph_done.record(torch.cuda.current_stream())
+        return vectors
 
     def _finish_all(self) -> None:
         """Run on the second thread: wait for copies."""

@@ -59,22 +59,36 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 
 class FakeStream:
-    """A CUDA stream; the CPU has finished a copy before it returns."""
+    """A CUDA stream; the CPU has finished a copy before it returns, but that is not known."""
 
     def wait_stream(self, stream: FakeStream) -> None:
         assert isinstance(stream, FakeStream)
 
+    def synchronize(self) -> None:
+        FakeEvent.num_reached = FakeEvent.num_recorded
+
 
 class FakeEvent:
+    """A mark behind work; that it was reached is known once it, or a later one, was waited for."""
+
+    num_recorded = 0
+    num_reached = 0
+
     def __init__(self) -> None:
-        self.is_recorded = False
+        self.number: int | None = None
 
     def record(self, stream: FakeStream) -> None:
         assert isinstance(stream, FakeStream)
-        self.is_recorded = True
+        FakeEvent.num_recorded += 1
+        self.number = FakeEvent.num_recorded
 
     def synchronize(self) -> None:
-        assert self.is_recorded
+        assert self.number is not None
+        FakeEvent.num_reached = max(FakeEvent.num_reached, self.number)
+
+    def query(self) -> bool:
+        assert self.number is not None
+        return self.number <= FakeEvent.num_reached
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
+from embedlib.engines.base import Batch, Lane
 from embedlib.engines.compiled.cache import compiled_versions
 from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.compiled.engine_folder import MANIFEST_NAME, open_engine_folder
@@ -180,6 +182,32 @@ def test_what_the_library_is_asked_for(make: Make, gpu: Any, caches: Path) -> No
         assert "1.3.0rc29" in path
     assert llm.environment["TRTLLM_NO_USAGE_STATS"] == "1"
     assert "TLLM_AUTOTUNER_CACHE_PATH" not in os.environ
+
+
+def test_a_graph_is_not_given_the_next_query_before_it_has_read_its_own(
+    compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = compiled("llama")
+    copied, launched = engine._launched, SimpleQueue()
+    monkeypatch.setattr(engine, "_launched", launched)  # so that nothing else waits for the GPU
+    lengths = (5, 3, 60, 60, 4)
+    sent = [engine.submit(packed([length]), lambda: None) for length in lengths]
+    assert [launched.get(timeout=30) for _ in sent] == sent
+    assert [pending.error for pending in sent] == [None] * len(sent)
+    assert len(engine._llm._encoder_executor.model_engine.replayed) == len(lengths)
+    monkeypatch.setattr(engine, "_launched", copied)
+    engine.close()
+
+
+def packed(lengths: list[int]) -> Batch:
+    zeros = np.zeros(len(lengths), np.int32)
+    return Batch(
+        lane=Lane.QUERY,
+        token_ids=np.full(sum(lengths), 5, np.int32),
+        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
+        num_prompt_tokens=zeros,
+        num_first_tokens=np.array(lengths, np.int32),
+    )
 
 
 def test_a_cache_of_the_users_own(make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,15 @@ def test_a_graph_computes_the_same(make: Callable[..., Any], graphs: Any) -> Non
     assert len(engine.replayed) == 1, "what fits no graph runs without"
 
 
+def test_a_graph_before_its_predecessor_has_read(make: Callable[..., Any], graphs: Any) -> None:
+    llm = make(cuda_graph_config=graphs)
+    llm.encode([[1]])  # waits for the vectors
+    llm.encode([[1]], copy_logits_to_host=False)
+    llm.encode([[1] * 9], copy_logits_to_host=False)  # fits no graph
+    with pytest.raises(AssertionError, match="may not have read yet"):
+        llm.encode([[1]], copy_logits_to_host=False)
+
+
 def test_an_unknown_class(make: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="Unknown model architecture: NoSuchModel"):
         make(model_kwargs={"architectures": ["NoSuchModel"]})

@@ -35,6 +35,8 @@ class ModelEngine:
         self._graphs = graphs if enabled else None
         self.replayed: list[tuple[int, int]] = []
         """(sequences, tokens) of every batch that a graph computed."""
+        self._staged: Any = None
+        """Reached when the last graph has read its input."""
         self.model = _load(folder, config, args)
         for length in {1, min(2, self.max_seq_len), self.max_seq_len}:  # the warm-up
             self._forward([0] * length, [length])
@@ -46,12 +48,19 @@ class ModelEngine:
         bucket = self._bucket(lengths)
         if bucket is None:
             return {"logits": self._forward(token_ids, lengths, **inputs)}
+        # A graph reads its input when its turn comes on the GPU, from memory on the host that all
+        # graphs share. In 1.3.0rc22 nothing keeps the next call from writing there before.
+        has_read = self._staged is None or self._staged.query()
+        assert has_read, "the graph before may not have read yet"
         self.replayed.append(bucket)
         batch_size, num_tokens = bucket
         # Padding: sequences of one token, and zeros behind them.
         padded = lengths + [1] * (batch_size - len(lengths))
         token_ids += [0] * (num_tokens - len(token_ids))
-        return {"logits": self._forward(token_ids, padded)[: len(lengths)].clone()}
+        vectors = self._forward(token_ids, padded)[: len(lengths)].clone()
+        self._staged = torch.cuda.Event()
+        self._staged.record(torch.cuda.current_stream())
+        return {"logits": vectors}
 
     def _bucket(self, lengths: list[int]) -> tuple[int, int] | None:
         if self._graphs is None:

@@ -82,6 +82,7 @@ class LLM:
         )["logits"]
         if copy_logits_to_host:
             logits = logits.cpu()
+            torch.cuda.current_stream().synchronize()
         if return_raw_logits:
             return logits
         parts = list(logits if batch_indexed_model_output else logits.split(lengths))
