@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -49,6 +50,12 @@ put into their places first, some 20,000 in a second. Flushing each batch took a
 """
 _LIST_ROWS = 64
 """Rows turned into Python floats at once: few enough to stay in the processor's cache."""
+
+_ROOM_BYTES = 64 << 20
+"""What must be free on the disk, beside four times the vectors: they go into the log and then into
+their place, with their texts. The engine maps its files into memory, and where a mapped file finds
+no room the system ends the process with SIGBUS.
+"""
 
 REMEDIES = {
     errno.EACCES: "reading needs the right to write there too",
@@ -139,6 +146,7 @@ class EdgeSink:
         check_vectors(vectors, len(rows), self._stored_mark.dim)
         if not rows:
             return
+        self._check_room(4 * vectors.nbytes)
         with self._one_line("cannot be written"):
             points = [
                 edge.Point(row.id, vector, {CONTENT_KEY: row.text, **_metadata_payload(row)})
@@ -153,6 +161,7 @@ class EdgeSink:
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest."""
         shard, edge = self._begun, self._edge
+        self._check_room()
         stored = self.digests([row.id for row in rows])
         with self._one_line("cannot be written"):
             # The engine takes an unknown id for an error.
@@ -238,8 +247,18 @@ class EdgeSink:
                 raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
         return self._open()
 
+    def _check_room(self, num_bytes: int = 0) -> None:
+        with self._one_line("cannot be written"):
+            free = shutil.disk_usage(self._folder.lock_file.parent).free
+        if free < num_bytes + _ROOM_BYTES:
+            raise SinkError(
+                f"{self.name}: only {free >> 20} MiB of its disk are free and the next rows may "
+                f"take {(num_bytes + _ROOM_BYTES) >> 20}; make room and run the load again to go on"
+            )
+
     def _create(self, mark: Mark) -> None:
         edge = self._edge
+        self._check_room()
         with self._folder.new_shard(mark) as place:
             shard = edge.EdgeShard.create(str(place), edge_config(mark))
             shard.flush()

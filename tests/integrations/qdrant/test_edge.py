@@ -316,6 +316,34 @@ def test_what_the_system_refuses_is_no_reason_to_drop_the_rows(
     assert ("--recreate" in str(caught.value)) == ("os error" not in said)
 
 
+def test_a_disk_that_is_nearly_full_is_told_before_the_engine_is_killed(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = make_rows(3)
+    free = 10 << 20
+    monkeypatch.setattr(
+        edge_module, "shutil", SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free))
+    )
+    sink = make()
+    with pytest.raises(SinkError, match="only 10 MiB of its disk are free and the next rows may"):
+        sink.begin(TARGET, ignore)
+    sink.close()
+    free = 1 << 30
+    sink = begin(make)
+    sink.write(rows[:2], make_vectors(rows[:2]))
+    free = 10 << 20
+    for write in (
+        lambda: sink.write(rows[2:], make_vectors(rows[2:])),
+        lambda: sink.write_metadata(rows[:2]),
+    ):
+        with pytest.raises(SinkError, match="make room and run the load again to go on"):
+            write()
+    sink.close()
+    sink = begin(make)  # what needs no room is done all the same
+    assert len(sink.digests([row.id for row in rows])) == 2
+    sink.close()
+
+
 def test_other_options_than_it_was_made_with_are_refused(make: Callable[..., Any]) -> None:
     begin(make, "?m=8").close()
     begin(make).close()
