@@ -104,6 +104,10 @@ class EmbeddingModel(DecoderModelForCausalLM):  # type: ignore[misc]
         vectors: Tensor = self.head(hidden, input_ids, seq_lens)
         return vectors
 
+    def infer_max_seq_len(self) -> int:
+        """Return the most tokens of a sequence; the base would look for it in config.json."""
+        return self.source.files.spec.max_seq_tokens
+
     def load_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
         """Take the checkpoint's tensors by their roles; every parameter must get its numbers."""
         fill_model(self, weights, self.source.files, self.source.folder, LINEAR_ROLES)

@@ -511,6 +511,20 @@ def test_a_head_is_as_wide_as_the_model_says(
         compiled("llama", widen)
 
 
+def test_the_longest_sequence_is_not_looked_for_in_config_json(
+    compiled: Callable[..., Any],
+) -> None:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps(config | {"max_position_embeddings": 8}))
+
+    engine = compiled("llama", change)
+    model_engine = engine._llm._encoder_executor.model_engine
+    assert model_engine.max_seq_len == model_engine.model.source.files.spec.max_seq_tokens == 64
+    engine.close()
+
+
 def test_it_is_not_asked_for_what_it_refuses(
     gpu: Any, tiny_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:

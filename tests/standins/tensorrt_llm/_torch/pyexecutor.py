@@ -38,6 +38,7 @@ class ModelEngine:
         self._staged: Any = None
         """Reached when the last graph has read its input."""
         self.model = _load(folder, config, args)
+        self.max_seq_len = min(self.max_seq_len, self.model.infer_max_seq_len())
         for length in {1, min(2, self.max_seq_len), self.max_seq_len}:  # the warm-up
             self._forward([0] * length, [length])
 

@@ -53,3 +53,7 @@ class DecoderModelForCausalLM(nn.Module, Generic[TModel, TConfig], metaclass=Pos
     @property
     def config(self) -> Any:
         return self.model_config.pretrained_config
+
+    def infer_max_seq_len(self) -> int:
+        longest = getattr(self.config, "max_position_embeddings", None)
+        return 2048 if longest is None else longest
