@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embedlib.call import Calls, check_role
-from embedlib.config import Config, Similarity
+from embedlib.config import Config, PrecisionName, Similarity
 from embedlib.loading import LoadedModel
 from embedlib.models.prompts import Role
 from embedlib.session import Session
@@ -25,6 +25,7 @@ class EmbeddingSession(Session):
     def _start(self, name: str, model: LoadedModel, config: Config) -> None:
         self._calls = Calls(model.spec, config, model.known)
         self._precision = model.precision
+        self._fingerprint_in = model.fingerprint_in
         super()._start(name, model, config)
 
     @property
@@ -53,6 +54,11 @@ class EmbeddingSession(Session):
 
     get_sentence_embedding_dimension = get_embedding_dimension
     """The former name."""
+
+    @property
+    def precision(self) -> str:
+        """What the vectors are computed in, and which layers are not."""
+        return self._precision
 
     @property
     def similarity_fn_name(self) -> Similarity:
@@ -88,10 +94,12 @@ class EmbeddingSession(Session):
     @property
     def fingerprint(self) -> str:
         """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
-        return self._fingerprint(
-            {
-                "precision": self._precision,
-                **self._calls.settings(),
-                "max_seq_length": self.max_seq_length,
-            }
-        )
+        return self._fingerprint({"precision": self.precision, **self._settings()})
+
+    def fingerprint_in(self, precision: PrecisionName) -> str | None:
+        """Return the fingerprint with another option `precision`; None: it cannot be known."""
+        of = self._fingerprint_in
+        return None if of is None else of(precision, self._settings())
+
+    def _settings(self) -> dict[str, object]:
+        return {**self._calls.settings(), "max_seq_length": self.max_seq_length}

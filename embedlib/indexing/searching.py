@@ -89,11 +89,11 @@ def describe_other_model(state: SinkState, name: str, embedder: Embedder, verb: 
         verb: what for.
     """
     made_in = _precision_of(state, embedder)
-    model, config = embedder._model, embedder.config
+    config = embedder.config
     if made_in is not None:
         why = ", which precision='auto' takes here" if config.precision == "auto" else ""
         return (
-            f"{name} was made in {made_in}, this is {model.precision}{why}; "
+            f"{name} was made in {made_in}, this is {embedder.precision}{why}; "
             f"pass precision={made_in!r} (--precision {made_in})"
         )
     if state.model != stored_name(embedder):
@@ -106,7 +106,7 @@ def describe_other_model(state: SinkState, name: str, embedder: Embedder, verb: 
         "max_seq_tokens": embedder.max_seq_length,
         "truncate_dim": config.truncate_dim,
         "on_truncate": config.on_truncate,
-        "precision": model.precision,
+        "precision": embedder.precision,
         "revision": config.revision,
         "default_prompt_name": config.default_prompt_name,
         "examples": config.examples,
@@ -122,13 +122,10 @@ def describe_other_model(state: SinkState, name: str, embedder: Embedder, verb: 
 def _precision_of(state: SinkState, embedder: Embedder) -> PrecisionName | None:
     """Return the option `precision` with which an Embedder would have the stored fingerprint."""
     # What is stored is a digest, which cannot be read, only guessed.
-    guess = embedder._model.fingerprint_in
-    if guess is None:
-        return None
-    settings = {**embedder._calls.settings(), "max_seq_length": embedder.max_seq_length}
     wanted = model_digest(state.fingerprint)
     precisions: tuple[PrecisionName, ...] = get_args(PrecisionName)
     for precision in precisions:
-        if precision != "auto" and model_digest(guess(precision, settings)) == wanted:
+        guess = None if precision == "auto" else embedder.fingerprint_in(precision)
+        if guess is not None and model_digest(guess) == wanted:
             return precision
     return None
