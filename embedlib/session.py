@@ -56,6 +56,11 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         "query_embed": "use encode_query",
         "passage_embed": "use encode_document",
         "compute_score": "use predict",
+        "truncate_embeddings": "pass truncate_dim= to encode",
+        **dict.fromkeys(
+            ("activation_fn", "default_activation_function"),
+            "pass activation_fn= to rank or predict",
+        ),
     }
 )
 """Of sentence-transformers, fastembed and FlagEmbedding, and what takes their place."""
