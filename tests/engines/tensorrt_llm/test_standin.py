@@ -153,6 +153,7 @@ def test_pickling(make: Callable[..., Any]) -> None:
         ({"mm_encoder_only": True}, "exclude each other"),
         ({"tensor_parallel_size": 2}, "one GPU"),
         ({"no_such_argument": 1}, "no_such_argument"),
+        ({"telemetry_config": {"is_disabled": True}}, "other fields"),
     ],
 )
 def test_arguments(arguments: dict[str, Any], told: str, make: Callable[..., Any]) -> None:
@@ -184,7 +185,17 @@ def test_a_graph_computes_the_same(make: Callable[..., Any], graphs: Any) -> Non
     assert engine.replayed == [(4, 16)]
     np.testing.assert_allclose(vectors, expected, rtol=1e-2, atol=1e-2)
     graph.encode([[1] * 9])
-    assert len(engine.replayed) == 1, "what fits no graph runs without"
+    graph.encode([[1]])
+    assert engine.replayed[1:] == [(1, 8)], "what fits no graph runs without"
+
+
+def test_a_graph_of_more_tokens_than_its_sequences_have(make: Callable[..., Any]) -> None:
+    from tensorrt_llm.llmapi import EncodeCudaGraphConfig
+
+    impossible = EncodeCudaGraphConfig(batch_sizes=[1], num_tokens=[16], seq_lens=[8])
+    llm = make(cuda_graph_config=impossible)
+    llm.encode([[1, 2]])
+    assert llm._encoder_executor.model_engine.replayed == []
 
 
 def test_a_graph_before_its_predecessor_has_read(make: Callable[..., Any], graphs: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,9 +71,17 @@ class ModelEngine:
         if batch_size is None:
             return None
         total = sum(lengths) + batch_size - len(lengths)
-        num_tokens = min((n for n in self._graphs.num_tokens if n >= total), default=None)
-        fits = any(n >= max(lengths) for n in self._graphs.seq_lens)
-        return (batch_size, num_tokens) if num_tokens is not None and fits else None
+        # Graphs are captured only for what can be: no longer a sequence than there are tokens, and
+        # no more tokens than sequences of that length have.
+        sizes = [
+            num_tokens
+            for num_tokens in sorted(self._graphs.num_tokens)
+            for longest in self._graphs.seq_lens
+            if num_tokens >= total
+            and longest >= max(lengths)
+            and longest <= num_tokens <= batch_size * longest
+        ]
+        return (batch_size, sizes[0]) if sizes else None
 
     def _forward(self, token_ids: list[int], lengths: list[int], **extra: Any) -> Tensor:
         positions = [position for length in lengths for position in range(length)]
@@ -83,6 +92,7 @@ class ModelEngine:
                 input_ids=torch.tensor(token_ids, dtype=torch.int32),
                 position_ids=torch.tensor([positions], dtype=torch.int32),
                 return_context_logits=False,
+                seq_lens=lengths,  # of no use to a model, and handed on by rc27 and later
                 **extra,
             )
         return made["logits"] if isinstance(made, dict) else made
@@ -120,5 +130,8 @@ def _load(folder: Path, config: dict[str, Any], args: Any) -> nn.Module:
     weights: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         weights |= load_file(path)
-    model.load_weights(weights, weight_mapper=object())
+    if "weight_mapper" in inspect.getfullargspec(model.load_weights).args:
+        model.load_weights(weights, weight_mapper=object())
+    else:
+        model.load_weights(weights)
     return model

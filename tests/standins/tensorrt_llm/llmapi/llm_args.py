@@ -50,6 +50,8 @@ class TorchLlmArgs:
             raise ValueError("enable_piecewise_cuda_graph is not supported with encode_only")
         if self.encode_only and self.tensor_parallel_size != 1:
             raise ValueError("encode_only works on one GPU")
+        if not {"disabled", "usage_context"}.issuperset(self.telemetry_config or {}):
+            raise ValueError(f"telemetry_config: {self.telemetry_config} has other fields")
         assert self.skip_tokenizer_init, "the engine directory's tokenizer is not its business"
         assert not self.trust_remote_code, "code of a model folder is never run"
 
