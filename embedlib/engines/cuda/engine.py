@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Final
 
 import numpy as np
+import torch
 
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.cuda.attention import AttentionName
@@ -85,17 +86,18 @@ class CudaEngine:
             max_inflight_bulk=num_bulk,
         )
         self._spec = spec
-        self._model = LoadedModel(
-            spec,
-            weights,
-            precision=precision,
-            excluded=excluded,
-            device=device,
-            max_batch_tokens=max_tokens,
-            memory_fraction=memory_fraction,
-            attention=attention,
-            keeps_prefix=keeps_prefix,
-        )
+        with torch.inference_mode():  # as on the launching thread, whatever the caller's mode
+            self._model = LoadedModel(
+                spec,
+                weights,
+                precision=precision,
+                excluded=excluded,
+                device=device,
+                max_batch_tokens=max_tokens,
+                memory_fraction=memory_fraction,
+                attention=attention,
+                keeps_prefix=keeps_prefix,
+            )
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[Job] = Turns()
         self._changed = threading.Condition()
@@ -185,13 +187,14 @@ class CudaEngine:
     # On the launching thread.
 
     def _launch_all(self) -> None:
-        try:
-            self._model.warm_up()
-        except BaseException as error:  # whoever makes the engine must hear of it
-            self._warm.set_exception(error)
-        else:
-            self._warm.set_result(None)
-            self._launch_turns()
+        with torch.inference_mode():
+            try:
+                self._model.warm_up()
+            except BaseException as error:  # whoever makes the engine must hear of it
+                self._warm.set_exception(error)
+            else:
+                self._warm.set_result(None)
+                self._launch_turns()
         self._launched.put(None)
         self._leaving.put(None)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -388,6 +389,25 @@ def test_kernels_of_long_batches_are_compiled_before_the_first_one(
     run(engine, batch_of([[5] * 20] * 3))
     assert kinds == compiled
     assert len({tile_queries for tile_queries, _ in kinds}) == num_kinds
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp8"])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+def test_it_does_not_matter_how_its_maker_uses_torch(
+    mode: Callable[[], AbstractContextManager[None]], precision: str, files: ModelFiles
+) -> None:
+    """Torch keeps that by thread, and memory taken in inference mode is written in no other."""
+    batches = [batch_of([[5] * 3]), batch_of([[5] * 20] * 3)]
+    plain = make(files, precision=precision)
+    weights = {
+        role: torch.nn.Parameter(torch.from_numpy(values))
+        for role, values in load_weights(files).items()
+    }
+    with mode():
+        options: dict[str, Any] = {"precision": precision, "device": "cpu", "max_batch_tokens": 256}
+        other = CudaEngine(files.spec, weights, **options)
+    for batch in batches:
+        assert np.array_equal(run(plain, batch), run(other, batch))
 
 
 def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:

@@ -30,7 +30,8 @@ class LateCopy:
 
     def synchronize(self) -> None:
         assert self.gate.wait(WAIT_SECONDS)
-        self.target.copy_(self.source)
+        with torch.inference_mode():  # a GPU's copy knows nothing of threads and their modes
+            self.target.copy_(self.source)
 
 
 class LateDevice(CpuDevice):
