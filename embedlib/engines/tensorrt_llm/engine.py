@@ -84,14 +84,13 @@ class TensorRTLLMEngine:
         except EmbedlibError:
             self._free()
             raise
-        except torch.OutOfMemoryError as error:
-            self._free()
-            raise EngineBuildError(
-                f"engine tensorrt_llm: the GPU has too little memory for {folder}: {_told(error)}; "
-                "max_batch_tokens makes it less"
-            ) from error
         except Exception as error:
             self._free()
+            if _is_memory_short(error):
+                raise EngineBuildError(
+                    f"engine tensorrt_llm: the GPU has too little memory for {folder}: "
+                    f"{_told(error)}; max_batch_tokens makes it less"
+                ) from error
             raise EngineBuildError(
                 f"engine tensorrt_llm: loading {folder} failed: {_told(error)}"
             ) from error
@@ -213,11 +212,11 @@ class _Pending:
 
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D]."""
-        if isinstance(self.error, torch.OutOfMemoryError):
-            raise EngineOutOfMemoryError(
-                f"engine tensorrt_llm: out of memory: {_told(self.error)}"
-            ) from self.error
         if self.error is not None:
+            if _is_memory_short(self.error):
+                raise EngineOutOfMemoryError(
+                    f"engine tensorrt_llm: out of memory: {_told(self.error)}"
+                ) from self.error
             raise EngineRunError(f"engine tensorrt_llm: {_told(self.error)}") from self.error
         # A copy: torch takes its pinned memory back.
         vectors = np.concatenate([part.numpy() for part in self.parts])
@@ -245,6 +244,19 @@ def _limits(spec: ModelSpec, model_engine: Any, max_inflight_bulk: int | None) -
         num_parallel_batches=1,
         max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
         max_inflight_bulk=num_bulk,
+    )
+
+
+def _is_memory_short(error: BaseException | None) -> bool:
+    """Whether the GPU's memory ran out.
+
+    Only torch's allocator has an error of its own for it: CUDA's other calls raise a RuntimeError,
+    and TensorRT-LLM may raise another from it.
+    """
+    return error is not None and (
+        isinstance(error, torch.OutOfMemoryError)
+        or "out of memory" in str(error)
+        or _is_memory_short(error.__cause__)
     )
 
 

@@ -270,26 +270,35 @@ def test_closing_frees_the_model(make: Make, gpu: Any) -> None:
         llm.encode([[1, 2]])
 
 
-@pytest.mark.parametrize("is_memory", [False, True])
+@pytest.mark.parametrize(
+    ("error", "told", "kind"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory", EngineOutOfMemoryError),
+        ("RuntimeError", "CUDA error: out of memory", EngineOutOfMemoryError),
+        ("RuntimeError", "an illegal memory access", EngineRunError),
+    ],
+)
 def test_a_batch_that_fails(
-    is_memory: bool, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+    error: str,
+    told: str,
+    kind: type[Exception],
+    make: Make,
+    gpu: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch
 
-    error = (
-        torch.OutOfMemoryError("CUDA out of memory\nsee the manual")
-        if is_memory
-        else RuntimeError("an illegal memory access\nsee the manual")
-    )
-
     def fail(*args: Any, **kwargs: Any) -> None:
-        raise error
+        kinds: dict[str, type[Exception]] = {
+            "OutOfMemoryError": torch.OutOfMemoryError,
+            "RuntimeError": RuntimeError,
+        }
+        raise kinds[error](f"{told}\nsee the manual")
 
     with make("llama", precision="bf16") as embedder:
         with monkeypatch.context() as patch:
             patch.setattr(gpu.LLM, "encode", fail)
-            kind = EngineOutOfMemoryError if is_memory else EngineRunError
-            with pytest.raises(kind, match=r"engine tensorrt_llm: .*(memory|access)$"):
+            with pytest.raises(kind, match=f"engine tensorrt_llm: .*{told}$"):
                 embedder.encode("a text")
         assert embedder.encode("a text").shape == (32,)
 
@@ -311,13 +320,20 @@ def test_the_whole_batch_is_split_where_memory_is_short(
         assert embedder.encode(TEXTS).shape == (len(TEXTS), 32)
 
 
+@pytest.mark.parametrize("is_explained", [False, True])
 def test_loading_without_enough_memory(
-    make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
+    is_explained: bool, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """TensorRT-LLM explains it where a part of its executor does not fit."""
     import torch
 
     def fail(*args: Any, **kwargs: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        error = torch.OutOfMemoryError("CUDA out of memory")
+        if is_explained:
+            raise RuntimeError(
+                "Executor creation failed due to insufficient GPU memory.\nreduce max_num_tokens"
+            ) from error
+        raise error
 
     monkeypatch.setattr(gpu.LLM, "__init__", fail)
     with pytest.raises(EngineBuildError, match=r"too little memory for .*; max_batch_tokens makes"):
