@@ -231,6 +231,13 @@ def test_all_ends_in_time(course: Any) -> None:
     assert all(timeout is not None for timeout in course.timeouts)
 
 
+def test_the_first_process_of_a_short_run_has_time_to_start(course: Any) -> None:
+    """Importing torch for the first time on a machine takes 20 s and more."""
+    course.run(minutes=0.1)
+    assert course.log[0] == "chip 1 versions"
+    assert course.timeouts[0] >= 30
+
+
 def test_without_a_gpu(course: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(shutil, "which", lambda name: None)
