@@ -14,8 +14,8 @@ from typing import Any, Final
 from embedlib.bench.process import ContestantFailedError, JsonProcess, OverBudgetError, Process
 
 GRACE_S: Final = 30.0
-"""A call may take so much longer than its block: it is ended when it hangs, not when it is slow. The
-first call of a run imports torch from a disk that nobody has read yet, and wakes the GPU up."""
+"""A call may take so much longer than its block: it is ended when it hangs, not when it is slow.
+The first call of a run imports torch from a disk that nobody has read yet, and wakes the GPU up."""
 
 _ENVIRONMENT: Final = MappingProxyType(
     {

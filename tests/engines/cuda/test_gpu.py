@@ -96,8 +96,8 @@ def test_the_short_sum_of_fp8_is_long_enough(rows: int, columns: int) -> None:
         outs.append(Buffer(torch.empty(rows, 4096, device="cuda", dtype=torch.bfloat16)))
         module.linear(source, matrix, outs[-1])
     found, expected = (out.values.float() for out in outs)
-    # Emulated, with partial sums cut off behind 13 bits as Hopper does for every 32 products: 2.4e-3
-    # and 3.7e-3, of which rounding to bfloat16 is 2e-3. FP8 itself takes 4e-2 off a product.
+    # Emulated, with partial sums cut off behind 13 bits every 32 products, as on Hopper: 2.4e-3 and
+    # 3.7e-3, of which rounding to bfloat16 is 2e-3. FP8 itself takes 4e-2 off a product.
     assert (found - expected).norm() / expected.norm() < 8e-3
 
 
