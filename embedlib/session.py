@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from os import PathLike
 from time import perf_counter
 from types import MappingProxyType
@@ -356,7 +356,8 @@ def _close_collected(resources: ExitStack) -> None:
     if threading.current_thread().name.startswith("embedlib-"):
         threading.Thread(target=resources.close, name="embedlib-close", daemon=True).start()
     else:
-        resources.close()
+        with suppress(KeyboardInterrupt):  # Ctrl-C once more, while the program ends
+            resources.close()
 
 
 def _one_config(config: Config | None, options: dict[str, Any]) -> Config:

@@ -233,6 +233,31 @@ def test_ctrl_c_ends_a_long_encode_of_a_real_model(model: Path) -> None:
     assert result.stderr.strip().endswith("KeyboardInterrupt")
 
 
+def test_ctrl_c_twice_ends_without_a_word_about_the_end() -> None:
+    program = """
+    import time, traceback
+    def waits_for_the_batch():  # as the end of the program does
+        stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
+        return any(
+            frame.filename.endswith("manager.py") and frame.line == "self._thread.join()"
+            for frame in stack
+        )
+    def interrupt():
+        engine.wait_submitted(2)
+        os.kill(os.getpid(), signal.SIGINT)
+        while not waits_for_the_batch():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    engine.hold()  # for ever: nothing but the second Ctrl-C ends that
+    threading.Thread(target=interrupt, daemon=True).start()
+    embedder.encode(["a" * 30] * 200_000)
+    """
+    result = run(SIGNALS, FAKE, program)
+    assert result.returncode == -signal.SIGINT
+    assert result.stderr.strip().endswith("KeyboardInterrupt")
+    assert result.stderr.count("Traceback") == 1
+
+
 def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(model: Path) -> None:
     program = """
     import gc
