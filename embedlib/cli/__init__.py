@@ -11,6 +11,7 @@ import importlib
 import os
 import threading
 import warnings
+from difflib import get_close_matches
 
 import click
 
@@ -67,6 +68,14 @@ class _Commands(click.Group):
                     option.envvar = _variable(name, option)
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = get_close_matches(args[0], _COMMANDS, n=1)
+        if near and args[0] not in _COMMANDS:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning

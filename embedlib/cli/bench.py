@@ -140,7 +140,7 @@ def bench(
     vllm_path: Path | None,
     **options: Any,
 ) -> None:
-    """Measure MODEL on this machine, beside other libraries if wanted.
+    """Measure MODEL on this machine, beside other libraries.
 
     All in float32, but for embedlib-int8, on the same texts and as many threads, taking turns, each
     in a process of its own: bulk rate, query latency alone and during a bulk job, start, memory,

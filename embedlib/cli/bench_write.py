@@ -45,10 +45,11 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
     help="Also write everything that was measured as JSON.",
 )
 def bench_write(json_path: Path | None, **options: Any) -> None:
-    """Measure how fast a destination takes rows whose vectors are ready.
+    """Measure how fast a destination takes rows.
 
-    The destination must be new; the rows of a former measurement in it are dropped. Its search
-    index is built once, after the last round, and timed by itself, up to 100,000 rows.
+    Their vectors are ready. The destination must be new; the rows of a former measurement in it are
+    dropped. Its search index is built once, after the last round, and timed by itself, up to
+    100,000 rows.
 
     \b
     Example:

@@ -15,7 +15,7 @@ from embedlib.cli.table import print_table
 @click.argument("url")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def status(url: str, as_json: bool) -> None:
-    """Show what the destination URL holds: rows, dimension, model, search index.
+    """Show what the destination URL holds: rows, model, index.
 
     \b
     Example:

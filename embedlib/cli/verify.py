@@ -85,11 +85,12 @@ def verify(
     plot_path: Path | None,
     **options: Any,
 ) -> None:
-    """Measure what MODEL's vectors or scores lose in a lower precision, on this machine.
+    """Measure what MODEL loses in a lower precision.
 
-    Each text is embedded, or scored, twice. The exit code is 1 where the cosines do not pass the
-    gate. A report on 100 texts or more is kept with the compiled model: an Embedder with the
-    precision "auto" goes by it. MODEL is a folder, a hub name, or package:NAME.
+    That is how far its vectors or scores are from its own, on this machine. Each text is embedded,
+    or scored, twice. The exit code is 1 where the cosines do not pass the gate. A report on 100
+    texts or more is kept with the compiled model: an Embedder with the precision "auto" goes by it.
+    MODEL is a folder, a hub name, or package:NAME.
 
     \b
     Examples:

@@ -97,13 +97,24 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
     if input_format == "auto":
         input_format = FORMATS.get(suffix_of(path), "auto")
     if input_format == "auto":
-        raise SourceError(
-            f"{place_of(path)}: its name does not tell its format; known are "
-            f"{', '.join(FORMATS)}; choose one with --input-format"
-        )
+        raise SourceError(f"{place_of(path)}: {_describe_unknown(path)}")
     if path == STDIN and input_format == "parquet":
         raise SourceError("Parquet cannot be read from standard input; name a file")
     return InputFile(name=_name_of(path), path=path, input_format=input_format, is_named=True)
+
+
+def _describe_unknown(path: str) -> str:
+    if path == STDIN:
+        return "it has no name to tell its format; say it with --input-format, such as lines"
+    if suffix_of(path) == ".json":
+        return (
+            "JSON is read with an object on each line; jq -c '.[]' makes that of an array: name "
+            "the file .jsonl, or add --input-format jsonl"
+        )
+    return (
+        f"its name does not tell its format; known are {', '.join(FORMATS)}; choose one with "
+        "--input-format"
+    )
 
 
 def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[InputFile]:
@@ -125,7 +136,9 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
             skipped[suffix_of(path) or PurePath(path).name] += 1
     told = _describe_skipped(skipped)
     if not files:
-        wanted = f"file that fits {', '.join(options.glob)}" if options.glob else "text or Markdown"
+        wanted = (
+            f"file that fits {', '.join(options.glob)}" if options.glob else "text or Markdown file"
+        )
         if not options.glob and options.input_format != "auto":
             wanted = f"{options.input_format} file"
         raise SourceError(f"{name}: has no {wanted}{f'; {told}' if told else ''}")

@@ -43,6 +43,7 @@ def retry(
     *,
     name: str,
     num_retries: int,
+    remedy: str,
     tell: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> T:
@@ -52,6 +53,7 @@ def retry(
         action: a request that may be repeated without harm.
         name: the destination, for messages.
         num_retries: repetitions at most.
+        remedy: what to do after the last one.
         tell: gets a line before every wait.
         sleep: waits for this many seconds.
 
@@ -68,8 +70,7 @@ def retry(
                 raise SinkError(f"{name}: {failure.reason}") from error
             if number == num_retries:
                 raise SinkError(
-                    f"{name}: no success in {number + 1} tries: {failure.reason}; what was "
-                    "written stays, run the same command again to go on"
+                    f"{name}: no success in {number + 1} tries: {failure.reason}; {remedy}"
                 ) from error
             wait_s = min(FIRST_WAIT_S * 2**number, LONGEST_WAIT_S)
             wait_s = max(wait_s, failure.wait_s or 0.0)

@@ -38,6 +38,8 @@ _NUM_RETRIES = 8
 """About two minutes."""
 _NUM_FIRST_RETRIES = 3
 """Before the server has answered once: it is likelier that the address is wrong."""
+_NOBODY_THERE = "check that the server runs, its host, and that the port is the one of gRPC (6334)"
+_GO_ON = "what was written stays, run the same command again to go on"
 _POLL_S = 1.0
 _CHANNEL = {"grpc.initial_reconnect_backoff_ms": 500, "grpc.max_reconnect_backoff_ms": 5000}
 """gRPC's own wait between connections; by default up to two minutes, longer than our retries."""
@@ -128,6 +130,7 @@ class ServerSink(CollectionSink):
             action,
             name=self.name,
             num_retries=_NUM_RETRIES if self._has_answered else _NUM_FIRST_RETRIES,
+            remedy=_GO_ON if self._has_answered else _NOBODY_THERE,
             tell=self.tell or _ignore,
             sleep=self.sleep,
         )

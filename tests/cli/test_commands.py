@@ -39,6 +39,7 @@ def test_every_command_and_option_has_help(name: str) -> None:
     command = main.get_command(CONTEXT, name)
     assert command is not None
     assert command.help
+    assert not command.get_short_help_str(60).endswith("...")  # as `embedlib --help` cuts it
     options = [p for p in command.get_params(CONTEXT) if isinstance(p, click.Option)]
     assert [option.name for option in options if not option.help] == []
 
@@ -90,6 +91,11 @@ def test_a_flag_that_is_an_argument_here(arguments: list[str], message: str, run
     assert done.exit_code == 2
     assert done.stderr.startswith("Usage: ")
     assert message in done.stderr.splitlines()[-1]
+
+
+def test_a_mistyped_command(run: Run) -> None:
+    assert "No such command 'idnex'. Did you mean 'index'?" in run("idnex", "docs").stderr
+    assert "No such command 'xyz'." in run("xyz").stderr
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

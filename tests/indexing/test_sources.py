@@ -164,11 +164,11 @@ def test_rows_of_files_in_a_folder(told: Told) -> None:
 def test_a_folder_with_nothing_to_read_is_refused() -> None:
     write("docs/a.csv", "text\na")
     assert refusal("docs") == (
-        "docs/: has no text or Markdown; 1 file of another kind was skipped: .csv; name them with "
-        "--glob"
+        "docs/: has no text or Markdown file; 1 file of another kind was skipped: .csv; name them "
+        "with --glob"
     )
     Path("empty").mkdir()
-    assert refusal("empty") == "empty/: has no text or Markdown"
+    assert refusal("empty") == "empty/: has no text or Markdown file"
 
 
 def test_links_to_folders_are_not_followed(told: Told) -> None:
@@ -226,11 +226,16 @@ def test_inputs_that_do_not_exist_are_refused() -> None:
     assert "nothing to read" in refusal()
 
 
-@pytest.mark.parametrize("name", ["a.py", "README", "a.gz", "-"])
+@pytest.mark.parametrize("name", ["a.py", "README", "a.gz"])
 def test_a_format_that_cannot_be_known_is_refused(name: str) -> None:
-    if name != "-":
-        write(name, "text")
+    write(name, "text")
     assert "choose one with --input-format" in refusal(name)
+
+
+def test_where_a_format_is_to_be_told_the_way_is_named() -> None:
+    write("a.json", "[]")
+    assert "'a.json': JSON is read with an object on each line; jq -c '.[]' m" in refusal("a.json")
+    assert refusal("-").startswith("standard input: it has no name to tell its format; say it wit")
 
 
 def test_a_format_is_for_every_input() -> None:
