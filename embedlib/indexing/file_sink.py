@@ -40,6 +40,11 @@ from embedlib.indexing.sinks import (
 from embedlib.similarity import similarity
 from embedlib.vector_files import open_writer
 
+FOLDER_SUFFIX = ".embedlib"
+"""After the name of a file: the folder with its rows."""
+ROWS_SUFFIX = ".rows.jsonl"
+"""After the name of an npy file: what its rows are."""
+
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS load (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS row (
@@ -77,8 +82,8 @@ class FileSink:
         self._format = scheme
         self._files = {str(path): scheme}
         if scheme == "npy":
-            self._files[f"{path}.rows.jsonl"] = "rows"
-        self._folder = path.with_name(f"{path.name}.embedlib")
+            self._files[f"{path}{ROWS_SUFFIX}"] = "rows"
+        self._folder = path.with_name(f"{path.name}{FOLDER_SUFFIX}")
         self._database: sqlite3.Connection | None = None
         self._lock: FileLock | None = None
 

@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from embedlib.errors import SourceError
 from embedlib.indexing.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
+from embedlib.indexing.file_sink import FOLDER_SUFFIX, ROWS_SUFFIX
 from embedlib.indexing.sinks import without_password
 from embedlib.indexing.source_options import InputFormat, SourceOptions, Tell
 
@@ -153,20 +154,27 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
 
 
 def _walk(folder: str, links: list[str]) -> Iterator[str]:
-    """Yield all files below a folder in the order of their paths, but hidden and special ones."""
+    """Yield all files below a folder in the order of their paths.
+
+    But for hidden and special ones, and what embedlib wrote: a load into a file below its own
+    source would read more at every run.
+    """
 
     def refuse(error: OSError) -> None:
         raise SourceError(f"cannot read the folder {error.filename!r}: {error.strerror}") from error
 
     for parent, folders, files in os.walk(folder, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        own = {name for name in folders if name.endswith(FOLDER_SUFFIX)}
+        exports = {name.removesuffix(FOLDER_SUFFIX) for name in own}
+        folders[:] = sorted(name for name in {*folders} - own if not name.startswith("."))
         # os.walk lists links to folders and does not enter them, so no loop is endless.
         links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
         for name in sorted(files):
             path = os.path.join(parent, name)
             # A dangling link stays: it is a bad row. A pipe goes: it would block for ever.
             is_special = os.path.exists(path) and not os.path.isfile(path)
-            if not name.startswith(".") and not is_special:
+            is_export = name.removesuffix(ROWS_SUFFIX) in exports
+            if not name.startswith(".") and not is_special and not is_export:
                 yield path
 
 

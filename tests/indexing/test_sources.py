@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from embedlib.errors import ConfigError, SourceError
+from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sinks import open_sink
 from embedlib.indexing.sources import SourceOptions, open_source
 
 
@@ -159,6 +161,22 @@ def test_rows_of_files_in_a_folder(told: Told) -> None:
         "data/a.jsonl and 2 more: text is the field 'text', id the field 'id'; set with "
         "--text-field and --id-field"
     )
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "npy"])
+def test_what_was_exported_into_a_folder_is_not_read_from_it(scheme: str) -> None:
+    write("data/a.jsonl", json.dumps({"id": "a", "text": "t"}))
+    sink = open_sink(f"{scheme}:data/out.jsonl")
+    sink.begin(TARGET, print)
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    sink.close()
+    told: list[str] = []
+    assert [row.id for row in read("data", input_format="jsonl", told=told)] == ["a"]
+    assert len(told) == 1  # of the fields; no file was skipped
+    if scheme == "jsonl":
+        assert len(read("data/out.jsonl")) == 2  # it may be named
 
 
 def test_a_folder_with_nothing_to_read_is_refused() -> None:
