@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from embedlib.engines.cuda.attention_kernel import MAX_SHARED_BYTES, attention_blocks
 
 SCRIPT = Path(__file__).parent / "compile_kernels.py"
+LAUNCHES = Path(__file__).parent / "compile_launches.py"
 FEW_BYTES = 256
 """Spilled before and behind the loop; a loop that spills writes kilobytes."""
 
 
-def compiled(capability: int, names: str, folder: Path) -> dict[str, dict[str, Any]]:
+def printed(script: Path, folder: Path, *arguments: str) -> dict[str, Any]:
     env = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(capability), names],
+        [sys.executable, str(script), *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -25,7 +28,12 @@ def compiled(capability: int, names: str, folder: Path) -> dict[str, dict[str, A
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "FP_FUSION" not in done.stderr  # 3.9 warns where nothing is said
-    kernels: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def compiled(capability: int, names: str, folder: Path) -> dict[str, dict[str, Any]]:
+    kernels = printed(SCRIPT, folder, str(capability), names)
     for name, kernel in kernels.items():
         assert kernel["shared_bytes"] <= MAX_SHARED_BYTES[divmod(capability, 10)], name
         assert kernel["spilled_bytes"] <= FEW_BYTES, name
@@ -52,6 +60,19 @@ def test_attention_compiles_for_the_least_shared_memory(tmp_path: Path) -> None:
     assert len(kernels) == 2
     for kernel in kernels.values():
         assert {"mma.sync", "cp.async"} <= set(kernel["instructions"])
+
+
+@pytest.mark.parametrize(
+    ("variant", "precision", "others"),
+    [("mistral", "fp8", {"rotate_kernel"}), ("mpnet", "bf16", {"pool_kernel"})],
+)
+def test_all_that_a_model_launches_is_compiled_at_its_start(
+    variant: str, precision: str, others: set[str], tmp_path: Path
+) -> None:
+    names = printed(LAUNCHES, tmp_path, "90", variant, precision)
+    common = {"embed_kernel", "norm_kernel", "attend_kernel", "activate_kernel"}
+    assert set(names["start"]) == common | others
+    assert names["traffic"] == []  # seconds, in which everybody would wait
 
 
 def test_blocks_of_keys_are_as_large_as_shared_memory_allows() -> None:

@@ -1,0 +1,104 @@
+"""Compiles what a whole model launches, with the arguments it is launched with, and runs nothing.
+
+Prints the names of the kernels compiled at the engine's start and of those compiled in traffic, as
+JSON. A program of its own, for the same reason as `compile_kernels`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda import kernels, loaded_model
+from embedlib.engines.cuda.device import CpuDevice
+from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.models.files import read_model_files
+from embedlib.models.tiny import write_tiny_model
+from embedlib.models.weights import load_weights
+
+LENGTHS = ([1], [2, 3], [7] * 3, [16] * 40, [1] * 100, [20] * 30 + [1], [5] * 103)
+"""Of the sequences of a batch: recorded ones, and launched ones of any remainder by 16."""
+MAX_GRID_Y = 65_535
+"""Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
+
+
+class NoGpu:
+    """What Triton asks of a driver before it launches."""
+
+    def __init__(self, capability: int) -> None:
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+
+class Compiling(CpuDevice):
+    """A CPU that is warmed up as a GPU is."""
+
+    def warm_up(self, launch: Callable[[], object]) -> None:
+        launch()
+
+
+def batch_of(lengths: Sequence[int]) -> Batch:
+    return Batch(
+        lane=Lane.BULK,
+        token_ids=np.zeros(sum(lengths), np.int32),
+        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
+        num_prompt_tokens=np.zeros(len(lengths), np.int32),
+        num_first_tokens=np.array(lengths, np.int32),
+    )
+
+
+def main(capability: int, variant: str, precision: Any) -> None:
+    compiled: dict[str, list[str]] = {"start": [], "traffic": []}
+    phase = "start"
+    run, do_compile = JITFunction.run, JITFunction._do_compile
+
+    def note(self: Any, *args: Any, **options: Any) -> Any:
+        compiled[phase].append(self.__name__)
+        return do_compile(self, *args, **options)
+
+    def launch(self: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **options: Any) -> Any:
+        assert all(grid), grid
+        assert max(grid[1:], default=1) <= MAX_GRID_Y, grid
+        return run(self, *args, grid=grid, warmup=True, **options)
+
+    driver.set_active(NoGpu(capability))
+    JITFunction.run, JITFunction._do_compile = launch, note
+    kernels.linear = lambda *_: None
+    loaded_model.kernels_for = lambda _: kernels
+    loaded_model.open_device = lambda *_: Compiling()
+    with tempfile.TemporaryDirectory() as folder:
+        files = read_model_files(write_tiny_model(Path(folder, "model"), variant))
+        engine = CudaEngine(
+            files.spec, load_weights(files), precision=precision, max_batch_tokens=1024
+        )
+        phase = "traffic"
+        for lengths in LENGTHS:
+            done = threading.Event()
+            pending = engine.submit(batch_of(lengths), done.set)
+            done.wait()
+            pending.result()
+        engine.close()
+    json.dump(compiled, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
