@@ -88,6 +88,12 @@ def describe_other_model(state: SinkState, name: str, embedder: Embedder, verb: 
         embedder: what was to be used.
         verb: what for.
     """
+    dim = embedder.get_embedding_dimension()
+    if state.dim != dim:
+        return (
+            f"{name} was made by {state.model!r} with {state.dim} dimensions, this is "
+            f"{embedder.model_name!r} with {dim}; {verb} with the same model and truncate_dim"
+        )
     made_in = _precision_of(state, embedder)
     config = embedder.config
     if made_in is not None:

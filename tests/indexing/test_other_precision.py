@@ -142,6 +142,22 @@ def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_mod
         assert refusals(store, embedder)[0].startswith("fake: was made in bf16, this is float32, ")
 
 
+def test_another_number_of_dimensions_is_told_first(folder: Path, open_model: Open) -> None:
+    store = FakeStore()
+    with open_model() as embedder:
+        load(store, embedder)
+        dim = embedder.get_embedding_dimension()
+    with (
+        open_model(truncate_dim=8) as embedder,
+        pytest.raises(SinkError) as searched,
+    ):
+        search("x", FakeSink(store), embedder=embedder)
+    assert str(searched.value) == (
+        f"fake: was made by {str(folder)!r} with {dim} dimensions, this is {str(folder)!r} with 8; "
+        "search with the same model and truncate_dim"
+    )
+
+
 def test_another_option_is_to_be_found_among_those_listed(folder: Path, open_model: Open) -> None:
     store = FakeStore()
     with open_model() as embedder:
