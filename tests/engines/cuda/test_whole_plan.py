@@ -167,7 +167,8 @@ def test_kernels_do_what_the_emulation_does(
             return module
 
         monkeypatch.setattr(loaded_model, "kernels_for", chosen)
-        device = "cuda" if HAS_GPU else "cpu"
+        # The emulation asks the GPU for numbers as it goes, which no recording may.
+        device = "cuda" if HAS_GPU and module is kernels else "cpu"
         results.append(run(spec, weights, (1, 5, 3), precision=precision, device=device))
     assert cosines(*results).min() > (0.9995 if precision == "bf16" else 0.998)
 
