@@ -6,6 +6,7 @@ A subclass says how its texts become sequences, and what it makes of the rows th
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import warnings
 import weakref
@@ -64,6 +65,12 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Of sentence-transformers, fastembed and FlagEmbedding, and what takes their place."""
+
+LOCKING_MODULES = (
+    *("embedlib.batching.", "embedlib.progress", "embedlib.streaming", "embedlib.token_outputs"),
+    "concurrent.futures.",
+)
+"""Where a caller's thread takes the locks that it shares with our threads."""
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -319,8 +326,16 @@ class Session:
     # Life cycle.
 
     def close(self) -> None:
-        """Fail what waits with EmbedderClosedError, finish what is computing, free the engine."""
-        if self._finalizer.detach():
+        """Fail what waits with EmbedderClosedError, finish what is computing, free the engine.
+
+        The handler of a signal that came in the middle of a call does not wait for that: it happens
+        once the handler has returned and the call has ended.
+        """
+        if not self._finalizer.detach():
+            return
+        if _is_in_a_call():
+            threading.Thread(target=self._resources.close, name="embedlib-close").start()
+        else:
             self._resources.close()
 
     def __enter__(self: AnySession) -> AnySession:
@@ -346,6 +361,17 @@ class Session:
             f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
             f"name and a Config to the other process and make the {kind} there"
         )
+
+
+def _is_in_a_call() -> bool:
+    """Whether a signal's handler asks, having interrupted what may hold a lock our threads need."""
+    frame = inspect.currentframe()
+    is_main = threading.current_thread() is threading.main_thread()  # where handlers run
+    while is_main and frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(LOCKING_MODULES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _close_collected(resources: ExitStack) -> None:

@@ -258,6 +258,49 @@ def test_ctrl_c_twice_ends_without_a_word_about_the_end() -> None:
     assert result.stderr.count("Traceback") == 1
 
 
+INTERRUPTED = {
+    "submit": ("pipeline._manager", "_accept"),
+    "submit_batch": ("pipeline._tokenizer_thread", "_chunks"),
+    "stats": ("pipeline._meter", "_advance"),
+}
+
+
+@pytest.mark.parametrize("call", INTERRUPTED)
+def test_a_signal_may_close_what_it_interrupts(call: str) -> None:
+    # Inside a lock that the threads need before they can end.
+    owner, name = INTERRUPTED[call]
+    program = f"""
+    class Interrupting:
+        def __init__(self, original):
+            self.original = original
+        def __call__(self, *arguments):
+            signal.raise_signal(signal.SIGTERM)
+            return self.original(*arguments)
+        def append(self, item):
+            signal.raise_signal(signal.SIGTERM)
+            self.original.append(item)
+        def __getattr__(self, name):
+            return getattr(self.original, name)
+        def __len__(self):
+            return len(self.original)
+        def __iter__(self):
+            return iter(self.original)
+    signal.signal(signal.SIGTERM, lambda *_: embedder.close())
+    engine.hold()
+    waits = embedder.submit("a")
+    engine.wait_submitted(1)
+    threading.Timer(0.1, engine.release).start()
+    owner = embedder._{owner}
+    owner.{name} = Interrupting(owner.{name})
+    embedder.{call}(*{{"submit": ["a"], "submit_batch": [["a"]]}}.get("{call}", []))
+    for thread in threading.enumerate():
+        if thread.name == "embedlib-close":
+            thread.join()
+    print(engine.is_closed, waits.result().shape)
+    """
+    check(run(FAKE, program), "True (6,)")
+
+
 def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(model: Path) -> None:
     program = """
     import gc
