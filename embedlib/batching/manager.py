@@ -7,7 +7,10 @@ the same inbox, so it waits in one place and never polls.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
+from typing import Any
 
 from embedlib.batching.answers import answer, check_shape, fail
 from embedlib.batching.scheduler import Scheduler
@@ -37,6 +40,18 @@ class _Stop:
     """Put into the inbox by `close`."""
 
 
+class _Gone:
+    """Put into the inbox when callers of queries have gone, not again until it is taken out."""
+
+    is_in_inbox = False
+
+    def tell(self, inbox: SimpleQueue[Any], future: Future[Any]) -> None:
+        """Be put into the inbox if a query was cancelled."""
+        if future.cancelled() and not self.is_in_inbox:
+            self.is_in_inbox = True
+            inbox.put(self)
+
+
 class BatchManager:
     """Runs sequences through an engine, queries first."""
 
@@ -52,7 +67,8 @@ class BatchManager:
         self._meter = meter
         self._scheduler = Scheduler(engine.limits)
         self._inflight: list[_InFlight] = []
-        self._inbox: SimpleQueue[list[Sequence] | _InFlight | _Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[list[Sequence] | _InFlight | _Gone | _Stop] = SimpleQueue()
+        self._gone = _Gone()
         self._max_queued = max_queued_texts
         self._num_inbox = dict.fromkeys(Lane, 0)
         self._num_scheduled = dict.fromkeys(Lane, 0)
@@ -93,6 +109,9 @@ class BatchManager:
                     f"{self._max_queued}; try again later or send fewer at once"
                 )
             self._accept(Lane.QUERY, sequences)
+        if sequences:  # the callback holds no manager: a caller may keep its future for long
+            tell_gone = partial(self._gone.tell, self._inbox)
+            sequences[0].job.future.add_done_callback(tell_gone)
 
     def _accept(self, lane: Lane, sequences: list[Sequence]) -> None:
         if self._refusal is not None:
@@ -164,6 +183,9 @@ class BatchManager:
                     self._resolve(message)
                     self._inflight.remove(message)
                     message.sequences = []  # an engine may keep the callback, but not the jobs
+            elif isinstance(message, _Gone):
+                message.is_in_inbox = False
+                self._scheduler.drop_gone_queries()
             else:
                 self._scheduler.add(message)
             if self._refusal is None:  # closing: nothing new is begun

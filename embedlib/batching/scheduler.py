@@ -64,6 +64,10 @@ class Scheduler:
         middle = len(sequences) // 2
         self._retries[sequences[0].job.lane] += (sequences[:middle], sequences[middle:])
 
+    def drop_gone_queries(self) -> None:
+        """Drop queries whose callers have gone: in a full queue they hold the places of others."""
+        self._queries = deque(query for query in self._queries if not query.job.is_over)
+
     def clear(self) -> list[Sequence]:
         """Give up everything that waits and return it."""
         waiting = [*self._queries, *self._bulk, *self._window]

@@ -347,6 +347,32 @@ def test_a_full_query_queue_is_an_error_at_once() -> None:
     manager.close()
 
 
+def wait_queued(manager: BatchManager, num_queries: int) -> None:
+    with manager._changed:
+        assert manager._changed.wait_for(
+            lambda: manager._num_queued(Lane.QUERY) == num_queries, WAIT_SECONDS
+        )
+
+
+def test_a_query_that_was_cancelled_holds_no_place() -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    manager = start(engine, max_queued_texts=3)
+    first = add(manager, [[1]], Lane.QUERY)
+    wait_queued(manager, 0)
+    kept = add(manager, [[2]], Lane.QUERY)
+    gone = [add(manager, [[3]], Lane.QUERY) for _ in range(2)]
+    with pytest.raises(QueueFullError):
+        add(manager, [[4]], Lane.QUERY)
+    for job in gone:
+        job.future.cancel()
+    wait_queued(manager, 1)  # although no batch is over
+    more = [add(manager, [[token]], Lane.QUERY) for token in (4, 5)]
+    engine.release()
+    assert [int(result(job)[0, 0]) for job in (first, kept, *more)] == [1, 2, 4, 5]
+    manager.close()
+
+
 def test_a_job_cancelled_before_compute_is_never_submitted() -> None:
     engine = FakeEngine()
     engine.hold()
