@@ -83,7 +83,7 @@ class Classifier(ScoringSession):
         """
         rows, is_single = _check_texts(texts)
         check_top_k(top_k)
-        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar, stacklevel=2)
+        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
@@ -96,7 +96,7 @@ class Classifier(ScoringSession):
         """
         rows, is_single = _check_texts(texts)
         check_top_k(top_k)
-        numbers = await self._arun(rows, _lane(is_single), self._tokenize, stacklevel=2)
+        numbers = await self._arun(rows, _lane(is_single), self._tokenize)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
@@ -121,7 +121,7 @@ class Classifier(ScoringSession):
             what `predict` raises.
         """
         rows, is_single = _check_texts(texts)
-        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar, stacklevel=2)
+        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar)
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 
@@ -130,7 +130,7 @@ class Classifier(ScoringSession):
     ) -> Scores:
         """Return what `predict_scores` returns without blocking the event loop."""
         rows, is_single = _check_texts(texts)
-        numbers = await self._arun(rows, _lane(is_single), self._tokenize, stacklevel=2)
+        numbers = await self._arun(rows, _lane(is_single), self._tokenize)
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -157,7 +156,6 @@ class Embedder(EmbeddingSession):
             precision=precision,
         )
         self._warn_of_missing_prompt(call)
-        stacklevel = 2 if role is None else 3
         if output_value == "sentence_embedding" and chunks is None:
             tokenize = self._tokenize(call)
             rows = self._run(
@@ -165,7 +163,6 @@ class Embedder(EmbeddingSession):
                 call.lane,
                 tokenize,
                 show_progress_bar,
-                stacklevel,
                 can_divide=call.can_divide,
             )
             vectors = call.finish(rows)
@@ -175,9 +172,7 @@ class Embedder(EmbeddingSession):
             output = outputs.output(call, cast(OutputValue, output_value), chunks)
             self._pipeline.check_open()
             pipeline = self._token_outputs.pipeline()
-            rows = self._run(
-                call.texts, call.lane, output.tokenize, show_progress_bar, stacklevel, pipeline
-            )
+            rows = self._run(call.texts, call.lane, output.tokenize, show_progress_bar, pipeline)
             vectors = output.finish(rows)
         if convert_to_tensor or not convert_to_numpy:
             return as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
@@ -222,11 +217,8 @@ class Embedder(EmbeddingSession):
             precision=precision,
         )
         self._warn_of_missing_prompt(call)
-        stacklevel = 2 if role is None else 3
         tokenize = self._tokenize(call)
-        rows = await self._arun(
-            call.texts, call.lane, tokenize, stacklevel, can_divide=call.can_divide
-        )
+        rows = await self._arun(call.texts, call.lane, tokenize, can_divide=call.can_divide)
         return call.finish(rows)
 
     @same_arguments_as(aencode)
@@ -362,10 +354,9 @@ class Embedder(EmbeddingSession):
     def _warn_of_missing_prompt(self, call: Call) -> None:
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            self._warn(
                 "this model has different prompts for queries and documents, and encode adds "
                 "neither; use encode_query and encode_document (--query and --document), or pass "
                 'prompt="" for texts as they are',
                 PromptWarning,
-                stacklevel=3,
             )

@@ -145,7 +145,7 @@ class Reranker(ScoringSession):
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         pairs = [(query, document) for document in documents]
         lane = self._rank_lane(pairs)
-        numbers = self._run(pairs, lane, tokenize, show_progress_bar, stacklevel=2)
+        numbers = self._run(pairs, lane, tokenize, show_progress_bar)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     async def arank(
@@ -170,7 +170,7 @@ class Reranker(ScoringSession):
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         pairs = [(query, document) for document in documents]
-        numbers = await self._arun(pairs, self._rank_lane(pairs), tokenize, stacklevel=2)
+        numbers = await self._arun(pairs, self._rank_lane(pairs), tokenize)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     def predict(
@@ -228,7 +228,7 @@ class Reranker(ScoringSession):
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         lane = Lane.QUERY if is_single else Lane.BULK
-        numbers = self._run(pairs, lane, tokenize, show_progress_bar, stacklevel=2)
+        numbers = self._run(pairs, lane, tokenize, show_progress_bar)
         scores = self._scores(numbers, activation, apply_softmax)
         if convert_to_tensor or not convert_to_numpy:
             tensor = import_torch().from_numpy(scores)
@@ -256,7 +256,7 @@ class Reranker(ScoringSession):
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         lane = Lane.QUERY if is_single else Lane.BULK
-        numbers = await self._arun(pairs, lane, tokenize, stacklevel=2)
+        numbers = await self._arun(pairs, lane, tokenize)
         scores = self._scores(numbers, activation, apply_softmax)
         return scores[0] if is_single else scores
 

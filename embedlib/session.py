@@ -6,16 +6,13 @@ A subclass says how its texts become sequences, and what it makes of the rows th
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from contextlib import ExitStack, suppress
 from os import PathLike
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 
 import tokenizers
@@ -28,49 +25,15 @@ from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, TruncationWarning
+from embedlib.foreign_names import FOREIGN_NAMES
 from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
 from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import ModelSpec
 from embedlib.progress import Progress
+from embedlib.stack import is_in_a_call, stacklevel_of_caller
 
 ASYNC_SLICE_TEXTS = 16
 """Queries, or documents to rank, that are tokenized on the event loop in one go: milliseconds."""
-
-FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("tokenize", "preprocess"), "use tokenizer.encode_batch(texts)"),
-        **dict.fromkeys(
-            ("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool"),
-            "encode uses all cores by itself; pass device= with several devices to the constructor",
-        ),
-        **dict.fromkeys(
-            ("save", "save_pretrained", "save_to_hub", "push_to_hub"),
-            "model folders are read and not written; copy the folder",
-        ),
-        **dict.fromkeys(("to", "cpu", "cuda"), "pass device= to the constructor"),
-        **dict.fromkeys(("half", "float", "bfloat16"), "pass precision= to the constructor"),
-        **dict.fromkeys(("train", "eval", "fit"), "models are not trained here; leave it out"),
-        "device": "see config.device; what is returned is in the CPU's memory",
-        "max_length": "use max_seq_length",
-        "model_card_data": "there is no model card",
-        "embed": "use encode, or encode_stream for an iterator",
-        "query_embed": "use encode_query",
-        "passage_embed": "use encode_document",
-        "compute_score": "use predict",
-        "truncate_embeddings": "pass truncate_dim= to encode",
-        **dict.fromkeys(
-            ("activation_fn", "default_activation_function"),
-            "pass activation_fn= to rank or predict",
-        ),
-    }
-)
-"""Of sentence-transformers, fastembed and FlagEmbedding, and what takes their place."""
-
-LOCKING_MODULES = (
-    *("embedlib.batching.", "embedlib.progress", "embedlib.streaming", "embedlib.token_outputs"),
-    "concurrent.futures.",
-)
-"""Where a caller's thread takes the locks that it shares with our threads."""
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -136,9 +99,9 @@ class Session:
             )
         config = _one_config(config, options)
         if trust_remote_code:
-            warnings.warn(
+            self._warn(
                 "trust_remote_code is ignored: embedlib never runs code from a model folder",
-                stacklevel=2,
+                UserWarning,
             )
         self._check_config(config)
         model = load_model(model_name_or_path, config, with_head=self._has_head)
@@ -215,7 +178,6 @@ class Session:
         lane: Lane,
         tokenize: Tokenize,
         show_progress_bar: bool | None,
-        stacklevel: int,
         pipeline: Pipeline | None = None,
         *,
         can_divide: bool = False,
@@ -227,7 +189,6 @@ class Session:
             lane: who is waiting.
             tokenize: makes the sequences.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            stacklevel: that of the caller.
             pipeline: None: that of the model.
             can_divide: whether on_truncate="chunk" is a remedy for texts that are too long.
         """
@@ -238,7 +199,7 @@ class Session:
         with Progress(job, show_progress_bar, self._activity) as progress:
             pipeline.feed(job, items, tokenize, progress.update)
             vectors = progress.wait()
-        warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
+        warn_truncated(job.truncated, len(job.truncated))
         return vectors
 
     async def _arun(
@@ -246,7 +207,6 @@ class Session:
         items: Items[Any],
         lane: Lane,
         tokenize: Tokenize,
-        stacklevel: int,
         *,
         can_divide: bool = False,
     ) -> Vectors:
@@ -265,7 +225,7 @@ class Session:
             vectors = await asyncio.wrap_future(job.future)
         finally:
             job.future.cancel()  # cancelled: what is not being computed yet is dropped
-        warn_truncated(job.truncated, len(job.truncated), stacklevel + 1)
+        warn_truncated(job.truncated, len(job.truncated))
         return vectors
 
     def _truncation_warning(self, *, can_divide: bool) -> WarnTruncated:
@@ -275,17 +235,20 @@ class Session:
         if can_divide:
             choices = f'"chunk" (for the vector of a whole text), {choices}'
 
-        def warn(truncated: Items[tuple[int, int]], num_truncated: int, stacklevel: int) -> None:
+        def warn(truncated: Items[tuple[int, int]], num_truncated: int) -> None:
             if truncated and self.config.on_truncate == "warn":
-                warnings.warn(
+                self._warn(
                     f"{describe_truncated(truncated, num_truncated)}, cut at {max_seq_length} "
                     f"tokens; split long texts, or pass on_truncate={choices} to the "
                     f"{type(self).__name__}",
                     TruncationWarning,
-                    stacklevel=stacklevel + 1,
                 )
 
         return warn
+
+    def _warn(self, message: str, category: type[Warning]) -> None:
+        """Warn where embedlib was called, however deep inside this is."""
+        warnings.warn(message, category, stacklevel=stacklevel_of_caller())
 
     # What it is.
 
@@ -333,10 +296,14 @@ class Session:
         """
         if not self._finalizer.detach():
             return
-        if _is_in_a_call():
+        if is_in_a_call():
             threading.Thread(target=self._resources.close, name="embedlib-close").start()
         else:
             self._resources.close()
+
+    def __repr__(self) -> str:
+        """Name the model."""
+        return f"{type(self).__name__}({self.model_name!r})"
 
     def __enter__(self: AnySession) -> AnySession:
         """Return itself."""
@@ -361,17 +328,6 @@ class Session:
             f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
             f"name and a Config to the other process and make the {kind} there"
         )
-
-
-def _is_in_a_call() -> bool:
-    """Whether a signal's handler asks, having interrupted what may hold a lock our threads need."""
-    frame = inspect.currentframe()
-    is_main = threading.current_thread() is threading.main_thread()  # where handlers run
-    while is_main and frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(LOCKING_MODULES):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _close_collected(resources: ExitStack) -> None:

@@ -51,7 +51,7 @@ def stream(
     finally:
         for job in jobs:
             job.future.cancel()
-    warn_truncated(truncated, num_truncated, 2)
+    warn_truncated(truncated, num_truncated)
 
 
 def submit(pipeline: Pipeline, tokenize: Tokenize, call: Call) -> Future[Vectors]:

@@ -36,8 +36,9 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
+from embedlib.foreign_names import FOREIGN_NAMES
 from embedlib.models.spec import Dense, Normalize, Pooling
-from embedlib.session import FOREIGN_NAMES, _close_collected
+from embedlib.session import _close_collected
 from embedlib.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
@@ -561,6 +562,7 @@ def test_on_truncate_warns_where_the_caller_is() -> None:
         calls: list[Callable[[], Any]] = [
             lambda: embedder.encode(texts),
             lambda: embedder.encode_document(texts),
+            lambda: embedder.encode(texts, role="document"),
             lambda: list(embedder.encode_stream(texts)),
         ]
         for call in calls:
@@ -568,6 +570,7 @@ def test_on_truncate_warns_where_the_caller_is() -> None:
                 np.testing.assert_array_equal(call(), vectors(cut))
             assert len(caught) == 1
             assert caught[0].filename == __file__
+            assert caught[0].lineno == call.__code__.co_firstlineno
             assert str(caught[0].message).startswith(
                 "2 texts are too long (row 7: 33 tokens, row 90: 33 tokens), cut at 32 tokens; "
                 'split long texts, or pass on_truncate="chunk" (for the vector of a whole text), '
@@ -575,7 +578,7 @@ def test_on_truncate_warns_where_the_caller_is() -> None:
             )
         with pytest.warns(TruncationWarning, match='row 90: .* on_truncate="chunk"'):
             asyncio.run(embedder.aencode(texts))
-        assert embedder.stats().num_truncated == 8
+        assert embedder.stats().num_truncated == 2 * (len(calls) + 1)
 
 
 def test_no_warning_names_a_remedy_that_is_none() -> None:
@@ -706,6 +709,10 @@ def test_trust_remote_code_is_answered_with_a_warning(tiny_folder: Callable[[str
         Embedder(tiny_folder("bert"), trust_remote_code=True),
     ):
         pass
+
+
+def test_its_repr_names_the_model(embedder: Embedder) -> None:
+    assert repr(embedder) == "Embedder('fake')"
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])

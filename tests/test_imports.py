@@ -20,7 +20,9 @@ MODELS = LOW | {"models"}
 COMPUTE = MODELS | {"batching", "engines", "similarity"}
 MAY_IMPORT = {
     "errors": set(),
-    "config": {"errors"},
+    "foreign_names": set(),
+    "stack": set(),
+    "config": {"errors", "foreign_names"},
     "models": LOW,
     "batching": MODELS | {"engines.base"},
     "similarity": MODELS,
@@ -41,7 +43,7 @@ MAY_IMPORT = {
     "token_outputs": COMPUTE | {"call", "loading", "pooled_modules", "token_vectors"},
     "loading": MODELS | {"engines"},
     "progress": COMPUTE,
-    "session": COMPUTE | {"loading", "progress"},
+    "session": COMPUTE | {"foreign_names", "loading", "progress", "stack"},
     "streaming": COMPUTE | {"call"},
     "embedding": COMPUTE | {"call", "loading", "session"},
     "embedder": COMPUTE

@@ -19,8 +19,8 @@ from embedlib.models.prompts import Prompt
 TRUNCATED_ROWS_TOLD = 10
 """Rows named in a message; the rest is counted."""
 
-WarnTruncated = Callable[[Items[tuple[int, int]], int, int], None]
-"""Takes rows that were cut, how many there are in all, and a stacklevel."""
+WarnTruncated = Callable[[Items[tuple[int, int]], int], None]
+"""Takes rows that were cut, and how many there are in all."""
 
 T = TypeVar("T")
 
