@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,43 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
         reserved.append(torch.cuda.memory_reserved())
     engine.close()
     assert reserved[-1] == reserved[19]
+
+
+def test_engines_are_made_and_closed_beside_one_that_computes(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    """Each records its short batches, and waits for the whole GPU, while others do so as well."""
+    files = read_model_files(tiny_folder("mistral"))
+    options: dict[str, Any] = {"precision": "bf16", "max_batch_tokens": 1024}
+    engine = CudaEngine(files.spec, load_weights(files), **options)
+
+    def make_some() -> None:
+        for _ in range(3):
+            other = CudaEngine(files.spec, load_weights(files), **options)
+            check_engine(other, files.spec, tolerance=TOLERANCES["bf16"])
+
+    def run(num_seqs: int) -> NDArray[np.float32]:
+        batch = Batch(
+            lane=Lane.BULK,
+            token_ids=np.full(8 * num_seqs, 7, np.int32),
+            cu_seqlens=np.arange(num_seqs + 1, dtype=np.int32) * 8,
+            num_prompt_tokens=np.zeros(num_seqs, np.int32),
+            num_first_tokens=np.full(num_seqs, 8, np.int32),
+        )
+        done = threading.Event()
+        pending = engine.submit(batch, done.set)
+        assert done.wait(30)
+        return pending.result()
+
+    expected = {num_seqs: run(num_seqs) for num_seqs in (1, 100)}  # recorded, and launched
+    with ThreadPoolExecutor(2) as pool:
+        makers = [pool.submit(make_some) for _ in range(2)]
+        while not all(maker.done() for maker in makers):
+            for num_seqs, vectors in expected.items():
+                np.testing.assert_allclose(run(num_seqs), vectors, atol=TOLERANCES["bf16"])
+        for maker in makers:
+            maker.result()
+    engine.close()
 
 
 def test_a_model_that_does_not_fit(tiny_folder: Callable[[str], Path]) -> None:
