@@ -26,6 +26,7 @@ MAX_QUERY_TEXTS = 16
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +181,28 @@ def check_inputs(inputs: object) -> None:
         raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
 
 
-def check_batch_size(batch_size: object) -> None:
-    """Refuse what cannot be a number of texts.
+def one_of(inputs: T | None, sentences: T | None) -> T | None:
+    """Return the texts under the name that they came by.
 
     Raises:
-        ConfigError: it is no whole number of at least 1.
+        ConfigError: they came by both.
+    """
+    if inputs is not None and sentences is not None:
+        raise ConfigError("inputs and sentences are two names of one argument; pass one")
+    return inputs if sentences is None else sentences
+
+
+def check_inert(batch_size: object, device: object, pool: object, chunk_size: object) -> None:
+    """Refuse values of sentence-transformers' arguments that mean nothing here.
+
+    Raises:
+        ConfigError: one of them is another than there is here.
     """
     if not is_count(batch_size) or batch_size < 1:
         raise ConfigError(f"batch_size = {batch_size!r:.60}; it must be at least 1")
+    check_only("device", device, None, "cpu")
+    check_only("pool", pool, None)
+    check_only("chunk_size", chunk_size, None)
 
 
 def check_role(role: object) -> None:

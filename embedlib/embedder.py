@@ -17,18 +17,18 @@ from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.call import (
     Call,
     as_tensors,
-    check_batch_size,
     check_choice,
+    check_inert,
     check_inputs,
-    check_only,
     check_role,
     import_torch,
+    one_of,
     same_arguments_as,
 )
 from embedlib.config import Config
 from embedlib.embedding import EmbeddingSession
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, InputError, PromptWarning
+from embedlib.errors import InputError, PromptWarning
 from embedlib.loading import LoadedModel
 from embedlib.models.prompts import Examples, Role
 from embedlib.quantization import calibrate
@@ -135,17 +135,12 @@ class Embedder(EmbeddingSession):
             QueueFullError: `max_queued_texts` queries wait already.
             EmbedderClosedError: the Embedder was closed.
         """
-        check_batch_size(batch_size)
+        check_inert(batch_size, device, pool, chunk_size)
         check_choice("output_value", output_value, OUTPUT_VALUES)
-        check_only("device", device, None, "cpu")
-        check_only("pool", pool, None)
-        check_only("chunk_size", chunk_size, None)
-        if inputs is not None and sentences is not None:
-            raise ConfigError("inputs and sentences are two names of one argument; pass one")
         if convert_to_tensor or not convert_to_numpy:
             import_torch()  # before the work, should it be missing
         call = self._calls.make(
-            inputs if sentences is None else sentences,
+            one_of(inputs, sentences),
             prompt_name=prompt_name,
             prompt=prompt,
             role=role,

@@ -12,7 +12,7 @@ import numpy as np
 from embedlib.batching.pairs import Pair, PairTokenizer
 from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter
-from embedlib.call import check_batch_size, check_only, import_torch
+from embedlib.call import check_inert, import_torch, one_of
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError
@@ -138,7 +138,7 @@ class Reranker(ScoringSession):
             EngineRunError: a batch failed.
             EmbedderClosedError: the Reranker was closed.
         """
-        _check_inert(batch_size, device, pool, chunk_size)
+        check_inert(batch_size, device, pool, chunk_size)
         documents = _check_documents(query, documents)
         self._check_can_rank(top_k)
         activation = self._activation(activation_fn, raw_scores)
@@ -219,12 +219,10 @@ class Reranker(ScoringSession):
         Raises:
             what `rank` raises.
         """
-        _check_inert(batch_size, device, pool, chunk_size)
-        if inputs is not None and sentences is not None:
-            raise ConfigError("inputs and sentences are two names of one argument; pass one")
+        check_inert(batch_size, device, pool, chunk_size)
         if convert_to_tensor or not convert_to_numpy:
             import_torch()  # before the work, should it be missing
-        pairs, is_single = _check_pairs(inputs if sentences is None else sentences)
+        pairs, is_single = _check_pairs(one_of(inputs, sentences))
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         lane = Lane.QUERY if is_single else Lane.BULK
@@ -327,14 +325,6 @@ def _ranking(
         for entry in ranking:
             entry["text"] = documents[entry["corpus_id"]]
     return ranking
-
-
-def _check_inert(batch_size: int, device: str | None, pool: object, chunk_size: object) -> None:
-    """Refuse values of sentence-transformers' arguments that mean nothing here."""
-    check_batch_size(batch_size)
-    check_only("device", device, None, "cpu")
-    check_only("pool", pool, None)
-    check_only("chunk_size", chunk_size, None)
 
 
 def _check_documents(query: object, documents: Iterable[str]) -> list[str]:
