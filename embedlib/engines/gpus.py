@@ -13,7 +13,7 @@ from typing import Final
 from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.spec import Encoder, ModelSpec
-from embedlib.models.weights import encoder_shapes
+from embedlib.models.tensor_roles import encoder_shapes
 
 QUERY: Final = "uuid,name,memory.total,memory.free,driver_version,compute_cap"
 TIMEOUT_S: Final = 20

@@ -19,7 +19,8 @@ from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Choices, Unit
 from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.files import ModelFiles
-from embedlib.models.weights import encoder_shapes, load_weights
+from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights import load_weights
 
 if TYPE_CHECKING:
     from embedlib.engines.cuda.engine_directory import DirectoryWeights

@@ -1,4 +1,4 @@
-"""What the families call their tensors, by role; `weights.py` lists the roles.
+"""What the families call their tensors, by role; `tensor_roles.py` lists the roles.
 
 Source: the parameters of the classes in transformers 5.5, models/<family>/modeling_<family>.py.
 """

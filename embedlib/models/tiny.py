@@ -20,10 +20,11 @@ from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
 from embedlib.models.heads import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
+from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_rows
 from embedlib.models.tiny_tokenizers import build_tokenizer
 from embedlib.models.tiny_variant import TinyVariant
 from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
-from embedlib.models.weights import MODULE_TENSORS, encoder_shapes, module_shapes, tensor_rows
+from embedlib.models.weights import MODULE_TENSORS
 
 Array = NDArray[np.float32]
 

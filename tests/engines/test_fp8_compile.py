@@ -44,8 +44,8 @@ from embedlib.errors import (
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
 from embedlib.models.hub import ModelFolder
+from embedlib.models.tensor_roles import encoder_shapes, tensor_name
 from embedlib.models.tiny import write_tiny_model
-from embedlib.models.weights import encoder_shapes, tensor_name
 
 NUM_KILLS = 10
 WEIGHTS = "model.safetensors"

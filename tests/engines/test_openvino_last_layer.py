@@ -16,7 +16,7 @@ from embedlib.engines.int8 import quantize_rows
 from embedlib.engines.openvino import graph as graph_module
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
-from embedlib.models.weights import encoder_shapes
+from embedlib.models.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 
 WAIT_SECONDS = 30

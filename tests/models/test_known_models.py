@@ -15,7 +15,7 @@ import pytest
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.files import load_spec
 from embedlib.models.spec import Dense, ModelSpec, Normalize, PositionBias, Rope
-from embedlib.models.weights import encoder_shapes
+from embedlib.models.tensor_roles import encoder_shapes
 
 Files = dict[str, Any]
 

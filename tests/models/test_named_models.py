@@ -22,7 +22,7 @@ from embedlib.models.files import load_spec
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompts
 from embedlib.models.spec import ModelSpec, Rope
-from embedlib.models.weights import encoder_shapes
+from embedlib.models.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 
 MODELS = {

@@ -26,8 +26,9 @@ from embedlib.models.family import Key
 from embedlib.models.files import read_model_files
 from embedlib.models.json_files import JsonObject
 from embedlib.models.spec import Encoder, ModelSpec, PositionBias, Rope
+from embedlib.models.tensor_roles import encoder_shapes
 from embedlib.models.tiny_variants import VARIANTS
-from embedlib.models.weights import encoder_shapes, load_weights
+from embedlib.models.weights import load_weights
 
 if TYPE_CHECKING:
     from conftest import Golden

@@ -21,7 +21,8 @@ from embedlib.models.families import FAMILIES
 from embedlib.models.files import ModelFiles
 from embedlib.models.safetensors_files import list_tensors
 from embedlib.models.spec import Dense, LayerNorm
-from embedlib.models.weights import INDEX_NAME, WEIGHTS_NAME, encoder_shapes, tensor_name
+from embedlib.models.tensor_roles import encoder_shapes, tensor_name
+from embedlib.models.weights import INDEX_NAME, WEIGHTS_NAME
 
 if TYPE_CHECKING:
     from embedlib.engines.compiled.jobs import Job

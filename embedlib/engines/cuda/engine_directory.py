@@ -22,13 +22,8 @@ from embedlib.models.files import ModelFiles
 from embedlib.models.heads import AnswerRows
 from embedlib.models.safetensors_files import StoredTensor, list_tensors, map_file
 from embedlib.models.spec import Dense, LayerNorm
-from embedlib.models.weights import (
-    MODULE_TENSORS,
-    encoder_shapes,
-    module_shapes,
-    tensor_name,
-    tensor_rows,
-)
+from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_name, tensor_rows
+from embedlib.models.weights import MODULE_TENSORS
 
 TYPES: Final = {"F8_E4M3": FP8, "BF16": torch.bfloat16, "F32": torch.float32}
 """Name in a file's header to the type."""

@@ -20,13 +20,8 @@ from embedlib.errors import ModelWeightsError
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import ModelFiles
 from embedlib.models.heads import AnswerRows
-from embedlib.models.weights import (
-    MODULE_TENSORS,
-    WEIGHTS_NAME,
-    encoder_shapes,
-    tensor_name,
-    tensor_rows,
-)
+from embedlib.models.tensor_roles import encoder_shapes, tensor_name, tensor_rows
+from embedlib.models.weights import MODULE_TENSORS, WEIGHTS_NAME
 
 SCALE_SUFFIX: Final = "_scale"
 CHECKED_NAMES: Final = ("weight", "bias", "weight_scale")
