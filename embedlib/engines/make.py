@@ -17,7 +17,7 @@ from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision, compiled_weights
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.files import ModelFiles
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 
 
 @dataclass(frozen=True, kw_only=True)

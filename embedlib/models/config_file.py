@@ -26,6 +26,12 @@ from embedlib.models.traits import (
 )
 
 
+def architecture_of(config: JsonObject) -> str:
+    """Return the class of transformers that config.json names; "" where it names none."""
+    names = config.values.get("architectures") or [""]
+    return str(names[0])
+
+
 def family_of(config: JsonObject) -> Family:
     """Return the family that config.json names.
 

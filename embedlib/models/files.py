@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
-from embedlib.models.config_file import positions_key, read_encoder
-from embedlib.models.heads import AnswerRows, is_scoring, read_head
+from embedlib.models.config_file import architecture_of, positions_key, read_encoder
+from embedlib.models.head_modules import AnswerRows
+from embedlib.models.heads import is_scoring, read_head
 from embedlib.models.json_files import JsonObject, quote
 from embedlib.models.module_files import output_dim, read_module, read_module_list
 from embedlib.models.settings_file import read_settings
@@ -270,8 +271,9 @@ def _default_pooling(config: JsonObject) -> Pooling:
 
     Source: `_load_default_modules` in sentence-transformers, sentence_transformer/model.py.
     """
-    names = config.values.get("architectures") or [""]
-    is_causal_lm = str(names[0]).endswith("ForCausalLM") and config.boolean("is_causal", True)
+    is_causal_lm = architecture_of(config).endswith("ForCausalLM") and config.boolean(
+        "is_causal", True
+    )
     return Pooling(modes=("last_token",) if is_causal_lm else ("mean",))
 
 

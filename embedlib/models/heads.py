@@ -15,26 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from tokenizers import Tokenizer
-
-from embedlib.errors import ModelUnsupportedError
-from embedlib.models.config_file import check_own_code, family_of
-from embedlib.models.families import FAMILIES
-from embedlib.models.family import Key, SequenceHead
+from embedlib.models.config_file import architecture_of, check_own_code, family_of
+from embedlib.models.head_modules import Tensors, answer_modules, sequence_modules
 from embedlib.models.json_files import JsonObject
 from embedlib.models.known_rerankers import KnownReranker, known_reranker
-from embedlib.models.spec import (
-    Dense,
-    Encoder,
-    Head,
-    LayerNorm,
-    Module,
-    PairTemplate,
-    Pooling,
-    PoolingMode,
-    ScoreActivation,
-)
-from embedlib.models.traits import read_activation, read_boolean, read_number
+from embedlib.models.spec import Encoder, Head, Module, PairTemplate, ScoreActivation
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
 LM_CLASS: Final = "ForCausalLM"
@@ -42,9 +27,6 @@ TASKS: Final = MappingProxyType(
     {"sequence-classification": SEQUENCE_CLASS, "text-generation": LM_CLASS}
 )
 """`transformer_task` of sentence-transformers to the class it loads."""
-
-POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType({"cls": "cls", "mean": "mean"})
-"""Values of `classifier_pooling`."""
 
 RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
     {
@@ -87,30 +69,18 @@ GENERAL_KEYS: Final = frozenset(
 """Keys of config_sentence_transformers.json."""
 
 
-@dataclass(frozen=True)
-class AnswerRows:
-    """Where the one row of numbers of a reranker that answers with tokens comes from."""
-
-    tensor: str | None
-    """The matrix of the LM head, a row for every token; None: that of the token embeddings."""
-    true_token_id: int
-    false_token_id: int | None
-    """None: the score is the logit of the true token alone."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HeadFiles:
     """A head that was understood."""
 
     head: Head
     modules: tuple[Module, ...]
-    tensors: Mapping[int, str | AnswerRows]
-    """By position in `modules`, where the weights lie in the transformer's files."""
+    tensors: Tensors
 
 
 def is_scoring(config: JsonObject) -> bool:
     """Whether config.json is of a model whose own head makes scores of labels."""
-    return _architecture(config).endswith(SEQUENCE_CLASS)
+    return architecture_of(config).endswith(SEQUENCE_CLASS)
 
 
 def read_head(
@@ -146,14 +116,10 @@ def read_head(
     check_own_code(config, f"AutoModel{kind}")
     if kind == SEQUENCE_CLASS:
         labels = _labels(config)
-        modules, tensors = _sequence_modules(config, encoder, len(labels))
+        modules, tensors = sequence_modules(config, encoder, len(labels))
     else:
         labels = ("LABEL_0",)
-        rows = _answer_rows(config, encoder, transformer_dir, logit_score, known)
-        dense = Dense(
-            in_features=encoder.hidden_size, out_features=1, has_bias=False, activation="identity"
-        )
-        modules, tensors = (Pooling(modes=("last_token",)), dense), {1: rows}
+        modules, tensors = answer_modules(config, encoder, transformer_dir, logit_score, known)
     head = Head(
         labels=labels,
         activation=_classifier_activation(config, len(labels)),
@@ -166,14 +132,9 @@ def read_head(
     return HeadFiles(head=head, modules=modules, tensors=tensors)
 
 
-def _architecture(config: JsonObject) -> str:
-    names = config.values.get("architectures") or [""]
-    return str(names[0])
-
-
 def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonObject | None) -> str:
     """Return which class of transformers the model is, and check that all files agree."""
-    architecture = _architecture(config)
+    architecture = architecture_of(config)
     kind = SEQUENCE_CLASS if logit_score is None else LM_CLASS
     if not settings.values and architecture.endswith(LM_CLASS):
         kind = LM_CLASS
@@ -202,89 +163,6 @@ def _labels(config: JsonObject) -> tuple[str, ...]:
     if None in names:
         raise config.refuse("id2label", "a name for every id from 0 on")
     return tuple(name for name in names if name is not None)
-
-
-def _sequence_modules(
-    config: JsonObject, encoder: Encoder, num_labels: int
-) -> tuple[tuple[Module, ...], dict[int, str | AnswerRows]]:
-    """Return the modules of a ...ForSequenceClassification and the names of their tensors."""
-    family = family_of(config)
-    row = family.sequence_head
-    if row is None:
-        raise config.refuse("architectures", "a family whose classification head is implemented")
-    modules: list[Module] = [_pooling(config, row)]
-    tensors: dict[int, str | AnswerRows] = {}
-    for index, layer in enumerate(row.layers, 1):
-        has_bias = read_boolean(config, layer.has_bias)
-        tensors[index] = layer.tensors
-        if layer.is_norm:
-            eps = read_number(config, family.norm_eps)
-            modules.append(LayerNorm(dim=encoder.hidden_size, eps=eps, has_bias=has_bias))
-            continue
-        modules.append(
-            Dense(
-                in_features=encoder.hidden_size,
-                out_features=num_labels if index == len(row.layers) else encoder.hidden_size,
-                has_bias=has_bias,
-                activation=read_activation(config, layer.activation),
-            )
-        )
-    return tuple(modules), tensors
-
-
-def _pooling(config: JsonObject, row: SequenceHead) -> Pooling:
-    pooling = row.pooling
-    mode: PoolingMode = (
-        config.choice(pooling.name, POOLINGS, pooling.default)
-        if isinstance(pooling, Key)
-        else pooling
-    )
-    skipped = None
-    if row.skipped_token is not None:
-        key = row.skipped_token
-        skipped = config.optional_integer(key.name, key.default)
-    return Pooling(modes=(mode,), skipped_token_id=skipped)
-
-
-def _answer_rows(
-    config: JsonObject,
-    encoder: Encoder,
-    transformer_dir: Path,
-    logit_score: JsonObject | None,
-    known: KnownReranker | None,
-) -> AnswerRows:
-    """Return the two rows of the LM head that make the score."""
-    family = family_of(config)
-    if family.lm_head is None:
-        with_lm_head = [name for name, row in FAMILIES.items() if row.lm_head is not None]
-        raise config.refuse("model_type", ", ".join(with_lm_head))
-    if logit_score is not None:
-        logit_score.check_keys({"true_token_id", "false_token_id", "module_input_name"})
-        logit_score.check_fixed("module_input_name", ("causal_logits",))
-        true_id = logit_score.integer("true_token_id", minimum=0)
-        false_id = logit_score.optional_integer("false_token_id", None)
-        for key, value in (("true_token_id", true_id), ("false_token_id", false_id)):
-            if value is not None and value >= encoder.vocab_size:
-                raise logit_score.refuse(key, f"less than vocab_size = {encoder.vocab_size}")
-    elif known is not None:
-        tokenizer = Tokenizer.from_file(str(transformer_dir / "tokenizer.json"))
-        true_id = _token_id(tokenizer, known.true_token)
-        false_id = _token_id(tokenizer, known.false_token)
-    else:
-        raise ModelUnsupportedError(
-            f"{config.name}: {_architecture(config)} scores with the logits of two tokens, and the "
-            "folder says neither which nor how it is asked; give template=..., or the model's name "
-            "on the hub"
-        )
-    is_tied = config.boolean("tie_word_embeddings", False)
-    return AnswerRows(None if is_tied else family.lm_head, true_id, false_id)
-
-
-def _token_id(tokenizer: Tokenizer, token: str) -> int:
-    number = tokenizer.token_to_id(token)
-    if number is None:
-        raise ModelUnsupportedError(f"tokenizer.json: has no token {token!r} to answer with")
-    return number
 
 
 def _classifier_activation(config: JsonObject, num_labels: int) -> ScoreActivation:

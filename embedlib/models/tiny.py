@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
 from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_rows
 from embedlib.models.tiny_tokenizers import build_tokenizer

@@ -21,7 +21,7 @@ from embedlib.models.families import FAMILIES
 from embedlib.models.family import Family, Rows
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.json_files import JsonObject
 from embedlib.models.safetensors_files import (
     STORED_DTYPES,

@@ -18,7 +18,7 @@ from embedlib.errors import ConfigError, ModelError, ModelUnsupportedError, Mode
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Key
 from embedlib.models.files import ModelFiles, load_spec, read_model_files
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.known_rerankers import known_reranker, template_of
 from embedlib.models.spec import Dense, Head, Pooling
 from embedlib.models.tiny import write_tiny_model

@@ -18,7 +18,7 @@ from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.weighted import Weights
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
 from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.models.weights import load_weights, weights_digest

@@ -17,7 +17,7 @@ from embedlib.models.config_keys import HARMLESS_KEYS
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Family
 from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.known_rerankers import known_reranker, template_of
 from embedlib.models.spec import Dense, Head, Pooling, Rope
 

@@ -19,7 +19,7 @@ from embedlib.errors import ModelWeightsError
 from embedlib.models.families import FAMILIES
 from embedlib.models.family import Rows
 from embedlib.models.files import ModelFiles
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.safetensors_files import StoredTensor, list_tensors, map_file
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_name, tensor_rows

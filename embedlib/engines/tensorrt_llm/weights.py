@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from embedlib.errors import ModelWeightsError
 from embedlib.models.families import FAMILIES
 from embedlib.models.files import ModelFiles
-from embedlib.models.heads import AnswerRows
+from embedlib.models.head_modules import AnswerRows
 from embedlib.models.tensor_roles import encoder_shapes, tensor_name, tensor_rows
 from embedlib.models.weights import MODULE_TENSORS, WEIGHTS_NAME
 
