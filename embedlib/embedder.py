@@ -64,8 +64,7 @@ class Embedder(EmbeddingSession):
             meter=meter,
             num_positions=self._length_limit,
         )
-        self._meter = meter
-        self._token_outputs = TokenOutputs(self._model, self.config, self._tokenizer, meter)
+        self._token_outputs = TokenOutputs(self._model, self.config, meter)
         self._resources.callback(self._token_outputs.close)
 
     # Encoding: the names and the order of arguments are sentence-transformers'.
@@ -162,9 +161,9 @@ class Embedder(EmbeddingSession):
             )
             vectors = call.finish(rows)
         else:
-            # Others share the engine, but not the tokenizer: its limit may be set meanwhile.
-            outputs = TokenOutputs(self._model, self.config, self._tokenizer, self._meter)
-            output = outputs.output(call, cast(OutputValue, output_value), chunks)
+            output = self._token_outputs.output(
+                call, self._tokenizer, cast(OutputValue, output_value), chunks
+            )
             self._pipeline.check_open()
             pipeline = self._token_outputs.pipeline()
             rows = self._run(call.texts, call.lane, output.tokenize, show_progress_bar, pipeline)

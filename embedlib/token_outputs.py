@@ -62,12 +62,9 @@ class TokenOutputs:
     Any number of threads may call any method.
     """
 
-    def __init__(
-        self, model: LoadedModel, config: Config, tokenizer: Tokenizer, meter: Meter
-    ) -> None:
+    def __init__(self, model: LoadedModel, config: Config, meter: Meter) -> None:
         self._model = model
         self._config = config
-        self._tokenizer = tokenizer
         self._meter = meter
         self._pipeline: Pipeline | None = None
         self._is_closed = False
@@ -75,12 +72,17 @@ class TokenOutputs:
         self._lock = threading.Lock()
 
     def output(
-        self, call: Call, output_value: OutputValue, chunks: Sequence[Span] | None
+        self,
+        call: Call,
+        tokenizer: Tokenizer,
+        output_value: OutputValue,
+        chunks: Sequence[Span] | None,
     ) -> TokenOutput:
         """Return what makes an output of a call's texts, after checking that the model has it.
 
         Args:
             call: the call.
+            tokenizer: that of the call, which keeps the limit it began with.
             output_value: one of `OutputValue`.
             chunks: spans of the call's only text, to get a vector each.
 
@@ -104,7 +106,7 @@ class TokenOutputs:
                 raise ConfigError(
                     f"chunks get vectors of their own; leave output_value out, not {output_value!r}"
                 )
-            finish_text = self._chunks(call, chunks)
+            finish_text = self._chunks(call, tokenizer, chunks)
         elif call.precision != "float32":
             raise ConfigError(
                 f"precision = {call.precision!r} is for sentence embeddings; leave it out with "
@@ -119,7 +121,7 @@ class TokenOutputs:
             finish_text = partial(_multi_vector, head=head)
         else:
             finish_text = _token_embeddings
-        return TokenOutput(self._tokenizer, call, finish_text)
+        return TokenOutput(tokenizer, call, finish_text)
 
     def pipeline(self) -> Pipeline:
         """Return what runs the transformer alone; the first call makes it.
@@ -150,7 +152,7 @@ class TokenOutputs:
         if pipeline is not None:
             pipeline.close()
 
-    def _chunks(self, call: Call, chunks: Sequence[Span]) -> FinishText:
+    def _chunks(self, call: Call, tokenizer: Tokenizer, chunks: Sequence[Span]) -> FinishText:
         """Return what pools the spans of a call's only text."""
         if not call.is_single:
             raise InputError("chunks are spans of one text; pass one str with them")
@@ -162,7 +164,7 @@ class TokenOutputs:
                 f"{', '.join(modes)}, so a part of its tokens has no vector of its own"
             )
         [text] = call.texts
-        offsets = self._tokenizer.offsets(text, call.prompt)
+        offsets = tokenizer.offsets(text, call.prompt)
 
         def finish_text(vectors: TokenVectors, token_ids: list[int]) -> NDArray[Any]:
             assert len(token_ids) == len(offsets), "one offset for each token; a bug in embedlib"
@@ -191,6 +193,8 @@ def _multi_vector(vectors: TokenVectors, token_ids: list[int], head: TokenHead) 
 
 
 def _check_spans(chunks: Sequence[Span]) -> list[Span]:
+    if not isinstance(chunks, Iterable):
+        raise InputError(f"chunks = {chunks!r:.60}; it must be a list of (start, end)")
     spans = list(chunks)
     for index, span in enumerate(spans):
         is_pair = isinstance(span, Sequence) and not isinstance(span, str) and len(span) == 2

@@ -472,6 +472,7 @@ def test_chunks_see_the_whole_text_and_no_prompt() -> None:
         ("abc", [(0, 1), (2, 9)], InputError, r"chunks\[1\] = \(2, 9\); the text has"),
         ("abc", [(0, 1), 5], InputError, r"chunks\[1\] = 5; it must be \(start, end\)"),
         ("abc", ["ab"], InputError, r"chunks\[0\] = 'ab'; it must be"),
+        ("abc", 5, InputError, r"chunks = 5; it must be a list of \(start, end\)"),
         ("abc", [(0, 1.5)], InputError, r"chunks\[0\] = \(0, 1.5\)"),
         ("\udc00", [(0, 1)], InputError, "text 0 has the lone surrogate"),
     ],

@@ -193,6 +193,8 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
         modules=head.modules,
         embedding_dim=len(head.head.labels),
         head=head.head,
+        # With a template they are its instructions; CrossEncoder puts others in front of a pair.
+        **(_read_prompts(parts.general) if head.head.template is None else {}),
         **_read_transformer(parts),
     )
     return ModelFiles(
@@ -312,18 +314,22 @@ def _read_general(general: JsonObject, dim: int) -> dict[str, Any]:
         }
     )  # fmt: skip
     general.check_fixed("model_type", ("SentenceTransformer", None))
+    truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
+    if truncate_dim is not None and truncate_dim > dim:
+        raise general.refuse("truncate_dim", f"at most the embedding's {dim} dimensions")
+    return {
+        **_read_prompts(general),
+        "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
+        "truncate_dim": truncate_dim,
+    }
+
+
+def _read_prompts(general: JsonObject) -> dict[str, Any]:
+    """Return the prompts of config_sentence_transformers.json, as fields of `ModelSpec`."""
     table = general.child("prompts")
     # A prompt that is null is a name without a text.
     prompts = {name: table.text(name) or "" for name in table.values}
     default = general.text("default_prompt_name")
     if default is not None and default not in prompts:
         raise general.refuse("default_prompt_name", f"a name in prompts ({', '.join(prompts)})")
-    truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
-    if truncate_dim is not None and truncate_dim > dim:
-        raise general.refuse("truncate_dim", f"at most the embedding's {dim} dimensions")
-    return {
-        "prompts": prompts,
-        "default_prompt_name": default,
-        "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
-        "truncate_dim": truncate_dim,
-    }
+    return {"prompts": prompts, "default_prompt_name": default}

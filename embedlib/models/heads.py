@@ -233,11 +233,6 @@ def _template(
                 "modality_config",
                 "text alone, since chat templates are not read; give template=...",
             )
-        if any(prompts.values.values()):
-            raise general.refuse("prompts", "none, for a reranker without a template")
-        default = general.text("default_prompt_name")
-        if default is not None and default not in prompts.values:
-            raise general.refuse("default_prompt_name", "null, or a name in prompts")
         return None
     default = general.text("default_prompt_name")
     if default is None:

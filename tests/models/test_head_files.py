@@ -220,12 +220,6 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
         },
         "modality_config = .*give template=",
     ),
-    "a prompt": (
-        "bert-cross-encoder",
-        "config_sentence_transformers.json",
-        {"prompts": {"query": "Query: "}},
-        "prompts = ",
-    ),
     "an unknown key": (
         "bert-cross-encoder", "config_sentence_transformers.json", {"other": 1}, "other = 1",
     ),
@@ -464,8 +458,9 @@ def test_the_folder_s_instruction_takes_the_place_of_the_known_one(tmp_path: Pat
 def test_a_default_prompt_that_is_not_there_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-cross-encoder")
     general = "config_sentence_transformers.json"
-    _change(folder, general, prompts={"query": ""}, default_prompt_name="query")
-    read_model_files(folder, with_head=True)
+    _change(folder, general, prompts={"query": "Q: "}, default_prompt_name="query")
+    spec = read_model_files(folder, with_head=True).spec
+    assert (spec.prompts, spec.default_prompt_name) == ({"query": "Q: "}, "query")
     _change(folder, general, default_prompt_name="web")
     with pytest.raises(ModelUnsupportedError, match='default_prompt_name = "web"'):
         read_model_files(folder, with_head=True)
