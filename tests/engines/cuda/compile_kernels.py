@@ -5,18 +5,15 @@ A program of its own: under the interpreter, which the other tests use, there is
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 from embedlib.engines.cuda import attention_kernel, pool_kernel, rotate_kernel, row_kernels
@@ -167,38 +164,20 @@ def compile_kernel(
     )
     target = GPUTarget("cuda", capability, 32)
     options = {**options, "enable_fp_fusion": FP_FUSION}
-    compiled = triton.compile(source, target=target, options=options)
-    ptx = compiled.asm["ptx"]
+    with redirect_stdout(StringIO()) as told:
+        compiled = triton.compile(source, target=target, options=options)
+    # What the assembler writes to memory for want of registers.
+    spilled = re.search(r"(\d+) bytes spill stores", told.getvalue())
+    assert spilled, told.getvalue()
     return {
         "shared_bytes": compiled.metadata.shared,
-        "spilled_bytes": spilled_bytes(ptx, capability),
-        "instructions": [name for name in INSTRUCTIONS if name in ptx],
+        "spilled_bytes": int(spilled[1]),
+        "instructions": [name for name in INSTRUCTIONS if name in compiled.asm["ptx"]],
     }
 
 
-def spilled_bytes(ptx: str, capability: int) -> int:
-    """Bytes that the assembler writes to memory for want of registers."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        suffix = "a" if capability >= 90 else ""
-        # The one that Triton takes: from 3.6 on it comes with several.
-        which = [capability] * len(inspect.signature(get_ptxas).parameters)
-        command = [
-            get_ptxas(*which).path,
-            "-v",
-            f"--gpu-name=sm_{capability}{suffix}",
-            str(path),
-        ]
-        done = subprocess.run(
-            [*command, "-o", str(path) + ".cubin"], capture_output=True, text=True, check=True
-        )
-    found = re.search(r"(\d+) bytes spill stores", done.stderr)
-    assert found, done.stderr
-    return int(found[1])
-
-
 def main(capability: int, pattern: str) -> None:
+    triton.knobs.nvidia.dump_ptxas_log = True
     found = {
         name: compile_kernel(capability, *kernel)
         for name, kernel in kernels(capability).items()
