@@ -459,6 +459,7 @@ CLOSED_ELSEWHERE = """
 import mmap, os, signal, sys, threading, time
 from embedlib import Embedder
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
 embedders = [Embedder(sys.argv[1], threads=1)]
 
 def end():
