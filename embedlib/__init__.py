@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedlib import errors
 from embedlib.config import Config
+from embedlib.version import __version__
 
 if TYPE_CHECKING:
     from embedlib.classifier import Classifier
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from embedlib.indexing.rows import Document
     from embedlib.indexing.searching import search
     from embedlib.reranker import Reranker
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "Classifier",

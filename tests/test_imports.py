@@ -15,10 +15,11 @@ PACKAGE = ROOT / "embedlib"
 
 # What each part may import of the others. A part may always import itself, except that engines are
 # parts of their own. Both cells of a row are prefixes of module names, without "embedlib.".
-LOW = {"errors", "config"}
+LOW = {"version", "errors", "config"}
 MODELS = LOW | {"models"}
 COMPUTE = MODELS | {"batching", "engines", "similarity"}
 MAY_IMPORT = {
+    "version": set(),
     "errors": set(),
     "foreign_names": set(),
     "stack": set(),
@@ -37,7 +38,6 @@ MAY_IMPORT = {
     "engines.select": MODELS | {"engines"},
     # A compiled model: what engines read, and what writes it.
     "engines.compiled": MODELS | {"engines.fp8", "engines.int8", "engines.pooled_rows"},
-    "engines.compiled.compile": MODELS | {""},
     "pooled_modules": MODELS | {"similarity"},
     "call": COMPUTE | {"pooled_modules", "quantization"},
     "token_outputs": COMPUTE | {"call", "loading", "pooled_modules", "token_vectors"},
@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "testing": COMPUTE | {"embedder", "fidelity", "indexing"},
     "bench": COMPUTE | {"embedder", "reranker", "fidelity", "indexing"},
     "cli": COMPUTE
-    | {"", "embedder", "reranker", "classifier", "fidelity", "indexing", "bench", "vector_files"},
+    | {"embedder", "reranker", "classifier", "fidelity", "indexing", "bench", "vector_files"},
     "__main__": {"cli"},
     "": COMPUTE | {"embedder", "reranker", "classifier", "fidelity", "indexing"},
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -215,26 +214,6 @@ class SentenceTransformersOpenVINOContestant(SentenceTransformersContestant):
     def fill_cache(self, cache_dir: Path) -> None:
         """Keep the exported model: a careful user would not convert it at every start."""
         self._model.save_pretrained(str(cache_dir / "exported"))
-
-
-def make_contestant(name: str) -> Contestant:
-    """Return a contestant by its name; loads nothing yet."""
-    from embedlib.bench.rerank_contestants import (
-        CrossEncoderContestant,
-        Int8RerankerContestant,
-        RerankerContestant,
-    )
-
-    makers: dict[str, Callable[[], Contestant]] = {
-        EMBEDLIB: EmbedlibContestant,
-        INT8: EmbedlibInt8Contestant,
-        RERANKER: RerankerContestant,
-        INT8_RERANKER: Int8RerankerContestant,
-        CROSS_ENCODER: CrossEncoderContestant,
-        "sentence-transformers": SentenceTransformersContestant,
-        "sentence-transformers-openvino": SentenceTransformersOpenVINOContestant,
-    }
-    return makers[name]()
 
 
 def missing_modules(name: str) -> list[str]:

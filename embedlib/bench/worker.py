@@ -18,7 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import Contestant, Vectors, make_contestant, versions
+from embedlib.bench.contestants import Contestant, Vectors, versions
+from embedlib.bench.line_up import make_contestant
 from embedlib.bench.sgemm import SGEMM, SgemmCalls
 
 _MIB = 1 << 20

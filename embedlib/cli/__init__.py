@@ -15,8 +15,8 @@ from difflib import get_close_matches
 
 import click
 
-import embedlib
 from embedlib.errors import EmbedlibError
+from embedlib.version import __version__
 
 _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "doctor", "encode"),
@@ -131,7 +131,7 @@ def _format_warning(
     epilog="Every option can be set in the environment: --truncate-dim of `embedlib encode` is "
     "EMBEDLIB_ENCODE_TRUNCATE_DIM.",
 )
-@click.version_option(embedlib.__version__, prog_name="embedlib", allow_from_autoenv=False)
+@click.version_option(__version__, prog_name="embedlib", allow_from_autoenv=False)
 def main() -> None:
     """Text embeddings in your own process, at the speed of the chip."""
 

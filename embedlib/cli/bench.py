@@ -13,12 +13,12 @@ from typing import Any, TextIO, get_args
 
 import click
 
-import embedlib
 from embedlib.bench.gpu.models import SHAPES
 from embedlib.bench.gpu.options import BLOCKS, Device, GpuOptions
 from embedlib.bench.options import PEERS, BenchOptions
 from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.config import Config
+from embedlib.version import __version__
 
 _STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
@@ -186,7 +186,7 @@ def bench(
     }
     circumstances: dict[str, Any] = {
         "machine": describe_machine(),
-        "embedlib_version": embedlib.__version__,
+        "embedlib_version": __version__,
         "command": _command(),
         "report": _report,
     }

@@ -15,8 +15,8 @@ from embedlib.bench.contestants import (
     CROSS_ENCODER,
     INT8_RERANKER,
     RERANKER,
-    make_contestant,
 )
+from embedlib.bench.line_up import make_contestant
 from embedlib.bench.options import INT8
 from embedlib.bench.rerank import (
     PEER,

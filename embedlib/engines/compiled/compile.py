@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import embedlib
 from embedlib.config import Config
 from embedlib.engines.compiled.checkpoint import (
     CONFIG_NAME,
@@ -44,6 +43,7 @@ from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles
 from embedlib.models.token_heads import head_files
 from embedlib.models.weights import INDEX_NAME, Weights, load_weights
+from embedlib.version import __version__
 
 Report = Callable[[int, int], object]
 
@@ -122,7 +122,7 @@ def compile_model(
                     hub_revision=files.hub_revision,
                     spec=spec_facts(files.spec),
                     versions={
-                        "embedlib": embedlib.__version__,
+                        "embedlib": __version__,
                         **{name: importlib.metadata.version(name) for name in PACKAGES[precision]},
                     },
                     inputs=_digests(files.folder, read, hashes),
