@@ -14,7 +14,14 @@ from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError
 from embedlib.models.prompts import Prompt
-from embedlib.scoring import Activation, Scores, ScoringSession, activate, check_top_k, is_list
+from embedlib.session.scoring import (
+    Activation,
+    Scores,
+    ScoringSession,
+    activate,
+    check_top_k,
+    is_list,
+)
 
 LabelScores = list[dict[str, Any]]
 """{"label": str, "score": float} of each label, the highest score first."""

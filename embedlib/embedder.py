@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
-from embedlib.call import (
+from embedlib.config import Config
+from embedlib.embedding import EmbeddingSession
+from embedlib.engines.base import Lane
+from embedlib.errors import InputError, PromptWarning
+from embedlib.models.prompts import Examples, Role
+from embedlib.session.call import (
     Call,
     as_tensors,
     check_choice,
@@ -25,16 +30,11 @@ from embedlib.call import (
     one_of,
     same_arguments_as,
 )
-from embedlib.config import Config
-from embedlib.embedding import EmbeddingSession
-from embedlib.engines.base import Lane
-from embedlib.errors import InputError, PromptWarning
-from embedlib.loading import LoadedModel
-from embedlib.models.prompts import Examples, Role
-from embedlib.quantization import calibrate
-from embedlib.streaming import stream, submit
-from embedlib.token_outputs import OUTPUT_VALUES, OutputValue, TokenOutputs
-from embedlib.token_vectors import Span
+from embedlib.session.loading import LoadedModel
+from embedlib.session.streaming import stream, submit
+from embedlib.session.token_outputs import OUTPUT_VALUES, OutputValue, TokenOutputs
+from embedlib.vectors.quantization import calibrate
+from embedlib.vectors.tokens import Span
 
 Vectors = NDArray[Any]
 """float32, unless `precision` says otherwise."""

@@ -11,12 +11,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embedlib.call import Calls, check_role
 from embedlib.config import Config, PrecisionName, Similarity
-from embedlib.loading import LoadedModel
 from embedlib.models.prompts import Role
-from embedlib.session import Session
-from embedlib.similarity import similarity, similarity_pairwise
+from embedlib.session.base import Session
+from embedlib.session.call import Calls, check_role
+from embedlib.session.loading import LoadedModel
+from embedlib.vectors.similarity import similarity, similarity_pairwise
 
 
 class EmbeddingSession(Session):

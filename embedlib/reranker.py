@@ -12,13 +12,13 @@ import numpy as np
 from embedlib.batching.pairs import Pair, PairTokenizer
 from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter
-from embedlib.call import check_inert, import_torch, one_of
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, InputError, ModelUnsupportedError
 from embedlib.models.known_rerankers import template_names
 from embedlib.models.prompts import Prompts
-from embedlib.scoring import (
+from embedlib.session.call import check_inert, import_torch, one_of
+from embedlib.session.scoring import (
     Activation,
     Scores,
     ScoringSession,

@@ -20,7 +20,7 @@ from embedlib.engines.base import Batch
 from embedlib.errors import ConfigError, EmbedderClosedError, InputError, TruncationWarning
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.models.tiny_variants import SCORING_VARIANTS
-from embedlib.scoring import activate
+from embedlib.session.scoring import activate
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 
 GOLDENS = Path(__file__).parent / "goldens"

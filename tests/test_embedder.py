@@ -22,7 +22,6 @@ import embedlib
 from embedlib import Embedder
 from embedlib.batching import pipeline as pipeline_module
 from embedlib.batching.sequence import Job
-from embedlib.call import MAX_QUERY_TEXTS, Call
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
@@ -38,8 +37,9 @@ from embedlib.errors import (
 )
 from embedlib.foreign_names import FOREIGN_NAMES
 from embedlib.models.spec import Dense, Normalize, Pooling
-from embedlib.session import _close_collected
-from embedlib.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
+from embedlib.session.base import _close_collected
+from embedlib.session.call import MAX_QUERY_TEXTS, Call
+from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,

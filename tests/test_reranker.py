@@ -33,7 +33,7 @@ from embedlib.errors import (
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.reranker import MAX_QUERY_DOCUMENTS
-from embedlib.session import ASYNC_SLICE_TEXTS
+from embedlib.session.base import ASYNC_SLICE_TEXTS
 from embedlib.testing import (
     FakeEngine,
     byte_tokenizer,

@@ -117,7 +117,7 @@ def encode(
     from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
     from embedlib.embedder import Embedder
     from embedlib.indexing.input_files import check_not_input
-    from embedlib.vector_files import open_writer
+    from embedlib.vectors.files import open_writer
 
     paths = inputs or (STDIN,)
     check_inputs(paths)

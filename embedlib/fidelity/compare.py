@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.compiled.fidelity_report import FidelityReport, TextFidelity
 from embedlib.fidelity.outputs import Embedded
-from embedlib.similarity import similarity
+from embedlib.vectors.similarity import similarity
 
 TOP: Final = 10
 NUM_WORST: Final = 5

@@ -12,13 +12,13 @@ from embedlib.engines.base import Engine
 from embedlib.engines.compiled.engine_folder import check_not_compiled, source_on_hub
 from embedlib.fidelity.outputs import Embedded, embed, row_texts
 from embedlib.fidelity.texts import FidelityTexts
-from embedlib.loading import limit_length
 from embedlib.models.files import ModelFiles, is_scoring_model, read_model_files
 from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.tokenizer_files import load_tokenizer
 from embedlib.reranker import Reranker
+from embedlib.session.loading import limit_length
 
 
 @dataclass(frozen=True, kw_only=True)

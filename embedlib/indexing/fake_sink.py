@@ -21,7 +21,7 @@ from embedlib.indexing.sinks import (
     check_target,
     check_vectors,
 )
-from embedlib.similarity import similarity
+from embedlib.vectors.similarity import similarity
 
 
 @dataclass

@@ -37,8 +37,8 @@ from embedlib.indexing.sinks import (
     check_target,
     check_vectors,
 )
-from embedlib.similarity import similarity
-from embedlib.vector_files import open_writer
+from embedlib.vectors.files import open_writer
+from embedlib.vectors.similarity import similarity
 
 FOLDER_SUFFIX = ".embedlib"
 """After the name of a file: the folder with its rows."""

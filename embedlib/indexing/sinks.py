@@ -85,7 +85,7 @@ class RowKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """One result of a search; the score is `embedlib.similarity` of the two: higher is better."""
+    """One result of a search; the score is the similarity of the two: higher is better."""
 
     score: float
     id: UUID

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from langchain_core.embeddings import Embeddings
 from pydantic import Field
 
-from embedlib.call import check_only
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, InputError
+from embedlib.session.call import check_only
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
 
 VECTOR_ARGUMENTS = ("prompt_name", "prompt", "task", "normalize_embeddings", "truncate_dim")

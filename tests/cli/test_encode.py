@@ -22,7 +22,7 @@ from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError, SourceError
 from embedlib.indexing.input_files import check_not_input
-from embedlib.vector_files import open_writer
+from embedlib.vectors.files import open_writer
 
 Run = Callable[..., Result]
 Folder = Callable[[str], Path]
@@ -340,7 +340,7 @@ def test_a_file_keeps_who_may_read_it(mode: int, run: Run, fake: Fake, tmp_path:
 WRITER = """
 import sys
 import numpy as np
-from embedlib.vector_files import open_writer
+from embedlib.vectors.files import open_writer
 
 with open_writer(sys.argv[1], "jsonl", 1) as writer:
     writer.write({"text": "a"}, np.zeros(1, np.float32))

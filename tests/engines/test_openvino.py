@@ -24,8 +24,8 @@ from embedlib.engines.openvino.graph import build_graph
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.weights import load_weights
-from embedlib.similarity import normalize
 from embedlib.testing import TINY_VARIANTS, check_engine
+from embedlib.vectors.similarity import normalize
 
 WAIT_SECONDS = 30
 

@@ -9,7 +9,7 @@ repository's root:
 Vectors of tokens are `encode(..., output_value="token_embeddings")` of sentence-transformers. The
 heads of bge-m3 are written here once more, on transformers, as FlagEmbedding has them; late
 chunking takes the mean over the offsets that transformers gives and applies the modules of
-sentence-transformers. `tests/test_outputs.py` reads the results.
+sentence-transformers. `tests/session/test_token_outputs.py` reads the results.
 """
 
 from __future__ import annotations

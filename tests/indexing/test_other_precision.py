@@ -20,8 +20,8 @@ from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document
 from embedlib.indexing.searching import search
-from embedlib.loading import _fingerprint
 from embedlib.models.files import read_model_files
+from embedlib.session.loading import _fingerprint
 from embedlib.testing import FakeSink, FakeStore
 
 DOCUMENTS = [Document(id="a", text="copy a folder"), Document(id="b", text="measure time")]

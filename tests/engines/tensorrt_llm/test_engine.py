@@ -39,8 +39,8 @@ from embedlib.errors import (
 )
 from embedlib.fidelity import FidelityTexts, verify
 from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.similarity import normalize
 from embedlib.testing import check_engine
+from embedlib.vectors.similarity import normalize
 
 TEXTS = [
     "a short text",

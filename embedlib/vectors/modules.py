@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.models.spec import Activation, Dense, LayerNorm, Module, Normalize
-from embedlib.similarity import normalize
+from embedlib.vectors.similarity import normalize
 
 Vectors = NDArray[np.float32]
 

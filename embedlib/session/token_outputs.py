@@ -17,14 +17,14 @@ from embedlib.batching.sequence import Job
 from embedlib.batching.sequence import Sequence as TokenSequence
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
-from embedlib.call import Call
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedderClosedError, InputError
-from embedlib.loading import LoadedModel
 from embedlib.models.token_heads import TokenHead, ignored_token_ids, load_token_head
-from embedlib.pooled_modules import apply_modules
-from embedlib.similarity import normalize
-from embedlib.token_vectors import Span, lexical_weights, pool_spans
+from embedlib.session.call import Call
+from embedlib.session.loading import LoadedModel
+from embedlib.vectors.modules import apply_modules
+from embedlib.vectors.similarity import normalize
+from embedlib.vectors.tokens import Span, lexical_weights, pool_spans
 
 OutputValue = Literal["sentence_embedding", "token_embeddings", "sparse", "multi_vector"]
 OUTPUT_VALUES: Final[tuple[OutputValue, ...]] = get_args(OutputValue)

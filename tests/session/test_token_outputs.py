@@ -37,11 +37,9 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
-from embedlib.loading import LoadedModel
 from embedlib.models.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Normalize, Pooling
-from embedlib.pooled_modules import ACTIVATIONS, apply_modules
-from embedlib.quantization import quantize
+from embedlib.session.loading import LoadedModel
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
@@ -51,10 +49,12 @@ from embedlib.testing import (
     fake_vector,
     write_tiny_model,
 )
+from embedlib.vectors.modules import ACTIVATIONS, apply_modules
+from embedlib.vectors.quantization import quantize
 
 Folder = Callable[[str], Path]
 WAIT_SECONDS = 30
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES = json.loads((GOLDENS / "outputs" / "cases.json").read_text(encoding="utf-8"))
 TEXTS = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
 FAKE_TEXTS = ["hello", "a", "wor" * 9, "b", "€ä"]

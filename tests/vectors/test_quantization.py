@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from embedlib.errors import ConfigError
-from embedlib.quantization import calibrate, load_ranges, quantize
+from embedlib.vectors.quantization import calibrate, load_ranges, quantize
 
 # Source: quantize_embeddings of sentence-transformers 6.2 on these two vectors, with these ranges.
 VECTORS = np.array(

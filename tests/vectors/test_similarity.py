@@ -7,7 +7,7 @@ import pytest
 
 from embedlib.config import Similarity
 from embedlib.errors import InputError
-from embedlib.similarity import normalize, similarity, similarity_pairwise
+from embedlib.vectors.similarity import normalize, similarity, similarity_pairwise
 
 A = [[3.0, 4.0], [0.0, 0.0]]
 B = [[1.0, 0.0], [0.0, -2.0], [3.0, 4.0]]

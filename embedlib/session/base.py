@@ -25,12 +25,18 @@ from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, TruncationWarning
-from embedlib.foreign_names import FOREIGN_NAMES
-from embedlib.loading import LoadedModel, check_length, limit_length, load_model, num_positions
 from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import ModelSpec
-from embedlib.progress import Progress
-from embedlib.stack import is_in_a_call, stacklevel_of_caller
+from embedlib.session.caller import is_in_a_call, stacklevel_of_caller
+from embedlib.session.foreign_names import FOREIGN_NAMES
+from embedlib.session.loading import (
+    LoadedModel,
+    check_length,
+    limit_length,
+    load_model,
+    num_positions,
+)
+from embedlib.session.progress import Progress
 
 ASYNC_SLICE_TEXTS = 16
 """Queries, or documents to rank, that are tokenized on the event loop in one go: milliseconds."""

@@ -13,8 +13,8 @@ from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, Vectors
 from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, WarnTruncated
 from embedlib.batching.tokenizer_thread import Tokenize
-from embedlib.call import Call
 from embedlib.engines.base import Lane
+from embedlib.session.call import Call
 
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16

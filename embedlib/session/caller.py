@@ -6,7 +6,12 @@ import inspect
 import threading
 
 LOCKING_MODULES = (
-    *("embedlib.batching.", "embedlib.progress", "embedlib.streaming", "embedlib.token_outputs"),
+    *(
+        "embedlib.batching.",
+        "embedlib.session.progress",
+        "embedlib.session.streaming",
+        "embedlib.session.token_outputs",
+    ),
     "concurrent.futures.",
 )
 """Where a caller's thread takes the locks that it shares with our threads."""

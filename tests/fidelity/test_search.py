@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib import Embedder, loading
+from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.available import EngineChoice
 from embedlib.engines.compiled.cache import compiled_versions, int8_weights
@@ -35,6 +35,7 @@ from embedlib.models.files import read_model_files
 from embedlib.models.hub import ModelFolder
 from embedlib.models.tiny import write_tiny_model
 from embedlib.models.weights import load_weights
+from embedlib.session.base import loading
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 needs_torch = pytest.mark.skipif(

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.config import Config, is_count
 from embedlib.errors import ConfigError
 from embedlib.models.spec import Head, ScoreActivation
-from embedlib.session import Session
+from embedlib.session.base import Session
 
 Scores = NDArray[np.float32]
 Activation = ScoreActivation | Callable[[Any], ArrayLike]

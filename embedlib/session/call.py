@@ -17,9 +17,9 @@ from embedlib.errors import ConfigError, InputError
 from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
-from embedlib.pooled_modules import layer_norm
-from embedlib.quantization import check_precision, load_ranges, quantize
-from embedlib.similarity import normalize
+from embedlib.vectors.modules import layer_norm
+from embedlib.vectors.quantization import check_precision, load_ranges, quantize
+from embedlib.vectors.similarity import normalize
 
 MAX_QUERY_TEXTS = 16
 """`encode_query` with more texts than this is a backfill and goes to the bulk lane."""

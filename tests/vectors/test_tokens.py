@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from embedlib.errors import InputError
-from embedlib.token_vectors import lexical_weights, pool_spans
+from embedlib.vectors.tokens import lexical_weights, pool_spans
 
 TEXT = "one two three"
 OFFSETS = [(0, 0), (0, 3), (4, 7), (8, 13), (0, 0)]

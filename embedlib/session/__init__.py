@@ -1,0 +1,1 @@
+"""One model's life: how it is loaded, how a call runs through it, and how it is closed."""

@@ -1,0 +1,1 @@
+"""Arithmetic on vectors that are there: compared, quantized, weighted, written to files."""
