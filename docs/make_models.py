@@ -28,8 +28,8 @@ from embedlib.models.known_models import known_model, read_entries
 from embedlib.models.known_rerankers import known_reranker, template_names
 from embedlib.models.prompts import Prompts
 from embedlib.models.spec import ROPE_KINDS, ModelSpec
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 DOCS: Final = Path(__file__).parent
 PAGE: Final = DOCS / "models.md"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib.models.tiny import write_tiny_model
+from embedlib.testing.models.write import write_tiny_model
 
 GOLDENS = Path(__file__).parent / "goldens"
 

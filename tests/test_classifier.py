@@ -19,9 +19,9 @@ from embedlib.config import Config
 from embedlib.engines.base import Batch
 from embedlib.errors import ConfigError, EmbedderClosedError, InputError, TruncationWarning
 from embedlib.models.spec import Head, PairTemplate
-from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.session.scoring import activate
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
+from embedlib.testing.models.table import SCORING_VARIANTS
 
 GOLDENS = Path(__file__).parent / "goldens"
 LABELS = ("joy", "anger", "fear")

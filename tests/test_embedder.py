@@ -35,10 +35,10 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
-from embedlib.foreign_names import FOREIGN_NAMES
 from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.session.base import _close_collected
 from embedlib.session.call import MAX_QUERY_TEXTS, Call
+from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,

@@ -31,7 +31,6 @@ from embedlib.errors import (
     TruncationWarning,
 )
 from embedlib.models.spec import Head, PairTemplate
-from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.reranker import MAX_QUERY_DOCUMENTS
 from embedlib.session.base import ASYNC_SLICE_TEXTS
 from embedlib.testing import (
@@ -41,6 +40,7 @@ from embedlib.testing import (
     fake_vector,
     write_tiny_model,
 )
+from embedlib.testing.models.table import SCORING_VARIANTS
 
 GOLDENS = Path(__file__).parent / "goldens" / "heads"
 ONE = Head(labels=("score",), activation="identity", reranker_activation="sigmoid")

@@ -30,9 +30,9 @@ from embedlib.config import Config
 from embedlib.errors import EmbedlibError
 from embedlib.models.files import read_model_files
 from embedlib.models.hub import find_model
-from embedlib.models.tiny import write_variant
-from embedlib.models.tiny_heads import HEADS
 from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.testing.models.heads import HEADS
+from embedlib.testing.models.write import write_variant
 
 PEER = "sentence-transformers"
 """The only one with a reranker that takes the same folders."""

@@ -16,8 +16,8 @@ from embedlib.engines.base import Lane
 from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
 from embedlib.models.known_rerankers import known_reranker
 from embedlib.models.spec import Head, ModelSpec, PairTemplate
-from embedlib.models.tiny_tokenizers import build_tokenizer
 from embedlib.testing import byte_tokenizer, fake_spec
+from embedlib.testing.models.tokenizers import build_tokenizer
 
 TEMPLATE = PairTemplate(
     prefix="<", body="{instruction}|{query}|{document}", suffix=">", instruction="find"

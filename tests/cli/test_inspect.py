@@ -12,8 +12,8 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.compiled.compile import compile_model
 from embedlib.models.files import load_spec, read_model_files
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
+from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 Run = Callable[..., Result]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

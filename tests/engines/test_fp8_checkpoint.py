@@ -20,9 +20,9 @@ from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.fp8 import decode_e4m3
 from embedlib.errors import ConfigError, ModelUnsupportedError, ModelWeightsError
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS
 from embedlib.models.weights import load_weights
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 GOLDENS = Path(__file__).parent.parent / "goldens" / "fp8"
 TYPES = {"F8_E4M3": "float8_e4m3fn", "BF16": "bfloat16", "F32": "float32"}

@@ -45,7 +45,7 @@ from embedlib.models.families import FAMILIES
 from embedlib.models.files import read_model_files
 from embedlib.models.hub import ModelFolder
 from embedlib.models.tensor_roles import encoder_shapes, tensor_name
-from embedlib.models.tiny import write_tiny_model
+from embedlib.testing.models.write import write_tiny_model
 
 NUM_KILLS = 10
 WEIGHTS = "model.safetensors"

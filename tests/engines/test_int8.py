@@ -39,10 +39,10 @@ from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP, matrix
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.tiny import write_tiny_model
 from embedlib.models.tokenizer_files import load_tokenizer
 from embedlib.models.weights import load_weights
 from embedlib.testing import check_engine
+from embedlib.testing.models.write import write_tiny_model
 
 Floats = NDArray[np.float32]
 WEIGHTS = "model.safetensors"

@@ -25,8 +25,8 @@ from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
 from embedlib.models.files import read_model_files
 from embedlib.models.hub import ModelFolder
-from embedlib.models.tiny import write_tiny_model
 from embedlib.models.weights import load_weights
+from embedlib.testing.models.write import write_tiny_model
 
 PAIRS = [("who ran", "two dogs ran"), ("who ran", "the cat sat on the mat")]
 WORDS = ("the", "a", "two", "my", "no", "our", "this", "that", "one", "it")

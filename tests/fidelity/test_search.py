@@ -33,9 +33,9 @@ from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Search, Target, Unit, max_measurements
 from embedlib.models.files import read_model_files
 from embedlib.models.hub import ModelFolder
-from embedlib.models.tiny import write_tiny_model
 from embedlib.models.weights import load_weights
 from embedlib.session.base import loading
+from embedlib.testing.models.write import write_tiny_model
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 needs_torch = pytest.mark.skipif(

@@ -32,8 +32,8 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from embedlib.models.families import FAMILIES
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny import VARIANTS, write_tiny_model
 from embedlib.models.weights import weights_digest
+from embedlib.testing.models.write import VARIANTS, write_tiny_model
 
 HERE = Path(__file__).parent
 PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")

@@ -25,7 +25,7 @@ import transformers
 from modelopt.torch.export import export_hf_checkpoint
 from safetensors.torch import load_file
 
-from embedlib.models.tiny import write_tiny_model
+from embedlib.testing.models.write import write_tiny_model
 
 HERE = Path(__file__).parent / "fp8"
 VARIANTS = ("bert", "llama", "mistral", "qwen2")

@@ -35,9 +35,9 @@ from transformers import (
 
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.models.weights import weights_digest
+from embedlib.testing.models.table import SCORING_VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 HERE = Path(__file__).parent
 PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")

@@ -29,7 +29,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from embedlib.models.hub import resolve
-from embedlib.models.tiny import uniform, write_tiny_model
+from embedlib.testing.models.write import uniform, write_tiny_model
 
 HERE = Path(__file__).parent / "outputs"
 PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")

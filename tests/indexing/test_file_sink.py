@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.file_sink import FileSink
 from embedlib.indexing.lock import FileLock
 from embedlib.indexing.sinks import open_sink
 from embedlib.testing import check_sink
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 SCHEMES = ("jsonl", "npy", "parquet")
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from embedlib.errors import ConfigError, SourceError
-from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks import open_sink
 from embedlib.indexing.sources import SourceOptions, open_source
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
 class Told(list[str]):

@@ -14,7 +14,7 @@ from embedlib.models.config_keys import HARMLESS_KEYS
 from embedlib.models.families import FAMILIES
 from embedlib.models.json_files import JsonObject
 from embedlib.models.spec import Encoder, Rope
-from embedlib.models.tiny_variants import VARIANTS
+from embedlib.testing.models.table import VARIANTS
 
 MISSING = object()
 """As a change: the key is taken out."""

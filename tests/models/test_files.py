@@ -12,7 +12,7 @@ import pytest
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.files import load_spec, read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
-from embedlib.models.tiny import write_tiny_model
+from embedlib.testing.models.write import write_tiny_model
 
 MISSING = object()
 """As a change: the key is taken out."""

@@ -21,9 +21,9 @@ from embedlib.models.files import ModelFiles, load_spec, read_model_files
 from embedlib.models.head_modules import AnswerRows
 from embedlib.models.known_rerankers import known_reranker, template_of
 from embedlib.models.spec import Dense, Head, Pooling
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
 from embedlib.models.weights import load_weights
+from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 DEFAULTS = Path(__file__).parents[1] / "goldens" / "defaults.json"
 MISSING = object()

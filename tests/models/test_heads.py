@@ -20,9 +20,9 @@ from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import ModelFiles, read_model_files
 from embedlib.models.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
-from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.models.weights import load_weights, weights_digest
 from embedlib.testing import check_engine
+from embedlib.testing.models.table import SCORING_VARIANTS
 
 Array = NDArray[np.float32]
 Stored = dict[str, NDArray[Any]]

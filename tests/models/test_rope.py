@@ -13,7 +13,7 @@ from embedlib.models.config_file import read_encoder
 from embedlib.models.json_files import JsonObject
 from embedlib.models.rope import inverse_frequencies
 from embedlib.models.spec import ROPE_KINDS, Rope, RopeKind
-from embedlib.models.tiny_variants import VARIANTS
+from embedlib.testing.models.table import VARIANTS
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES = json.loads((GOLDENS / "rope.json").read_text())

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, processors
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS
 from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 if TYPE_CHECKING:
     from conftest import Golden

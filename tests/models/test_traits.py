@@ -27,8 +27,8 @@ from embedlib.models.files import read_model_files
 from embedlib.models.json_files import JsonObject
 from embedlib.models.spec import Encoder, ModelSpec, PositionBias, Rope
 from embedlib.models.tensor_roles import encoder_shapes
-from embedlib.models.tiny_variants import VARIANTS
 from embedlib.models.weights import load_weights
+from embedlib.testing.models.table import VARIANTS
 
 if TYPE_CHECKING:
     from conftest import Golden

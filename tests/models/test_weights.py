@@ -16,9 +16,9 @@ from embedlib.errors import ModelWeightsError
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
 from embedlib.models.safetensors_files import StoredTensor
-from embedlib.models.tiny import uniform, write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS
 from embedlib.models.weights import Weights, load_weights, weights_digest
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import uniform, write_tiny_model
 
 Arrays = dict[str, NDArray[np.float32]]
 

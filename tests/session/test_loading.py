@@ -17,8 +17,8 @@ from embedlib.engines.compiled.compile import compile_model
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
 from embedlib.fidelity.model import open_model
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import SCORING_VARIANTS
+from embedlib.testing.models.table import SCORING_VARIANTS
+from embedlib.testing.models.write import write_tiny_model
 
 TEXTS = ["a text", "and another one"]
 

@@ -26,9 +26,9 @@ from embedlib.errors import (
     EngineUnavailableError,
 )
 from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.models.weights import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
+from embedlib.testing.models.table import SCORING_VARIANTS
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
 WAIT_SECONDS = 30

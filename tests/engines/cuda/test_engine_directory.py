@@ -21,8 +21,8 @@ from embedlib.engines.cuda.lowering import linear_roles
 from embedlib.engines.fp8 import decode_e4m3, quantize_rows
 from embedlib.errors import ModelWeightsError
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny_variants import SCORING_VARIANTS
 from embedlib.models.weights import load_weights
+from embedlib.testing.models.table import SCORING_VARIANTS
 
 
 @pytest.fixture(autouse=True)

@@ -123,7 +123,7 @@ def test_vectors_are_those_of_the_reference(variant: str, precision: str, make: 
 
 @pytest.mark.parametrize("variant", ["llama-reward", "roberta-emotions"])
 def test_a_classifier(variant: str, gpu: Any, tmp_path: Path, caches: Path) -> None:
-    from embedlib.models.tiny import write_tiny_model
+    from embedlib.testing.models.write import write_tiny_model
 
     folder = write_tiny_model(tmp_path / "model", variant)
     texts = TEXTS[:3]
@@ -508,7 +508,7 @@ def test_a_version_without_what_is_called(
 
 
 def test_a_pair_with_token_types_is_refused(gpu: Any, tmp_path: Path) -> None:
-    from embedlib.models.tiny import write_tiny_model
+    from embedlib.testing.models.write import write_tiny_model
 
     folder = write_tiny_model(tmp_path / "model", "bert-reranker")
     with pytest.raises(EngineUnsupportedError, match="pairs of texts with token types"):

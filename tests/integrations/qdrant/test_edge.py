@@ -16,10 +16,10 @@ import pytest
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing.checks import DIM, TARGET, make_rows, make_vectors
 from embedlib.indexing.rows import row_id
 from embedlib.indexing.sinks import open_sink
 from embedlib.testing import check_sink
+from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
 from embedlib_qdrant import edge as edge_module
 from embedlib_qdrant import edge_folder
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.sinks import open_sink
 from embedlib.testing import check_sink
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 qdrant_client = pytest.importorskip("qdrant_client", reason="needs the extra qdrant")
 models = qdrant_client.models

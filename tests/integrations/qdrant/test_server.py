@@ -16,9 +16,9 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.sinks import open_sink
 from embedlib.testing import check_sink
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 URL = os.environ.get("EMBEDLIB_TEST_QDRANT_URL", "")
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.checks import TARGET, make_rows, make_vectors
 from embedlib.indexing.sinks import open_sink
 from embedlib.testing import check_sink
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdrant")
 

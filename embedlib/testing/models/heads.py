@@ -7,9 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.models.tiny_decoders import DECODER, GEMMA2, QWEN3
-from embedlib.models.tiny_encoders import BERT, MODERNBERT, NEW, ROBERTA
-from embedlib.models.tiny_variant import ST6_BASE, Json, TinyModule, TinyVariant
+from embedlib.testing.models.decoders import DECODER, GEMMA2, QWEN3
+from embedlib.testing.models.encoders import BERT, MODERNBERT, NEW, ROBERTA
+from embedlib.testing.models.variant import ST6_BASE, Json, TinyModule, TinyVariant
 
 EMOTIONS: Final = ("admiration", "anger", "joy", "relief", "surprise", "neutral")
 

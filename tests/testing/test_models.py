@@ -9,9 +9,9 @@ import pytest
 
 from embedlib.models.file_hashes import FileHashes
 from embedlib.models.files import read_model_files
-from embedlib.models.tiny import splitmix64, uniform, write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS
 from embedlib.models.weights import weights_digest
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import splitmix64, uniform, write_tiny_model
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 

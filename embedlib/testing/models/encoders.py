@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.tiny_variant import (
+from embedlib.testing.models.variant import (
     MEAN,
     NORMALIZE,
     ST5,

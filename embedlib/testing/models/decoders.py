@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.tiny_variant import LAST, MEAN, NORMALIZE, ST5, Json, TinyModule, TinyVariant
+from embedlib.testing.models.variant import (
+    LAST,
+    MEAN,
+    NORMALIZE,
+    ST5,
+    Json,
+    TinyModule,
+    TinyVariant,
+)
 
 DECODER: Final[Json] = {
     "architectures": ["LlamaForCausalLM"],

@@ -1,8 +1,4 @@
-"""What a test of code around embedlib needs: a fake engine, tiny models, checks of your own parts.
-
-    embedder = fake_embedder()
-    vectors = embedder.encode(["a", "b"])
-    assert (vectors[0] == fake_vector([97])).all()
+"""A fake engine whose vectors tell its inputs apart, and checks of any engine.
 
 Nothing here sleeps or looks at the clock: a gate holds batches back until the test lets them go.
 """
@@ -22,25 +18,7 @@ from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, CallerEngine, Engine, EngineLimits, Lane
 from embedlib.errors import EngineOutOfMemoryError
-from embedlib.indexing.checks import check_sink
-from embedlib.indexing.fake_sink import FakeSink, FakeStore
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
-from embedlib.models.tiny import write_tiny_model
-from embedlib.models.tiny_variants import VARIANTS as TINY_VARIANTS
-
-__all__ = [
-    "TINY_VARIANTS",
-    "FakeEngine",
-    "FakeSink",
-    "FakeStore",
-    "byte_tokenizer",
-    "check_engine",
-    "check_sink",
-    "fake_embedder",
-    "fake_spec",
-    "fake_vector",
-    "write_tiny_model",
-]
 
 FAKE_DIM = 6
 WAIT_SECONDS = 30.0

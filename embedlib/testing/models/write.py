@@ -21,10 +21,10 @@ from embedlib.models.files import read_model_files
 from embedlib.models.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
 from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_rows
-from embedlib.models.tiny_tokenizers import build_tokenizer
-from embedlib.models.tiny_variant import TinyVariant
-from embedlib.models.tiny_variants import SCORING_VARIANTS, VARIANTS
 from embedlib.models.weights import MODULE_TENSORS
+from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
+from embedlib.testing.models.tokenizers import build_tokenizer
+from embedlib.testing.models.variant import TinyVariant
 
 Array = NDArray[np.float32]
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.tiny_decoders import DECODERS
-from embedlib.models.tiny_encoders import ENCODERS
-from embedlib.models.tiny_heads import HEADS
-from embedlib.models.tiny_variant import TinyVariant
+from embedlib.testing.models.decoders import DECODERS
+from embedlib.testing.models.encoders import ENCODERS
+from embedlib.testing.models.heads import HEADS
+from embedlib.testing.models.variant import TinyVariant
 
 VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DECODERS})
 """Every variant that makes embeddings."""

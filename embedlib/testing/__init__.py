@@ -1,0 +1,37 @@
+"""What a test of code around embedlib needs: a fake engine, tiny models, checks of your own parts.
+
+    embedder = fake_embedder()
+    vectors = embedder.encode(["a", "b"])
+    assert (vectors[0] == fake_vector([97])).all()
+
+Nothing here sleeps or looks at the clock: a gate holds batches back until the test lets them go.
+"""
+
+from __future__ import annotations
+
+from embedlib.testing.check_sink import check_sink
+from embedlib.testing.engine import (
+    FakeEngine,
+    byte_tokenizer,
+    check_engine,
+    fake_embedder,
+    fake_spec,
+    fake_vector,
+)
+from embedlib.testing.fake_sink import FakeSink, FakeStore
+from embedlib.testing.models.table import VARIANTS as TINY_VARIANTS
+from embedlib.testing.models.write import write_tiny_model
+
+__all__ = [
+    "TINY_VARIANTS",
+    "FakeEngine",
+    "FakeSink",
+    "FakeStore",
+    "byte_tokenizer",
+    "check_engine",
+    "check_sink",
+    "fake_embedder",
+    "fake_spec",
+    "fake_vector",
+    "write_tiny_model",
+]

@@ -1,0 +1,1 @@
+"""Tiny models of every family that embedlib knows, with seeded weights."""
