@@ -123,10 +123,10 @@ class EmbedlibInt8Contestant(EmbedlibContestant):
 def compile_int8(folder: Path, cache_dir: Path, threads: int) -> None:
     """Compile a model to int8 as the gate allows, unless the cache has it."""
     from embedlib.config import Config
-    from embedlib.engines.compiled.cache import compiled_versions
-    from embedlib.engines.compiled.fidelity_report import Gate
     from embedlib.fidelity import compile_to_gate
-    from embedlib.models.files import is_scoring_model, read_model_files
+    from embedlib.models.compiled.cache import compiled_versions
+    from embedlib.models.compiled.fidelity_report import Gate
+    from embedlib.models.reading.files import is_scoring_model, read_model_files
 
     files = read_model_files(folder, with_head=is_scoring_model(folder))
     config = Config(engine_cache_dir=cache_dir, threads=threads)

@@ -21,16 +21,16 @@ from embedlib.bench.contestants import (
     missing_modules,
 )
 from embedlib.bench.options import INT8, check_counts, check_peers
-from embedlib.bench.process import ChildProcess, ContestantFailedError, Process
-from embedlib.bench.provenance import checkout_commit, now
 from embedlib.bench.result import Spread, aba_ratios
 from embedlib.bench.run import StartProcess
-from embedlib.bench.texts import RERANK_QUERY, docstring_pieces, read_lines
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
-from embedlib.models.files import read_model_files
+from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
+from embedlib.measuring.provenance import checkout_commit, now
+from embedlib.measuring.texts import RERANK_QUERY, docstring_pieces, read_lines
 from embedlib.models.hub import find_model
-from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing.models.heads import HEADS
 from embedlib.testing.models.write import write_variant
 

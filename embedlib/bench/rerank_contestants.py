@@ -12,7 +12,7 @@ from embedlib.bench.contestants import (
     Vectors,
     compile_int8,
 )
-from embedlib.bench.texts import RERANK_QUERY
+from embedlib.measuring.texts import RERANK_QUERY
 
 if TYPE_CHECKING:
     from embedlib.reranker import Reranker

@@ -13,8 +13,6 @@ import numpy as np
 
 from embedlib.bench.contestants import BATCH_SIZES, EMBEDLIB, OURS, missing_modules
 from embedlib.bench.options import BenchOptions
-from embedlib.bench.process import ChildProcess, ContestantFailedError, Process
-from embedlib.bench.provenance import checkout_commit, now
 from embedlib.bench.result import (
     BenchResult,
     ContestantResult,
@@ -26,11 +24,13 @@ from embedlib.bench.result import (
     Start,
     aba_ratios,
 )
-from embedlib.bench.sgemm import ROWS, SGEMM, flop_per_token, linear_shapes
-from embedlib.bench.texts import QUERIES, docstrings, read_lines
 from embedlib.errors import EmbedlibError
-from embedlib.models.files import read_model_files
+from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
+from embedlib.measuring.provenance import checkout_commit, now
+from embedlib.measuring.sgemm import ROWS, SGEMM, flop_per_token, linear_shapes
+from embedlib.measuring.texts import QUERIES, docstrings, read_lines
 from embedlib.models.hub import ModelFolder, find_model
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Encoder
 
 QUERY_INTERVAL_S = 0.1

@@ -20,7 +20,7 @@ import numpy as np
 
 from embedlib.bench.contestants import Contestant, Vectors, versions
 from embedlib.bench.line_up import make_contestant
-from embedlib.bench.sgemm import SGEMM, SgemmCalls
+from embedlib.measuring.sgemm import SGEMM, SgemmCalls
 
 _MIB = 1 << 20
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from embedlib.bench.options import WriteOptions
-from embedlib.bench.texts import docstrings
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
-from embedlib.indexing.sinks import Sink, Target, Vectors, open_sink, parse_url
+from embedlib.indexing.sinks.protocol import Sink, Target, Vectors, open_sink, parse_url
+from embedlib.measuring.texts import docstrings
 
 BENCH_MODEL = "embedlib bench-write"
 """Stored as the model's name: only rows of a former measurement are ever dropped."""

@@ -174,7 +174,7 @@ def bench(
         raise click.UsageError("Missing argument 'MODEL'.")
     config = Config(**options)
 
-    from embedlib.cli.machine import describe_machine
+    from embedlib.engines.machine import describe_machine
 
     shared: dict[str, Any] = {
         "model": model,
@@ -219,8 +219,8 @@ def _bench_gpu(context: click.Context, options: GpuOptions, json_path: str | Non
     """Run, show the lines and the table, and end with 1 where something is wrong."""
     from embedlib.bench.gpu.run import run_gpu_bench
     from embedlib.bench.gpu.table import render
-    from embedlib.bench.provenance import checkout_commit, now
-    from embedlib.cli.machine import describe_machine, describe_packages
+    from embedlib.engines.machine import describe_machine, describe_packages
+    from embedlib.measuring.provenance import checkout_commit, now
 
     versions = describe_packages()
     circumstances = {

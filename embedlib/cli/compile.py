@@ -14,8 +14,8 @@ from embedlib.cli.table import print_table
 from embedlib.config import Config
 
 if TYPE_CHECKING:
-    from embedlib.engines.compiled.engine_folder import Precision
     from embedlib.fidelity.measure import Reference
+    from embedlib.models.compiled.engine_folder import Precision
 
 
 @click.command()
@@ -86,9 +86,9 @@ def compile(
 
     from tqdm import tqdm
 
-    from embedlib.engines.compiled.compile import compile_model
-    from embedlib.engines.compiled.engine_folder import load_manifest
     from embedlib.fidelity.model import open_model
+    from embedlib.models.compiled.compile import compile_model
+    from embedlib.models.compiled.engine_folder import load_manifest
 
     measured = []
     with tqdm(unit="B", unit_scale=True, desc="Compiling", disable=not sys.stderr.isatty()) as bar:

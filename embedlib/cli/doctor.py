@@ -20,9 +20,9 @@ def doctor(as_json: bool) -> None:
     Example:
       embedlib doctor --json
     """  # noqa: D301 - click takes \b as "keep these lines"
-    from embedlib.cli.machine import describe_machine, describe_packages
     from embedlib.config import Config
-    from embedlib.engines.available import available_engines
+    from embedlib.engines.machine import describe_machine, describe_packages
+    from embedlib.engines.registry import available_engines
     from embedlib.engines.select import choose_engine
     from embedlib.errors import EngineUnavailableError
 

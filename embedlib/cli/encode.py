@@ -116,7 +116,7 @@ def encode(
 
     from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
     from embedlib.embedder import Embedder
-    from embedlib.indexing.input_files import check_not_input
+    from embedlib.indexing.sources.input_files import check_not_input
     from embedlib.vectors.files import open_writer
 
     paths = inputs or (STDIN,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, FidelityReport
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 
 
 def fidelity_rows(report: FidelityReport) -> list[tuple[str, str]]:

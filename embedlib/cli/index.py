@@ -151,9 +151,9 @@ def index(
 
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index as run_index
-    from embedlib.indexing.sinks import open_sink
-    from embedlib.indexing.source_options import SourceOptions
-    from embedlib.indexing.sources import open_source, open_sql_source
+    from embedlib.indexing.sinks.protocol import open_sink
+    from embedlib.indexing.sources.files import open_source, open_sql_source
+    from embedlib.indexing.sources.options import SourceOptions
 
     source_options = SourceOptions(
         input_format=input_format,

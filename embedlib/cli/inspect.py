@@ -12,7 +12,7 @@ from embedlib.cli.table import print_table
 from embedlib.config import Config
 
 if TYPE_CHECKING:
-    from embedlib.engines.compiled.engine_folder import Manifest
+    from embedlib.models.compiled.engine_folder import Manifest
     from embedlib.models.prompts import Prompts, Role
     from embedlib.models.spec import Encoder, Head, ModelSpec, Module, ScoreActivation
 
@@ -42,17 +42,17 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
-    from embedlib.engines.compiled.engine_folder import (
+    from embedlib.models.compiled.engine_folder import (
         MANIFEST_NAME,
         load_manifest,
         source_on_hub,
         spec_facts,
     )
-    from embedlib.models.files import is_scoring_model, read_model_files
     from embedlib.models.hub import find_model
     from embedlib.models.known_models import known_model
     from embedlib.models.known_rerankers import template_of
     from embedlib.models.prompts import Prompts
+    from embedlib.models.reading.files import is_scoring_model, read_model_files
 
     folder = find_model(model, config)
     folder = source_on_hub(folder)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from embedlib.errors import SourceError
-from embedlib.indexing.json_values import BadValueError, parse_json
+from embedlib.indexing.sources.json_values import BadValueError, parse_json
 
 STDIN = "-"
 _COUNT_CHUNK_BYTES = 1 << 20

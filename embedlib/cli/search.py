@@ -14,7 +14,7 @@ from embedlib.config import Config
 from embedlib.indexing.options import SEARCH_ROWS
 
 if TYPE_CHECKING:
-    from embedlib.indexing.sinks import Hit
+    from embedlib.indexing.sinks.protocol import Hit
 
 
 @click.command()
@@ -40,7 +40,7 @@ def search(
     from embedlib.embedder import Embedder
     from embedlib.indexing.searching import search as run_search
     from embedlib.indexing.searching import stored_state
-    from embedlib.indexing.sinks import open_sink
+    from embedlib.indexing.sinks.protocol import open_sink
 
     with closing(open_sink(sink)) as opened:
         state = stored_state(opened)

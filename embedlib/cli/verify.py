@@ -12,7 +12,7 @@ from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.cli.table import print_table
 from embedlib.config import Config
-from embedlib.engines.compiled.fidelity_report import Gate
+from embedlib.models.compiled.fidelity_report import Gate
 
 if TYPE_CHECKING:
     from embedlib.fidelity.measure import Reference

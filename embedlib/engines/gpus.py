@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import EngineUnavailableError
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import Encoder, ModelSpec
-from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes
 
 QUERY: Final = "uuid,name,memory.total,memory.free,driver_version,compute_cap"
 TIMEOUT_S: Final = 20

@@ -13,11 +13,11 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.gpus import list_gpus
 from embedlib.engines.many import ManyEngines
-from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision, compiled_weights
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.files import ModelFiles
-from embedlib.models.head_modules import AnswerRows
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.head_modules import AnswerRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +69,13 @@ def _make_openvino(
 ) -> Engine:
     # Imported only now: an engine's library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
-    from embedlib.models.weights import load_weights
+    from embedlib.models.weights.load import load_weights
 
     weights: Mapping[str, Any]
     if folder is None:
         weights = load_weights(files)
     else:
-        from embedlib.engines.compiled.cache import int8_weights
+        from embedlib.models.compiled.cache import int8_weights
 
         weights = int8_weights(folder)
         if files.folder != folder:  # what the directory lacks: a head made of answers' rows
@@ -117,7 +117,7 @@ def _make_cuda(
 ) -> Engine:
     from embedlib.engines.cuda.engine import CudaEngine
     from embedlib.engines.cuda.engine_directory import open_weights
-    from embedlib.models.weights import load_weights
+    from embedlib.models.weights.load import load_weights
 
     assert folder is not None, "this engine reads engine directories; this is a bug in embedlib"
     weights: Mapping[str, Any] = open_weights(files, folder)

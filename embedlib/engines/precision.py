@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
 from embedlib.config import Config
-from embedlib.engines.compiled.engine_folder import Manifest, Precision
-from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate, template_facts
-from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import ConfigError
-from embedlib.models.files import ModelFiles
+from embedlib.models.compiled.engine_folder import Manifest, Precision
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, template_facts
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
+from embedlib.models.reading.files import ModelFiles
 
 if TYPE_CHECKING:
-    from embedlib.engines.compiled.cache import Compiled
+    from embedlib.models.compiled.cache import Compiled
 
 ENGINE_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -109,7 +109,7 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
     if chosen.folder is not None:
         return chosen.folder
     # Imported only now: most starts compile nothing.
-    from embedlib.engines.compiled.compile import compile_model
+    from embedlib.models.compiled.compile import compile_model
 
     logging.getLogger(__name__).info(
         "compiling %s to %s; later starts find it in %s",
@@ -154,7 +154,7 @@ def _versions(engine: str, files: ModelFiles, config: Config) -> list[Compiled]:
 
 def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
     # Imported only here: its module looks into every kind of compiled model.
-    from embedlib.engines.compiled.cache import compiled_versions
+    from embedlib.models.compiled.cache import compiled_versions
 
     return compiled_versions(files, config)
 

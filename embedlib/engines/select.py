@@ -6,19 +6,19 @@ import logging
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.engines.available import EngineChoice, available_engines, version_text
-from embedlib.engines.compiled.engine_folder import Manifest
 from embedlib.engines.gpus import Gpu, check_room, needed_bytes
 from embedlib.engines.make import EnginePlan
-from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.engines.precision import (
     ENGINE_PRECISIONS,
     ChosenPrecision,
     check_precision,
     choose_precision,
 )
+from embedlib.engines.registry import EngineChoice, available_engines, version_text
 from embedlib.errors import ConfigError, EngineError, EngineUnavailableError
-from embedlib.models.files import ModelFiles
+from embedlib.models.compiled.engine_folder import Manifest
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
+from embedlib.models.reading.files import ModelFiles
 
 MIN_FP8_CAPABILITY: Final = (8, 9)
 """FP8 in the matrix units of a GPU, which came with Ada."""

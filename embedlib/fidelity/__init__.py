@@ -1,10 +1,10 @@
 """How close a model's vectors in a lower precision are to its own, and which layers to keep."""
 
-from embedlib.engines.compiled.fidelity_report import FidelityReport, Gate, TextFidelity
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, read_texts
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.fidelity.verify import verify
+from embedlib.models.compiled.fidelity_report import FidelityReport, Gate, TextFidelity
 
 __all__ = [
     "Comparison",

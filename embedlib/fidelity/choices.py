@@ -9,18 +9,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from embedlib.config import EngineName
-from embedlib.engines.compiled.cache import int8_weights
-from embedlib.engines.compiled.checkpoint import FUSED_LAYERS, linear_layers
-from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.make import EnginePlan
 from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Choices, Unit
 from embedlib.fidelity.texts import FidelityTexts
-from embedlib.models.files import ModelFiles
-from embedlib.models.tensor_roles import encoder_shapes
-from embedlib.models.weights import load_weights
+from embedlib.models.compiled.cache import int8_weights
+from embedlib.models.compiled.checkpoint import FUSED_LAYERS, linear_layers
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import encoder_shapes
 
 if TYPE_CHECKING:
     from embedlib.engines.cuda.engine_directory import DirectoryWeights

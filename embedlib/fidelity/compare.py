@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.compiled.fidelity_report import FidelityReport, TextFidelity
 from embedlib.fidelity.outputs import Embedded
+from embedlib.models.compiled.fidelity_report import FidelityReport, TextFidelity
 from embedlib.vectors.similarity import similarity
 
 TOP: Final = 10

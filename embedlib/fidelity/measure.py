@@ -12,20 +12,20 @@ from typing import Any, Final, Literal
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Engine
-from embedlib.engines.compiled.engine_folder import file_hashes, model_fingerprint
-from embedlib.engines.compiled.fidelity_report import (
-    FidelityReport,
-    read_report,
-    template_facts,
-    write_report,
-)
 from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.plans import is_emulated, plan_reference
 from embedlib.fidelity.texts import FidelityTexts
-from embedlib.models.weights import load_weights
+from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.models.compiled.fidelity_report import (
+    FidelityReport,
+    read_report,
+    template_facts,
+    write_report,
+)
+from embedlib.models.weights.load import load_weights
 
 Reference = Literal["float32", "bf16"]
 """What is taken for right: float32 on the CPU, or bf16 on the engine that is measured."""

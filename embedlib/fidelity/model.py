@@ -9,14 +9,14 @@ from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Engine
-from embedlib.engines.compiled.engine_folder import check_not_compiled, source_on_hub
 from embedlib.fidelity.outputs import Embedded, embed, row_texts
 from embedlib.fidelity.texts import FidelityTexts
-from embedlib.models.files import ModelFiles, is_scoring_model, read_model_files
+from embedlib.models.compiled.engine_folder import check_not_compiled, source_on_hub
 from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
-from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.models.reading.files import ModelFiles, is_scoring_model, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.reranker import Reranker
 from embedlib.session.loading import limit_length
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Final, cast
 
 from embedlib.config import Config, EngineName
-from embedlib.engines.available import available_engines
 from embedlib.engines.make import EnginePlan
 from embedlib.engines.precision import choose_precision
+from embedlib.engines.registry import available_engines
 from embedlib.engines.select import MIN_FP8_CAPABILITY, plan_engine
 from embedlib.errors import EngineUnavailableError
-from embedlib.models.files import ModelFiles
+from embedlib.models.reading.files import ModelFiles
 
 EMULATING_ENGINE: Final = "cuda"
 """On the CPU it computes in plain torch, and rounds where it rounds on a GPU."""

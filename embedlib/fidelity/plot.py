@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from embedlib.engines.compiled.fidelity_report import Gate
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
+from embedlib.models.compiled.fidelity_report import Gate
 
 
 def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:

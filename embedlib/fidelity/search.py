@@ -10,11 +10,11 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.engines.compiled.fidelity_report import Gate
 from embedlib.errors import EngineBuildError
 from embedlib.fidelity.compare import cosines, mean_and_p1
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.texts import FidelityTexts
+from embedlib.models.compiled.fidelity_report import Gate
 
 MAX_KEPT_SHARE: Final = 0.5
 """Of the weights of the linear layers; with more of them kept, 8 bits are not worth having."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.config import Config, EngineName
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.fidelity_report import MIN_TEXTS, Gate
 from embedlib.engines.make import EnginePlan
 from embedlib.engines.precision import ChosenPrecision
 from embedlib.errors import ConfigError
@@ -26,6 +24,8 @@ from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.search import Search, Target, max_measurements
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate
 
 SEARCH_STEP: Final = 4
 """The gain of a layer is measured on every fourth text."""

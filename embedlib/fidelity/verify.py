@@ -7,7 +7,6 @@ from os import PathLike
 from typing import cast
 
 from embedlib.config import Config, PrecisionName
-from embedlib.engines.compiled.fidelity_report import MIN_TEXTS
 from embedlib.engines.precision import ENGINE_PRECISIONS, compiled_weights
 from embedlib.engines.select import choose_engine
 from embedlib.errors import ConfigError
@@ -21,6 +20,7 @@ from embedlib.fidelity.measure import (
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS
 
 
 def verify(

@@ -9,7 +9,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import EngineRunError, InputError
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexReport, Tally
-from embedlib.indexing.sinks import Sink
+from embedlib.indexing.sinks.protocol import Sink
 
 _SAMPLE_ROWS = 256
 

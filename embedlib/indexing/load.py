@@ -13,8 +13,8 @@ from embedlib.errors import EngineRunError, InputError
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.rows import BadRow, Row
-from embedlib.indexing.sink_thread import SinkThread
-from embedlib.indexing.sinks import Sink, Vectors
+from embedlib.indexing.sinks.protocol import Sink, Vectors
+from embedlib.indexing.sinks.thread import SinkThread
 
 _JOBS = 4
 """Jobs a batch is divided into: some are being written while the engine works on the others."""

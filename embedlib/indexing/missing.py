@@ -7,7 +7,7 @@ from uuid import UUID
 from embedlib.errors import SinkError
 from embedlib.indexing.options import Shard
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks import Sink
+from embedlib.indexing.sinks.protocol import Sink
 
 _DELETE_ROWS = 1024
 

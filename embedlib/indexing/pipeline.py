@@ -24,7 +24,6 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
-from embedlib.indexing.input_files import check_not_input
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import TooManyMissingError, delete_missing
 from embedlib.indexing.options import IndexOptions
@@ -33,10 +32,18 @@ from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.searching import check_arguments, describe_other_model, stored_name
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sink_thread import SinkThread
-from embedlib.indexing.sinks import OtherModelError, Sink, Target, Tell, check_target, open_sink
-from embedlib.indexing.source_options import SourceOptions
-from embedlib.indexing.sources import open_source
+from embedlib.indexing.sinks.protocol import (
+    OtherModelError,
+    Sink,
+    Target,
+    Tell,
+    check_target,
+    open_sink,
+)
+from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sources.files import open_source
+from embedlib.indexing.sources.input_files import check_not_input
+from embedlib.indexing.sources.options import SourceOptions
 
 MAX_CHUNK_TOKENS = 512
 """Chunks of models with a longer limit: a longer text says too much for one vector."""

@@ -16,11 +16,11 @@ import numpy as np
 
 from embedlib.errors import SourceError
 from embedlib.indexing.chunking import Chunker
-from embedlib.indexing.json_values import BadValueError, check_text, json_value
 from embedlib.indexing.options import Shard
 from embedlib.indexing.rows import BadRow, Chunk, Document, Row, row_digest, row_id
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks import Tell
+from embedlib.indexing.sinks.protocol import Tell
+from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
 
 GROUP_ROWS = 512
 """Rows in a group at most; fewer when the other side waits."""

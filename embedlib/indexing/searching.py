@@ -11,7 +11,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.rows import model_digest
-from embedlib.indexing.sinks import Hit, Sink, SinkState, open_sink
+from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, open_sink
 
 
 def stored_state(sink: Sink) -> SinkState:

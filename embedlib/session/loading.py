@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 
 from embedlib.config import Config, EngineName, PrecisionName
 from embedlib.engines.base import Engine
-from embedlib.engines.compiled.cache import int8_weights
-from embedlib.engines.compiled.engine_folder import (
+from embedlib.engines.make import make_engine
+from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
+from embedlib.engines.select import choose_engine, plan_engine
+from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError, ModelUnsupportedError
+from embedlib.models.compiled.cache import int8_weights
+from embedlib.models.compiled.engine_folder import (
     MANIFEST_NAME,
     Manifest,
     file_hashes,
@@ -26,19 +30,15 @@ from embedlib.engines.compiled.engine_folder import (
     open_engine_folder,
     source_on_hub,
 )
-from embedlib.engines.make import make_engine
-from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
-from embedlib.engines.select import choose_engine, plan_engine
-from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError, ModelUnsupportedError
-from embedlib.models.file_hashes import FileHashes
-from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.fingerprint import fingerprint
 from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
-from embedlib.models.tokenizer_files import load_tokenizer
-from embedlib.models.weights import load_weights
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.fingerprint import fingerprint
+from embedlib.models.weights.load import load_weights
 
 PER_TOKEN_ENGINES: Final[tuple[EngineName, ...]] = ("openvino",)
 """Engines that can give a vector for every token."""

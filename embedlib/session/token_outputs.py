@@ -19,7 +19,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedderClosedError, InputError
-from embedlib.models.token_heads import TokenHead, ignored_token_ids, load_token_head
+from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call
 from embedlib.session.loading import LoadedModel
 from embedlib.vectors.modules import apply_modules

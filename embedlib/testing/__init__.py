@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from embedlib.testing.check_sink import check_sink
 from embedlib.testing.engine import (
+    FAKE_DIM,
     FakeEngine,
     byte_tokenizer,
     check_engine,
@@ -23,6 +24,7 @@ from embedlib.testing.models.table import VARIANTS as TINY_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
 __all__ = [
+    "FAKE_DIM",
     "TINY_VARIANTS",
     "FakeEngine",
     "FakeSink",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import (
+from embedlib.indexing.sinks.protocol import (
     Hit,
     RowKey,
     SinkState,

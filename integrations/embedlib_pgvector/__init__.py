@@ -9,7 +9,7 @@ bytes), `session` (a connection that comes back), `lock` (one writer), `hnsw` (t
 from __future__ import annotations
 
 from embedlib.indexing.extras import import_extra
-from embedlib.indexing.sinks import Sink, SinkUrl
+from embedlib.indexing.sinks.protocol import Sink, SinkUrl
 
 __all__ = ["open_pgvector_sink"]
 

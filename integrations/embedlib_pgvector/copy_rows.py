@@ -16,7 +16,7 @@ import numpy as np
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import Vectors
+from embedlib.indexing.sinks.protocol import Vectors
 
 COLUMNS = (
     *("langchain_id", "chunk", "embedding"),

@@ -11,8 +11,8 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks import SinkUrl, is_true
-from embedlib.indexing.sql_source import with_timeout
+from embedlib.indexing.sinks.protocol import SinkUrl, is_true
+from embedlib.indexing.sources.sql import with_timeout
 
 LOCAL_SCHEME = "pglocal"
 OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")

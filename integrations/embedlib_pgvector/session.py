@@ -11,8 +11,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks import Tell
-from embedlib.indexing.sql_source import NO_ANSWER
+from embedlib.indexing.sinks.protocol import Tell
+from embedlib.indexing.sources.sql import NO_ANSWER
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")

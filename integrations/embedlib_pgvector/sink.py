@@ -1,4 +1,4 @@
-"""The sink: what `embedlib.indexing.sinks.Sink` promises, on a table of Postgres."""
+"""The sink: what `embedlib.indexing.sinks.protocol.Sink` promises, on a table of Postgres."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import (
+from embedlib.indexing.sinks.protocol import (
     Hit,
     RowKey,
     SinkState,
@@ -56,7 +56,7 @@ SLOW_INSERT_ROWS = 10_000
 
 
 class PgvectorSink:
-    """A table of Postgres; see `embedlib.indexing.sinks.Sink` for what the methods do."""
+    """A table of Postgres; see `embedlib.indexing.sinks.protocol.Sink` for what the methods do."""
 
     def __init__(
         self, destination: Destination, *, wait: Callable[[float], None] = time.sleep

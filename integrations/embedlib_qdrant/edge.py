@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
-from embedlib.indexing.lock import FileLock
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import (
+from embedlib.indexing.sinks.lock import FileLock
+from embedlib.indexing.sinks.protocol import (
     Hit,
     RowKey,
     SinkState,

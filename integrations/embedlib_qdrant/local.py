@@ -20,7 +20,7 @@ from urllib.parse import quote
 from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import SinkState, SinkUrl, Vectors
+from embedlib.indexing.sinks.protocol import SinkState, SinkUrl, Vectors
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink, one_line
 from embedlib_qdrant.edge import REMEDIES
 from embedlib_qdrant.options import parse_options

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks import is_true
+from embedlib.indexing.sinks.protocol import is_true
 
 Quantization = Literal["none", "scalar", "binary"]
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import Hit, RowKey, SinkState, Target
+from embedlib.indexing.sinks.protocol import Hit, RowKey, SinkState, Target
 from embedlib_qdrant.options import IndexOptions
 
 CONTENT_KEY = "page_content"

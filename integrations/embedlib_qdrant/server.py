@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 from embedlib.config import Config
 from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
-from embedlib.indexing.lock import FileLock
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks import SinkState, SinkUrl, Vectors, host_of
+from embedlib.indexing.sinks.lock import FileLock
+from embedlib.indexing.sinks.protocol import SinkState, SinkUrl, Vectors, host_of
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.options import GivenOptions, parse_options
 from embedlib_qdrant.points import DISTANCES, SOURCE_ID_KEY, Mark, row_payload

@@ -21,10 +21,10 @@ from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, EmbedderClosedError, InputError, SequenceTooLongError
-from embedlib.models.files import read_model_files
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompt, Prompts
-from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
 
 WAIT_SECONDS = 30

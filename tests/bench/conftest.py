@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from embedlib.bench.contestants import Vectors
-from embedlib.bench.process import ContestantFailedError
 from embedlib.bench.worker import ContestantCalls, serve
+from embedlib.measuring.process import ContestantFailedError
 
 MS = 1e-3
 

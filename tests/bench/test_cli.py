@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from embedlib.bench.contestants import missing_modules
 from embedlib.bench.options import PEERS
-from embedlib.bench.process import ChildProcess, ContestantFailedError
 from embedlib.bench.result import BenchResult
 from embedlib.cli import main
+from embedlib.measuring.process import ChildProcess, ContestantFailedError
 
 
 def test_help_shows_the_defaults_and_the_peers() -> None:

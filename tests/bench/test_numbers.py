@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from embedlib.bench.result import Latency, Spread, aba_ratios
-from embedlib.bench.sgemm import ROWS, SgemmCalls, flop_per_token, linear_shapes
+from embedlib.measuring.sgemm import ROWS, SgemmCalls, flop_per_token, linear_shapes
 from embedlib.models.spec import Encoder
 
 MINILM = Encoder(

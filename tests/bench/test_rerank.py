@@ -26,12 +26,12 @@ from embedlib.bench.rerank import (
     render_rerank,
     run_rerank,
 )
-from embedlib.bench.texts import RERANK_QUERY, docstring_pieces, docstrings
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
-from embedlib.models.files import read_model_files
-from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.measuring.texts import RERANK_QUERY, docstring_pieces, docstrings
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 
 NUM_TEXTS = 40
 

@@ -12,11 +12,11 @@ from embedlib import fidelity
 from embedlib.bench.contestants import EmbedlibInt8Contestant
 from embedlib.bench.worker import ContestantCalls, peak_memory_mib
 from embedlib.config import Config
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.engine_folder import model_fingerprint
-from embedlib.engines.compiled.fidelity_report import FidelityReport, write_report
-from embedlib.engines.int8 import int8_hardware
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import model_fingerprint
+from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.int8 import int8_hardware
+from embedlib.models.reading.files import read_model_files
 
 Ask = Callable[..., list[dict[str, Any]]]
 

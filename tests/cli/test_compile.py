@@ -15,8 +15,8 @@ import pytest
 from click.testing import Result
 
 from embedlib.config import Config
-from embedlib.engines.compiled.engine_folder import compiled_folder, open_engine_folder
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
+from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.write import write_tiny_model
 
 Run = Callable[..., Result]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from embedlib.cli import machine
 from embedlib.config import Config
+from embedlib.engines import machine
 from embedlib.errors import EngineUnavailableError
 
 Run = Callable[..., Result]
@@ -49,7 +49,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def test_every_engine_and_the_choice_are_shown(run: Run) -> None:
-    from embedlib.engines.available import available_engines
+    from embedlib.engines.registry import available_engines
     from embedlib.engines.select import choose_engine
 
     done = run("doctor")

@@ -21,7 +21,7 @@ from embedlib import Embedder
 from embedlib.cli.records import count_records
 from embedlib.config import Config
 from embedlib.errors import EngineRunError, SinkError, SourceError
-from embedlib.indexing.input_files import check_not_input
+from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.vectors.files import open_writer
 
 Run = Callable[..., Result]

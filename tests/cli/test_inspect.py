@@ -10,8 +10,8 @@ from click.testing import Result
 
 from embedlib.config import Config
 from embedlib.embedder import Embedder
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.models.files import load_spec, read_model_files
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import load_spec, read_model_files
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 

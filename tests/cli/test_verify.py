@@ -10,9 +10,9 @@ import pytest
 from click.testing import Result
 
 from embedlib.config import Config
-from embedlib.engines.compiled.cache import compiled_versions
 from embedlib.fidelity import FidelityReport
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.cache import compiled_versions
+from embedlib.models.reading.files import read_model_files
 
 Run = Callable[..., Result]
 

@@ -15,8 +15,8 @@ from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pendi
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import (
     FakeEngine,
     byte_tokenizer,

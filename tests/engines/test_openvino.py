@@ -22,8 +22,8 @@ from embedlib.engines.openvino import engine as engine_module
 from embedlib.engines.openvino.engine import OpenVINOEngine, multiplies_via_onednn, pad
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
-from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
 from embedlib.vectors.similarity import normalize
 

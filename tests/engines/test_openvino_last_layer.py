@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.int8 import quantize_rows
 from embedlib.engines.openvino import graph as graph_module
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.models.compiled.int8 import quantize_rows
 from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
-from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 
 WAIT_SECONDS = 30

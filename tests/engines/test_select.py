@@ -15,23 +15,23 @@ from typing import Any
 import pytest
 
 from embedlib.config import Config
-from embedlib.engines import int8
 from embedlib.engines import make as make_module
 from embedlib.engines import precision as precision_module
-from embedlib.engines.available import available_engines
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.engine_folder import open_engine_folder
-from embedlib.engines.compiled.fidelity_report import FidelityReport, template_facts
 from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
 from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.precision import ChosenPrecision, choose_precision
+from embedlib.engines.registry import available_engines
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
-from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.compiled import int8
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import open_engine_folder
+from embedlib.models.compiled.fidelity_report import FidelityReport, template_facts
+from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import Head, PairTemplate
-from embedlib.models.weights import Weights
+from embedlib.models.weights.load import Weights
 
 H200 = "GPU-aa11, NVIDIA H200, 143771, 143000, 580.1, 9.0"
 A100 = "GPU-bb22, NVIDIA A100, 40960, 40000, 580.1, 8.0"

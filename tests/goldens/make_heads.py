@@ -33,9 +33,9 @@ from transformers import (
     pipeline,
 )
 
-from embedlib.models.file_hashes import FileHashes
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import weights_digest
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.load import weights_digest
 from embedlib.testing.models.table import SCORING_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 

@@ -15,9 +15,9 @@ from embedlib.errors import ConfigError
 from embedlib.indexing.chunking import MAX_CHARS_PER_TOKEN, PART_CHARS, Chunker
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
-from embedlib.models.files import read_model_files
 from embedlib.models.hub import resolve
-from embedlib.models.tokenizer_files import load_tokenizer
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import byte_tokenizer
 
 

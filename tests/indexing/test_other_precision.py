@@ -11,16 +11,16 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Config
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.engine_folder import file_hashes, model_fingerprint
-from embedlib.engines.compiled.fidelity_report import FidelityReport, write_report
-from embedlib.engines.int8 import int8_hardware
 from embedlib.engines.precision import ChosenPrecision
 from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document
 from embedlib.indexing.searching import search
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.int8 import int8_hardware
+from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import _fingerprint
 from embedlib.testing import FakeSink, FakeStore
 

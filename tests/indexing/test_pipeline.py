@@ -32,7 +32,7 @@ from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.searching import search
-from embedlib.indexing.sink_thread import SinkThread
+from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
 
 

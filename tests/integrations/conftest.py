@@ -27,7 +27,7 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.indexing.rows import Row, row_digest, row_id
-from embedlib.indexing.sinks import Target
+from embedlib.indexing.sinks.protocol import Target
 from embedlib_pgvector.destination import DEFAULT_TABLE, Destination, IndexOptions
 from embedlib_pgvector.sink import PgvectorSink
 

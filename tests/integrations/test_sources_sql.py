@@ -14,7 +14,7 @@ import pytest
 
 from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sources import SourceOptions, open_sql_source
+from embedlib.indexing.sources.files import SourceOptions, open_sql_source
 
 
 def read(

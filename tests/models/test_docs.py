@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from embedlib.models.families import FAMILIES
+from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import template_names
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "make_models.py"

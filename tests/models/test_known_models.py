@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.files import load_spec
+from embedlib.models.reading.files import load_spec
 from embedlib.models.spec import Dense, ModelSpec, Normalize, PositionBias, Rope
-from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes
 
 Files = dict[str, Any]
 

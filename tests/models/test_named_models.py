@@ -16,13 +16,13 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.config_keys import HARMLESS_KEYS
-from embedlib.models.families import FAMILIES
-from embedlib.models.files import load_spec
+from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompts
+from embedlib.models.reading.config_keys import HARMLESS_KEYS
+from embedlib.models.reading.files import load_spec
 from embedlib.models.spec import ModelSpec, Rope
-from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 
 MODELS = {

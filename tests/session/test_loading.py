@@ -13,10 +13,10 @@ from safetensors.numpy import save_file
 
 from embedlib import Embedder, Reranker
 from embedlib.config import Config
-from embedlib.engines.compiled.compile import compile_model
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
 from embedlib.fidelity.model import open_model
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import read_model_files
 from embedlib.testing.models.table import SCORING_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 

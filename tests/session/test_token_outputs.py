@@ -25,7 +25,6 @@ from safetensors.numpy import save_file
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Engine
-from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.many import ManyEngines
 from embedlib.errors import (
     ConfigError,
@@ -37,7 +36,8 @@ from embedlib.errors import (
     SequenceTooLongError,
     TruncationWarning,
 )
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Normalize, Pooling
 from embedlib.session.loading import LoadedModel
 from embedlib.testing import (

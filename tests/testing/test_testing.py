@@ -16,6 +16,7 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.errors import EngineOutOfMemoryError
 from embedlib.models.spec import Head
 from embedlib.testing import (
+    FAKE_DIM,
     FakeEngine,
     byte_tokenizer,
     check_engine,
@@ -23,7 +24,6 @@ from embedlib.testing import (
     fake_spec,
     fake_vector,
 )
-from embedlib.testing.engine import FAKE_DIM
 
 
 def batch_of(*ids: list[int]) -> Batch:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.bench.process import ContestantFailedError, JsonProcess, OverBudgetError, Process
+from embedlib.measuring.process import ContestantFailedError, JsonProcess, OverBudgetError, Process
 
 GRACE_S: Final = 30.0
 """A call may take so much longer than its block: it is ended when it hangs, not when it is slow.

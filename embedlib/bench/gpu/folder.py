@@ -14,9 +14,9 @@ import torch
 from embedlib.bench.gpu.models import Shape
 from embedlib.bench.gpu.seeded import SeededWeights
 from embedlib.bench.gpu.texts import id_tokenizer
-from embedlib.models.families import FAMILIES
-from embedlib.models.tensor_roles import encoder_shapes, tensor_name
-from embedlib.models.weights import WEIGHTS_NAME
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.weights.load import WEIGHTS_NAME
+from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _MODULES: Final = "sentence_transformers.models."

@@ -17,7 +17,7 @@ from embedlib.bench.gpu.gate import (
 )
 from embedlib.bench.gpu.models import Precision
 from embedlib.bench.gpu.session import GpuSession
-from embedlib.bench.process import ContestantFailedError
+from embedlib.measuring.process import ContestantFailedError
 
 ORDER: Final[tuple[Precision, ...]] = ("bf16", "fp8")
 """bfloat16 is held against the reference, FP8 against bfloat16."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from embedlib.models.config_file import read_encoder
-from embedlib.models.json_files import JsonObject
+from embedlib.models.reading.config_file import read_encoder
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.spec import ModelSpec, Normalize, Pooling, PoolingMode
 
 Precision = Literal["fp8", "bf16"]

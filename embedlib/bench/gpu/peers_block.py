@@ -10,7 +10,7 @@ from embedlib.bench.gpu.children import Place
 from embedlib.bench.gpu.models import Precision
 from embedlib.bench.gpu.session import RACE, GpuSession
 from embedlib.bench.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
-from embedlib.bench.process import ContestantFailedError
+from embedlib.measuring.process import ContestantFailedError
 
 SENTENCE_TRANSFORMERS: Final = "sentence-transformers"
 VLLM_QUANTIZATIONS: Final = MappingProxyType({"fp8": ("fp8_per_channel", "fp8"), "bf16": (None,)})

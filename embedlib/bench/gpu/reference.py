@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from embedlib.bench.gpu.gate import alone, gate_texts
 from embedlib.config import Config
-from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
 
 Vectors = NDArray[np.float32]
 

@@ -20,9 +20,9 @@ from embedlib.bench.gpu.peers_block import peers
 from embedlib.bench.gpu.session import GpuSession
 from embedlib.bench.gpu.variants_block import variants
 from embedlib.bench.gpu.verdicts import QUESTIONS
-from embedlib.bench.process import ContestantFailedError
 from embedlib.engines.gpus import list_gpus
 from embedlib.errors import EngineUnavailableError
+from embedlib.measuring.process import ContestantFailedError
 
 Block = Callable[[GpuSession, str], None]
 

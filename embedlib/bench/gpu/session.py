@@ -17,8 +17,8 @@ from embedlib.bench.gpu.gpu_state import GpuState
 from embedlib.bench.gpu.journal import Journal, Line
 from embedlib.bench.gpu.models import Precision, Shape, shape_of
 from embedlib.bench.gpu.options import GpuOptions
-from embedlib.bench.process import ContestantFailedError
 from embedlib.bench.result import aba_ratios
+from embedlib.measuring.process import ContestantFailedError
 
 TURNS: Final = 2
 """Of the other one in a race; ours are before, between and behind."""

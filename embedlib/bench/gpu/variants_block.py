@@ -13,8 +13,8 @@ from typing import Any, Final
 from embedlib.bench.gpu.models import Precision
 from embedlib.bench.gpu.session import RACE, GpuSession
 from embedlib.bench.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
-from embedlib.bench.process import ContestantFailedError
-from embedlib.engines.pooled_rows import POOLED_ROWS
+from embedlib.measuring.process import ContestantFailedError
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 
 PREFIX_TOKENS: Final = 480
 """Of examples in front of a query: with them it just fits the largest recording."""

@@ -39,7 +39,7 @@ class Fp8Matrix:
 
 
 HostWeights = Mapping[str, "NDArray[np.float32] | torch.Tensor | Fp8Matrix"]
-"""By role, see `embedlib.models.weights`."""
+"""By role, see `embedlib.models.weights.load`."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class WeightLoader:
 
 
 def quantize_weight(weight: torch.Tensor) -> Fp8Matrix:
-    """Return float32[rows, columns] in FP8, bit for bit as `embedlib.engines.fp8` writes it."""
+    """Return float32[rows, columns] in FP8, bit for bit as `models.compiled.fp8` writes it."""
     largest = weight.abs().amax(dim=1)
     scales = (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE)
     scales = torch.where(largest == 0, torch.ones_like(scales), scales)

@@ -1,7 +1,7 @@
 """The weights of an engine directory as they lie in its files: FP8 and bfloat16, nothing converted.
 
 Tensors are views onto the mapped files, so that bringing one to the GPU reads its pages once and
-makes no copy on the host. What is written there is said in `embedlib.engines.compiled.checkpoint`.
+makes no copy on the host. What is written there is said in `embedlib.models.compiled.checkpoint`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ import torch
 from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.device_weights import Fp8Matrix
 from embedlib.errors import ModelWeightsError
-from embedlib.models.families import FAMILIES
-from embedlib.models.family import Rows
-from embedlib.models.files import ModelFiles
-from embedlib.models.head_modules import AnswerRows
-from embedlib.models.safetensors_files import StoredTensor, list_tensors, map_file
+from embedlib.models.families.row import Rows
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm
-from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_name, tensor_rows
-from embedlib.models.weights import MODULE_TENSORS
+from embedlib.models.weights.load import MODULE_TENSORS
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
+from embedlib.models.weights.tensor_roles import (
+    encoder_shapes,
+    module_shapes,
+    tensor_name,
+    tensor_rows,
+)
 
 TYPES: Final = {"F8_E4M3": FP8, "BF16": torch.bfloat16, "F32": torch.float32}
 """Name in a file's header to the type."""

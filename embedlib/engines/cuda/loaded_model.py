@@ -29,8 +29,8 @@ from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import can_keep_prefix, prefix_keys, prefix_steps
 from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS, batch_of_one
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches
-from embedlib.engines.pooled_rows import POOLED_ROWS
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import ModelSpec
 
 Precision = Literal["fp8", "bf16", "fp16", "float32"]

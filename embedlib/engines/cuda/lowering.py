@@ -26,8 +26,8 @@ from embedlib.engines.cuda.plan import (
     Step,
     TakePooled,
 )
-from embedlib.engines.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.errors import EngineUnsupportedError
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 
 FP8_MULTIPLE: Final = 16

@@ -17,7 +17,7 @@ from embedlib.engines.cuda.plan import (
     Rotate,
     Step,
 )
-from embedlib.engines.pooled_rows import pooled_modes
+from embedlib.models.compiled.pooled_rows import pooled_modes
 from embedlib.models.spec import ModelSpec
 
 

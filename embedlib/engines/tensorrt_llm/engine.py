@@ -24,7 +24,7 @@ from embedlib.engines.base import Batch, EngineLimits
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, EngineRunError
-from embedlib.models.files import ModelFiles
+from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 
 MAX_INFLIGHT_BULK: Final = 2

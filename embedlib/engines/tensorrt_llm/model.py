@@ -32,7 +32,7 @@ from embedlib.engines.tensorrt_llm.parts import (
 from embedlib.engines.tensorrt_llm.pooling import ACTIVATIONS, Head
 from embedlib.engines.tensorrt_llm.weights import fill_model
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.files import ModelFiles
+from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder, ModelSpec
 
 LINEAR_ROLES: Final = {

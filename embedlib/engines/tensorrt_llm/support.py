@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
-from embedlib.models.families import FAMILIES
+from embedlib.models.families.table import FAMILIES
 from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize, Pooling
 
 FIRST_VERSION: Final = (1, 3, 0, 22)

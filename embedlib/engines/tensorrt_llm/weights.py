@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from embedlib.errors import ModelWeightsError
-from embedlib.models.families import FAMILIES
-from embedlib.models.files import ModelFiles
-from embedlib.models.head_modules import AnswerRows
-from embedlib.models.tensor_roles import encoder_shapes, tensor_name, tensor_rows
-from embedlib.models.weights import MODULE_TENSORS, WEIGHTS_NAME
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.weights.load import MODULE_TENSORS, WEIGHTS_NAME
+from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name, tensor_rows
 
 SCALE_SUFFIX: Final = "_scale"
 CHECKED_NAMES: Final = ("weight", "bias", "weight_scale")

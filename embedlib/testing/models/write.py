@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.families import FAMILIES
-from embedlib.models.files import read_model_files
-from embedlib.models.head_modules import AnswerRows
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
-from embedlib.models.tensor_roles import encoder_shapes, module_shapes, tensor_rows
-from embedlib.models.weights import MODULE_TENSORS
+from embedlib.models.weights.load import MODULE_TENSORS
+from embedlib.models.weights.tensor_roles import encoder_shapes, module_shapes, tensor_rows
 from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.tokenizers import build_tokenizer
 from embedlib.testing.models.variant import TinyVariant

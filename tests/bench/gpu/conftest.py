@@ -12,8 +12,8 @@ import pytest
 
 from embedlib.bench.gpu import peers_block, run
 from embedlib.bench.gpu.options import GpuOptions
-from embedlib.bench.process import ContestantFailedError, OverBudgetError
 from embedlib.bench.worker import serve
+from embedlib.measuring.process import ContestantFailedError, OverBudgetError
 
 Line = dict[str, Any]
 

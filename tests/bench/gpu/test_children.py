@@ -10,7 +10,7 @@ import pytest
 
 from embedlib.bench.gpu.children import Children, GpuChild, Place
 from embedlib.bench.gpu.worker import CALLS, make_calls
-from embedlib.bench.process import ContestantFailedError, JsonProcess, OverBudgetError
+from embedlib.measuring.process import ContestantFailedError, JsonProcess, OverBudgetError
 
 SILENT = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 ANSWERS = [sys.executable, "-c", "for line in open(0): print('{\"result\": 7}', flush=True)"]

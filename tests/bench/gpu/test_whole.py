@@ -22,9 +22,9 @@ from embedlib.bench.gpu.texts import make_batch  # noqa: E402
 from embedlib.bench.gpu.worker import make_calls  # noqa: E402
 from embedlib.engines.base import Lane  # noqa: E402
 from embedlib.engines.cuda import short_batches  # noqa: E402
-from embedlib.models.files import read_model_files  # noqa: E402
-from embedlib.models.tokenizer_files import load_tokenizer  # noqa: E402
-from embedlib.models.weights import load_weights  # noqa: E402
+from embedlib.models.reading.files import read_model_files  # noqa: E402
+from embedlib.models.reading.tokenizer_files import load_tokenizer  # noqa: E402
+from embedlib.models.weights.load import load_weights  # noqa: E402
 
 Line = dict[str, Any]
 CPU = torch.device("cpu")

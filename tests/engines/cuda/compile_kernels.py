@@ -16,9 +16,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from embedlib.engines.cuda import attention_kernel, pool_kernel, rotate_kernel, row_kernels
 from embedlib.engines.cuda.inputs import FLOAT32_TILE_ROWS
-from embedlib.engines.cuda.triton_math import FP_FUSION
+from embedlib.engines.cuda.kernels import attention as attention_kernel
+from embedlib.engines.cuda.kernels import pooling as pool_kernel
+from embedlib.engines.cuda.kernels import rotation as rotate_kernel
+from embedlib.engines.cuda.kernels import rows as row_kernels
+from embedlib.engines.cuda.kernels.triton_math import FP_FUSION
 
 INSTRUCTIONS = ("cvt.rn.satfinite.e4m3x2.f32", "wgmma.mma_async", "cp.async", "mma.sync")
 BF16, FP8, F32, I32, INT, FLOAT = "*bf16", "*fp8e4nv", "*fp32", "*i32", "i32", "fp32"

@@ -24,8 +24,8 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda import kernels, loaded_model
 from embedlib.engines.cuda.device import CpuDevice
 from embedlib.engines.cuda.engine import CudaEngine
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
 
 LENGTHS = ([1], [2, 3], [7] * 3, [16] * 40, [1] * 100, [20] * 30 + [1], [5] * 103)

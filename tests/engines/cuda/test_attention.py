@@ -35,7 +35,7 @@ from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
-from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 
 LENGTHS = (90, 1, 7, 130, 40, 60, 200)

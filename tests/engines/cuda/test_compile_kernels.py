@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from embedlib.engines.cuda.attention_kernel import MAX_SHARED_BYTES, attention_blocks
+from embedlib.engines.cuda.kernels.attention import MAX_SHARED_BYTES, attention_blocks
 
 SCRIPT = Path(__file__).parent / "compile_kernels.py"
 LAUNCHES = Path(__file__).parent / "compile_launches.py"

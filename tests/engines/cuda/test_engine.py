@@ -25,8 +25,8 @@ from embedlib.errors import (
     EngineRunError,
     EngineUnavailableError,
 )
-from embedlib.models.files import ModelFiles, read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
 from embedlib.testing.models.table import SCORING_VARIANTS
 

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.compiled.compile import compile_model
 from embedlib.engines.cuda import short_batches
 from embedlib.engines.cuda.device_weights import Fp8Matrix, quantize_weight
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.engine_directory import open_weights
 from embedlib.engines.cuda.lowering import linear_roles
-from embedlib.engines.fp8 import decode_e4m3, quantize_rows
 from embedlib.errors import ModelWeightsError
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.fp8 import decode_e4m3, quantize_rows
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.table import SCORING_VARIANTS
 
 

@@ -20,8 +20,8 @@ from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.loaded_model import Precision
 from embedlib.errors import EngineBuildError
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
 
 TOLERANCES: dict[Precision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from embedlib.engines.cuda import (
-    attention_kernel,
-    kernels,
-    pool_kernel,
-    reference,
-    rotate_kernel,
-    row_kernels,
-)
+from embedlib.engines.cuda import kernels, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import Embeddings, LinearWeight, NormWeight, Rotation
 from embedlib.engines.cuda.inputs import LONG_TILE_ROWS, tile_queries, tile_table
+from embedlib.engines.cuda.kernels import attention as attention_kernel
+from embedlib.engines.cuda.kernels import pooling as pool_kernel
+from embedlib.engines.cuda.kernels import rotation as rotate_kernel
+from embedlib.engines.cuda.kernels import rows as row_kernels
 from embedlib.engines.cuda.reference import MASKED, AttentionShape
 from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
 from embedlib.testing import fake_spec

@@ -14,22 +14,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.cuda import (
-    attention_kernel,
-    loaded_model,
-    prefixes,
-    reference,
-    short_batches,
-)
+from embedlib.engines.cuda import loaded_model, prefixes, reference, short_batches
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.inputs import packed_heads, tile_table
+from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.prefix_keys import can_keep_prefix
 from embedlib.engines.cuda.prefixes import Prefixes, num_shared, without_first
 from embedlib.engines.cuda.reference import AttentionShape, Prefix
-from embedlib.models.files import read_model_files
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Pooling
-from embedlib.models.weights import load_weights
+from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, fake_spec
 
 WAIT_SECONDS = 30

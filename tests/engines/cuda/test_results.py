@@ -16,8 +16,8 @@ from embedlib.engines.cuda import loaded_model, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.results import MIN_BUFFER_NUMBERS, Results
-from embedlib.models.files import read_model_files
-from embedlib.models.weights import load_weights
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.load import load_weights
 
 WAIT_SECONDS = 30
 

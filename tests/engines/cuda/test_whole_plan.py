@@ -23,9 +23,9 @@ from embedlib.engines.cuda.executor import Executor, device_batch
 from embedlib.engines.cuda.groups import whole
 from embedlib.engines.cuda.inputs import fill, layout_of, tile_queries
 from embedlib.engines.cuda.lowering import build_plan, linear_roles
-from embedlib.models.files import read_model_files
+from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import ModelSpec, Pooling, PoolingMode
-from embedlib.models.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"

@@ -23,10 +23,6 @@ from numpy.typing import NDArray
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
-from embedlib.engines.compiled.cache import compiled_versions
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.engines.compiled.engine_folder import MANIFEST_NAME, open_engine_folder
-from embedlib.engines.compiled.fidelity_report import write_report
 from embedlib.engines.select import plan_engine
 from embedlib.errors import (
     ConfigError,
@@ -38,7 +34,11 @@ from embedlib.errors import (
     ModelWeightsError,
 )
 from embedlib.fidelity import FidelityTexts, verify
-from embedlib.models.files import ModelFiles, read_model_files
+from embedlib.models.compiled.cache import compiled_versions
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import MANIFEST_NAME, open_engine_folder
+from embedlib.models.compiled.fidelity_report import write_report
+from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.testing import check_engine
 from embedlib.vectors.similarity import normalize
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
-from embedlib.engines.compiled.compile import compile_model
-from embedlib.models.files import read_model_files
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import read_model_files
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.files import load_spec
+from embedlib.models.reading.files import load_spec
 from embedlib.models.spec import Pooling
 from embedlib.testing import TINY_VARIANTS
 

@@ -5,7 +5,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from embedlib.errors import EmbedlibError
-from embedlib.indexing.sinks import open_sink, parse_url
+from embedlib.indexing.sinks.protocol import open_sink, parse_url
 from embedlib_pgvector.destination import Destination, IndexOptions, parse_destination
 
 

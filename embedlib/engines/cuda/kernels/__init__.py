@@ -1,0 +1,39 @@
+"""One function per step of a plan, for CUDA devices; `reference.py` has the same in plain torch.
+
+Matrix products are cuBLAS's, everything else is Triton. FP8 products have a scale per row of either
+side, and sum up in the shorter way that the matrix units are built for ("fast accumulation"): some
+14 bits of each partial sum are kept, far more than e4m3 has.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from embedlib.engines.cuda.buffers import Buffer
+from embedlib.engines.cuda.device_weights import LinearWeight
+from embedlib.engines.cuda.kernels.attention import attend
+from embedlib.engines.cuda.kernels.pooling import pool
+from embedlib.engines.cuda.kernels.rotation import rotate
+from embedlib.engines.cuda.kernels.rows import activate, embed, norm, quantize
+
+__all__ = ["activate", "attend", "embed", "linear", "norm", "pool", "quantize", "rotate"]
+
+
+def linear(source: Buffer, weight: LinearWeight, out: Buffer) -> None:
+    """out = source @ weight.T + bias; see `reference.linear`."""
+    columns = weight.values.t()
+    if source.scales is not None:
+        torch._scaled_mm(
+            source.values,
+            columns,
+            source.scales,
+            weight.scales,
+            bias=weight.bias,
+            out_dtype=out.values.dtype,
+            use_fast_accum=True,
+            out=out.values,
+        )
+    elif weight.bias is None:
+        torch.mm(source.values, columns, out=out.values)
+    else:
+        torch.addmm(weight.bias, source.values, columns, out=out.values)

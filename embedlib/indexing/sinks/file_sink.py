@@ -1,0 +1,331 @@
+"""Sinks for files: `jsonl:FILE`, `npy:FILE` and `parquet:FILE`.
+
+None of these formats can be changed in place, and a process may be killed at any instant. So rows
+live in an SQLite database in the folder FILE.embedlib, which is transactional and answers what is
+there already; `finish` writes FILE from it, beside its place first and then renamed. FILE is an
+export: for reading, not for editing. Removing the folder means starting over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import SinkError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.rows import Row
+from embedlib.indexing.sinks.lock import FileLock
+from embedlib.indexing.sinks.protocol import (
+    Hit,
+    RowKey,
+    SinkState,
+    SinkUrl,
+    Target,
+    Tell,
+    Vectors,
+    check_target,
+    check_vectors,
+)
+from embedlib.vectors.files import open_writer
+from embedlib.vectors.similarity import similarity
+
+FOLDER_SUFFIX = ".embedlib"
+"""After the name of a file: the folder with its rows."""
+ROWS_SUFFIX = ".rows.jsonl"
+"""After the name of an npy file: what its rows are."""
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS load (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS row (
+    number INTEGER PRIMARY KEY, id BLOB UNIQUE NOT NULL, source_id TEXT NOT NULL,
+    chunk INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL, digest BLOB NOT NULL,
+    vector BLOB NOT NULL)""",
+)
+_UPSERT = """
+INSERT INTO row (id, source_id, chunk, text, metadata, digest, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET text = excluded.text, metadata = excluded.metadata,
+    digest = excluded.digest, vector = excluded.vector
+"""
+_SLICE = 500
+"""Ids in one statement: below SQLite's limit of 999 parameters in its older versions."""
+_SCAN_ROWS = 4096
+"""Vectors compared at once in a search."""
+
+
+def open_file_sink(url: SinkUrl) -> FileSink:
+    """Make the sink of a URL such as `jsonl:vectors.jsonl`."""
+    url.take()
+    if not url.path.name:
+        raise SinkError(f"{url.scheme}: needs a file, such as {url.scheme}:vectors.{url.scheme}")
+    if url.scheme == "parquet":
+        import_extra("pyarrow", "parquet")
+    return FileSink(url.scheme, url.path)
+
+
+class FileSink:
+    """A file of rows in one of three formats."""
+
+    def __init__(self, scheme: str, path: Path) -> None:
+        self.name = f"{scheme}:{path}"
+        self._path = path
+        self._format = scheme
+        self._files = {str(path): scheme}
+        if scheme == "npy":
+            self._files[f"{path}{ROWS_SUFFIX}"] = "rows"
+        self._folder = path.with_name(f"{path.name}{FOLDER_SUFFIX}")
+        self._database: sqlite3.Connection | None = None
+        self._lock: FileLock | None = None
+
+    def inspect(self) -> SinkState | None:
+        """Return what the folder beside the file holds; refuse what embedlib did not write."""
+        with self._errors():
+            for file in self._files:
+                if os.path.lexists(file) and not self._folder.exists():
+                    raise SinkError(
+                        f"{file} exists and was not written by embedlib (no {self._folder.name} "
+                        "beside it); choose another name or move it away"
+                    )
+            target = self._target()
+            if target is None:
+                return None
+            (num_rows,) = self._connect().execute("SELECT count(*) FROM row").fetchone()
+            return SinkState(
+                num_rows=num_rows,
+                dim=target.dim,
+                similarity=target.similarity,
+                fingerprint=target.fingerprint,
+                model=target.model,
+                index="none, exact scan",
+            )
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Lock the folder; drop the rows of a former load if asked, and the files with them."""
+        with self._errors():
+            self.inspect()  # refuses files that are not ours before anything is made
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self._folder / "lock", self.name)
+            check_target(self.inspect(), target, self.name)
+            database = self._connect()
+            database.execute("PRAGMA journal_mode = WAL")  # a search reads while rows are written
+            database.execute("PRAGMA synchronous = FULL")
+            with self._transaction():
+                for statement in _SCHEMA:
+                    database.execute(statement)
+                if target.recreate:  # not by removing the file: a search may have it open
+                    database.execute("DELETE FROM row")
+                    database.execute("DELETE FROM load")
+                database.executemany(
+                    "INSERT OR REPLACE INTO load VALUES (?, ?)",
+                    ((key, json.dumps(value)) for key, value in asdict(target).items()),
+                )
+            if target.recreate:
+                for file in self._files:
+                    Path(file).unlink(missing_ok=True)
+
+    def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        """Look ids up."""
+        found: dict[UUID, bytes] = {}
+        with self._errors():
+            for part in _slices([id_.bytes for id_ in ids]):
+                marks = ", ".join("?" * len(part))
+                query = f"SELECT id, digest FROM row WHERE id IN ({marks})"
+                rows = self._connect().execute(query, part)
+                found.update((UUID(bytes=id_), digest) for id_, digest in rows)
+        return found
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Insert or replace in one transaction."""
+        with self._change() as database:
+            target = self._target()
+            assert target is not None, "write before begin"
+            check_vectors(vectors, len(rows), target.dim)
+            blobs = np.ascontiguousarray(vectors, "<f4")
+            database.executemany(
+                _UPSERT,
+                (
+                    (
+                        row.id.bytes,
+                        row.source_id,
+                        row.chunk,
+                        row.text,
+                        json.dumps(row.metadata, ensure_ascii=False),
+                        row.digest,
+                        blob.tobytes(),
+                    )
+                    for row, blob in zip(rows, blobs, strict=True)
+                ),
+            )
+
+    def write_metadata(self, rows: Sequence[Row]) -> None:
+        """Replace metadata and digest in one transaction."""
+        with self._change() as database:
+            database.executemany(
+                "UPDATE row SET metadata = ?, digest = ? WHERE id = ?",
+                (
+                    (json.dumps(row.metadata, ensure_ascii=False), row.digest, row.id.bytes)
+                    for row in rows
+                ),
+            )
+
+    def scan(self) -> Iterator[RowKey]:
+        """Yield rows in the order they were first written."""
+        with self._errors():
+            for id_, source_id, chunk in self._connect().execute(
+                "SELECT id, source_id, chunk FROM row ORDER BY number"
+            ):
+                yield RowKey(id=UUID(bytes=id_), source_id=source_id, chunk=chunk)
+
+    def delete(self, ids: Sequence[UUID]) -> None:
+        """Remove rows in one transaction."""
+        with self._change() as database:
+            database.executemany("DELETE FROM row WHERE id = ?", ((id_.bytes,) for id_ in ids))
+
+    def finish(self) -> None:
+        """Write the file, unless it is there in this format, has all rows and nobody changed it."""
+        database = self._connect()
+        with self._errors():
+            written = database.execute("SELECT value FROM load WHERE key = 'written'").fetchone()
+            if written == (self._stamp(),):
+                return
+            self._export()
+            database.execute("INSERT OR REPLACE INTO load VALUES ('written', ?)", (self._stamp(),))
+
+    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
+        """Compare with every row."""
+        best: list[tuple[float, int]] = []
+        with self._errors():
+            target = self._target()
+            if target is None:
+                raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
+            cursor = self._connect().execute("SELECT number, vector FROM row")
+            while part := cursor.fetchmany(_SCAN_ROWS):
+                vectors = np.frombuffer(b"".join(blob for _, blob in part), "<f4")
+                scores = similarity(target.similarity, vector, vectors.reshape(len(part), -1))[0]
+                best += zip(scores.tolist(), (number for number, _ in part), strict=True)
+                best = sorted(best, key=lambda item: -item[0])[:k]
+            return [self._hit(score, number) for score, number in best]
+
+    def close(self) -> None:
+        """Close the database and give the lock back."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._database is None:
+            path = (self._folder / "rows.sqlite").absolute()
+            # Where nothing can be written, not even SQLite's own files, and nobody else writes,
+            # it has to be told so.
+            is_fixed = not os.access(self._folder, os.W_OK) and not os.path.exists(f"{path}-wal")
+            # The thread that calls may change, but there is one at a time.
+            self._database = sqlite3.connect(
+                f"file:{quote(str(path))}{'?immutable=1' if is_fixed else ''}",
+                uri=True,
+                check_same_thread=False,
+                isolation_level=None,
+            )
+        return self._database
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        database = self._connect()
+        with self._errors():
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                yield database
+                database.execute("COMMIT")
+            finally:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that also marks the file as out of date."""
+        with self._transaction() as database:
+            yield database
+            database.execute("DELETE FROM load WHERE key = 'written'")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise SinkError(f"cannot use {self.name}: {error} ({self._folder})") from error
+        except OSError as error:
+            raise SinkError(f"cannot write {self.name}: {error.strerror or error}") from error
+
+    def _target(self) -> Target | None:
+        """What is loaded, as `begin` noted it."""
+        if self._database is None and not (self._folder / "rows.sqlite").exists():
+            return None
+        database = self._connect()
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'load'").fetchone():
+            return None  # killed in its first moment
+        rows = database.execute("SELECT key, value FROM load WHERE key != 'written'")
+        return Target(**{key: json.loads(value) for key, value in rows})
+
+    def _export(self) -> None:
+        target = self._target()
+        assert target is not None, "finish before begin"
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(open_writer(name, kind, target.dim))
+                for name, kind in self._files.items()
+            ]
+            for fields, vector in self._stored_rows():
+                for writer in writers:
+                    writer.write(fields, vector)
+
+    def _stamp(self) -> str:
+        """Return what another format or somebody's editor would change."""
+        found = [os.stat(file) for file in self._files if os.path.exists(file)]
+        return json.dumps([self._format, *([file.st_size, file.st_mtime_ns] for file in found)])
+
+    def _stored_rows(self) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
+        for id_, source_id, chunk, text, metadata, blob in self._connect().execute(
+            "SELECT id, source_id, chunk, text, metadata, vector FROM row ORDER BY number"
+        ):
+            fields = {
+                "id": str(UUID(bytes=id_)),
+                "source_id": source_id,
+                "chunk": chunk,
+                "text": text,
+                "metadata": json.loads(metadata),
+            }
+            yield fields, np.frombuffer(blob, "<f4")
+
+    def _hit(self, score: float, number: int) -> Hit:
+        id_, source_id, chunk, text, metadata = (
+            self._connect()
+            .execute(
+                "SELECT id, source_id, chunk, text, metadata FROM row WHERE number = ?", (number,)
+            )
+            .fetchone()
+        )
+        return Hit(
+            score=score,
+            id=UUID(bytes=id_),
+            source_id=source_id,
+            chunk=chunk,
+            text=text,
+            metadata=json.loads(metadata),
+        )
+
+
+def _slices(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    for start in range(0, len(items), _SLICE):
+        yield items[start : start + _SLICE]

@@ -1,0 +1,304 @@
+"""The formats of files: how one is known by its name, and how its texts or rows are read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import PurePath
+from typing import Any, BinaryIO, Final, cast
+
+from embedlib.errors import SourceError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.sources.json_values import BadValueError, parse_json
+from embedlib.indexing.sources.options import InputFormat
+from embedlib.indexing.sources.row_fields import RawRow
+
+STDIN: Final = "-"
+
+FORMATS: Final[Mapping[str, InputFormat]] = {
+    ".txt": "text",
+    ".text": "text",
+    ".rst": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+"""Formats by the ends of names. All but Parquet may be followed by .gz."""
+
+WHOLE_FILE: Final = ("text", "markdown")
+"""Formats whose file is one document."""
+
+TABLES: Final = ("csv", "tsv", "parquet")
+"""Formats whose rows all have the same fields."""
+
+_MAX_CSV_FIELD_CHARS: Final = 1 << 26
+"""Longer than any text; with a quote that is never closed, a field is the rest of the file."""
+
+_PARQUET_BATCH_ROWS: Final = 256
+_PARQUET_BUFFER_BYTES: Final = 1 << 20
+
+
+class BrokenFileError(Exception):
+    """A file cannot be read, or no further; says why, not which."""
+
+
+def suffix_of(path: str) -> str:
+    """Return the end of a name that tells its format, in lower case: ".csv" of "A.CSV.gz"."""
+    name = PurePath(path)
+    if name.suffix.lower() == ".gz":
+        inner = PurePath(name.stem).suffix.lower()
+        return f"{inner}.gz" if FORMATS.get(inner) == "parquet" else inner or ".gz"
+    return name.suffix.lower()
+
+
+def place_of(path: str) -> str:
+    """Return what an input is called in messages."""
+    return "standard input" if path == STDIN else repr(path)
+
+
+def check_readable(path: str) -> None:
+    """Open a file and close it.
+
+    Raises:
+        BrokenFileError: it cannot be opened.
+    """
+    with _explaining(), _open(path):
+        pass
+
+
+def read_text(path: str) -> str:
+    """Return the whole text of a file.
+
+    Raises:
+        BrokenFileError: it cannot be read or is not UTF-8.
+    """
+    with _explaining(), _open(path) as stream:
+        data = stream.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BrokenFileError(f"line {line} {_describe(error)}") from error
+
+
+def read_rows(
+    path: str, input_format: InputFormat, columns: Sequence[str] | None = None
+) -> Iterator[RawRow]:
+    """Yield the rows of a file in bounded memory; a row that cannot be read has a `problem`.
+
+    Args:
+        path: of the file; "-" is standard input.
+        input_format: one that has rows.
+        columns: what is needed of every row, for formats that can leave out the rest; None: all.
+
+    Raises:
+        BrokenFileError: it cannot be read, or no further.
+    """
+    if input_format == "parquet":
+        yield from _read_parquet(path, columns)
+        return
+    with _explaining(), _open(path) as stream:
+        if input_format == "lines":
+            yield from _read_lines(stream, path)
+        elif input_format == "jsonl":
+            yield from _read_jsonl(stream, path)
+        else:
+            yield from _read_csv(stream, path, "," if input_format == "csv" else "\t")
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BrokenFileError(error.strerror or str(error)) from error
+    except (EOFError, zlib.error) as error:  # of gzip
+        raise BrokenFileError(str(error)) from error
+
+
+def _open(path: str) -> AbstractContextManager[BinaryIO]:
+    # Bytes, not text: the encoding is UTF-8 whatever the locale says, and a bad line can be named.
+    if path == STDIN:
+        return nullcontext(sys.stdin.buffer)  # not ours to close
+    if path.lower().endswith(".gz"):
+        return cast("AbstractContextManager[BinaryIO]", gzip.open(path, "rb"))
+    return open(path, "rb")
+
+
+def _describe(error: UnicodeDecodeError) -> str:
+    return f"is not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it, as with iconv"
+
+
+def _decode(raw: bytes, line: int) -> str:
+    return raw.decode("utf-8-sig" if line == 1 else "utf-8")
+
+
+def _line_place(path: str, line: int) -> str:
+    return f"line {line} of {place_of(path)}"
+
+
+def _read_lines(stream: BinaryIO, path: str) -> Iterator[RawRow]:
+    """Rows with the field "text", numbered by their line."""
+    for number, raw in enumerate(stream, start=1):
+        place = _line_place(path, number)
+        try:
+            text = _decode(raw, number).removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as error:
+            yield RawRow(number=number, place=place, problem=_describe(error))
+            continue
+        if text and not text.isspace():
+            yield RawRow(number=number, place=place, fields={"text": text})
+
+
+def _read_jsonl(stream: BinaryIO, path: str) -> Iterator[RawRow]:
+    """Rows numbered by their line, so that a repaired line changes no other row's number."""
+    for number, raw in enumerate(stream, start=1):
+        if not raw.strip():
+            continue
+        fields, problem = _parse_json(raw, number)
+        yield RawRow(number=number, place=_line_place(path, number), fields=fields, problem=problem)
+
+
+def _parse_json(raw: bytes, line: int) -> tuple[dict[str, Any], str | None]:
+    try:
+        value = parse_json(_decode(raw, line))
+    except UnicodeDecodeError as error:
+        return {}, _describe(error)
+    except BadValueError as error:
+        return {}, str(error)
+    if not isinstance(value, dict):
+        return {}, f"is a JSON {type(value).__name__}; an object is needed"
+    return value, None
+
+
+def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
+    """Rows numbered without the header and empty lines."""
+    # The limit is the whole process's: raised and never lowered, two readers cannot take it from
+    # one another.
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CSV_FIELD_CHARS))
+    lines = _CsvLines(stream)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] = []
+    number = 0
+    while True:
+        first_line = lines.line + 1
+        lines.problem = None
+        values: list[str] = []
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            lines.problem = f"is not CSV: {error}"
+        if not values and lines.problem is None:
+            continue
+        if not header:
+            header = _check_header(values, lines.problem)
+            continue
+        number += 1
+        problem = lines.problem
+        if problem is None and len(values) != len(header):
+            problem = f"has {len(values)} fields, and the header has {len(header)}"
+        fields = {} if problem else dict(zip(header, values, strict=True))
+        yield RawRow(
+            number=number, place=_line_place(path, first_line), fields=fields, problem=problem
+        )
+
+
+class _CsvLines:
+    """The lines of a stream, for csv.reader, which joins lines and cannot tell which were bad."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.line = 0
+        self.problem: str | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        for raw in self._stream:
+            self.line += 1
+            try:
+                text = _decode(raw, self.line)
+            except UnicodeDecodeError as error:
+                self.problem = _describe(error)
+                text = raw.decode("utf-8", "replace")
+            yield text
+
+
+def _check_header(names: list[str], problem: str | None) -> list[str]:
+    if problem is not None:
+        raise BrokenFileError(f"its header {problem}")
+    _check_unique(names)
+    return names
+
+
+def _check_unique(names: Sequence[str]) -> None:
+    twice = sorted(name for name, number in Counter(names).items() if number > 1)
+    if twice:
+        raise BrokenFileError(
+            f"has more than one column named {', '.join(map(repr, twice))}; rename all but one"
+        )
+
+
+def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
+    """Rows of one batch after the other."""
+    pyarrow = import_extra("pyarrow", "parquet", SourceError)
+    parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
+    number = 0
+    try:
+        # A buffer reads a row group page by page; without one, it is read as a whole.
+        with parquet.ParquetFile(path, buffer_size=_PARQUET_BUFFER_BYTES) as file:
+            _check_unique(file.schema_arrow.names)
+            batches = file.iter_batches(
+                _PARQUET_BATCH_ROWS,
+                columns=columns and [name for name in columns if name in file.schema_arrow.names],
+            )
+            for batch in batches:
+                for fields in _batch_rows(batch):
+                    number += 1
+                    place = f"row {number} of {place_of(path)}"
+                    yield RawRow(number=number, place=place, fields=fields)
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise BrokenFileError(f"cannot be read as Parquet: {reason}") from error
+
+
+def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch; a value that Python cannot have is the error that says why."""
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError):
+        # Not UTF-8, or a date beyond Python's; only its own row is to be a bad one.
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for index in range(len(batch)):
+            yield {name: _value(column, index) for name, column in columns.items()}
+
+
+def _value(column: Any, index: int) -> Any:
+    try:
+        return column[index].as_py()
+    except (ValueError, OverflowError) as error:
+        return error
+
+
+def count_documents(path: str, input_format: InputFormat) -> int | None:
+    """Return how many documents a file has; None: one would have to read it."""
+    if input_format in WHOLE_FILE:
+        return 1
+    if input_format != "parquet":
+        return None
+    pyarrow = import_extra("pyarrow", "parquet", SourceError)
+    parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
+    try:
+        with parquet.ParquetFile(path) as file:
+            return int(file.metadata.num_rows)
+    except (OSError, pyarrow.ArrowException):
+        return None

@@ -1,0 +1,192 @@
+"""Where documents come from: files, folders, standard input and SQL queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from types import NotImplementedType
+
+from embedlib.errors import SourceError
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources.file_formats import (
+    TABLES,
+    WHOLE_FILE,
+    BrokenFileError,
+    check_readable,
+    count_documents,
+    place_of,
+    read_rows,
+    read_text,
+)
+from embedlib.indexing.sources.input_files import InputFile, find_files
+from embedlib.indexing.sources.json_values import BadValueError, check_text
+from embedlib.indexing.sources.options import InputFormat, Source, SourceOptions, Tell
+from embedlib.indexing.sources.row_fields import (
+    SAMPLE_ROWS,
+    Fields,
+    RawRow,
+    choose_fields,
+)
+from embedlib.indexing.sources.sql import open_sql_source
+
+__all__ = ["InputFormat", "Source", "SourceOptions", "open_source", "open_sql_source"]
+
+
+def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> Source:
+    """Return the documents of files and folders; "-" is standard input.
+
+    Every file that can be read twice is looked into now, so that a wrong field is refused before
+    any work.
+
+    Args:
+        inputs: paths.
+        options: how they are to be read.
+        tell: gets a line for every guess and for what was skipped.
+
+    Raises:
+        SourceError: an input does not exist or cannot be read, its format is not known, or its
+            fields cannot be guessed.
+    """
+    files = find_files(inputs, options, tell)
+    fields: dict[str, Fields] = {}
+    guesses: dict[str, list[str]] = {}
+    for file in files:
+        found = None if file.is_stream else _look_into(file, options)
+        if found is not None:
+            fields[file.name], guess = found
+            guesses.setdefault(guess, []).append(file.name)
+    for guess, names in guesses.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        if guess:
+            tell(f"{names[0]}{more}: {guess}")
+    return _FileSource(files, fields, options, tell)
+
+
+def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | None:
+    """Return the fields of a file's rows and what to tell of them; None: it has no rows."""
+    try:
+        if file.input_format in WHOLE_FILE:
+            check_readable(file.path)
+            return None
+        sample, error = _take_sample(read_rows(file.path, file.input_format))
+        if error is not None and not sample:
+            raise error
+    except BrokenFileError as error:
+        if file.is_named:
+            raise _cannot_read(file, error) from error
+        return None  # a bad row, when its turn comes
+    return _choose(file, sample, options) if sample else None
+
+
+def _take_sample(rows: Iterator[RawRow]) -> tuple[list[RawRow], BrokenFileError | None]:
+    """Return the first rows, and what ended them too early."""
+    sample: list[RawRow] = []
+    try:
+        for row in islice(rows, SAMPLE_ROWS):
+            sample.append(row)  # list(...) would lose them all to an error
+    except BrokenFileError as error:
+        return sample, error
+    return sample, None
+
+
+def _choose(
+    file: InputFile, sample: Sequence[RawRow], options: SourceOptions
+) -> tuple[Fields, str]:
+    if file.input_format == "lines":
+        fields = Fields(id=None, text="text", metadata=())
+        return fields, "every line is a document, known by its number"
+    return choose_fields(sample, options, file.name, is_table=file.input_format in TABLES)
+
+
+def _cannot_read(file: InputFile, error: BrokenFileError) -> SourceError:
+    return SourceError(f"cannot read {place_of(file.path)}: {error}")
+
+
+class _FileSource:
+    """The documents of some files, one file after the other."""
+
+    def __init__(
+        self,
+        files: Sequence[InputFile],
+        fields: Mapping[str, Fields],
+        options: SourceOptions,
+        tell: Tell,
+    ) -> None:
+        self._files = files
+        self._fields = fields
+        self._options = options
+        self._tell = tell
+
+    @property
+    def input_paths(self) -> list[str]:
+        """The files that are read."""
+        return [file.path for file in self._files]
+
+    def __length_hint__(self) -> int | NotImplementedType:
+        counts = [count_documents(file.path, file.input_format) for file in self._files]
+        return NotImplemented if None in counts else sum(filter(None, counts))
+
+    def __iter__(self) -> Iterator[Document | BadRow]:
+        for file in self._files:
+            if file.input_format in WHOLE_FILE:
+                yield _read_document(file)
+            else:
+                yield from self._read_rows(file)
+
+    def _read_rows(self, file: InputFile) -> Iterator[Document | BadRow]:
+        last_place = ""
+        try:
+            fields = self._fields.get(file.name)
+            rows = read_rows(file.path, file.input_format, fields.names if fields else None)
+            if fields is None:
+                sample, error = _take_sample(rows)
+                rows = _resume(sample, error, rows)
+                if sample:
+                    fields = self._choose_late(file, sample)
+            for row in rows:
+                assert fields is not None, "a row was not in the sample"
+                last_place = row.place
+                yield fields.to_document(row, file.name)
+        except BrokenFileError as error:
+            if file.is_named and not last_place:
+                raise _cannot_read(file, error) from error
+            after = f", after {last_place}" if last_place else ""
+            yield BadRow(place=f"the rest of {place_of(file.path)}{after}", reason=str(error))
+
+    def _choose_late(self, file: InputFile, sample: Sequence[RawRow]) -> Fields:
+        """Choose the fields of a file that could not be looked into before."""
+        fields, guess = _choose(file, sample, self._options)
+        if guess:
+            self._tell(f"{file.name}: {guess}")
+        return fields
+
+
+def _resume(
+    sample: Sequence[RawRow], error: BrokenFileError | None, rows: Iterator[RawRow]
+) -> Iterator[RawRow]:
+    """Yield rows as if no sample had been taken of them."""
+    yield from sample
+    if error is not None:
+        raise error
+    yield from rows
+
+
+def _read_document(file: InputFile) -> Document | BadRow:
+    """Return a whole file as one document."""
+    document_id = None
+    place = place_of(file.path)
+    try:
+        check_text(file.name)
+        document_id = file.name
+        text = read_text(file.path)
+        if not text or text.isspace():
+            raise BadValueError("is empty")
+        check_text(text)
+        return Document(
+            id=document_id,
+            text=text,
+            place=place,
+            is_markdown=file.input_format == "markdown",
+        )
+    except (BadValueError, BrokenFileError) as error:
+        return BadRow(place=place, reason=str(error), id=document_id)

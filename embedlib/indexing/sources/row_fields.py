@@ -1,0 +1,230 @@
+"""Rows of tables to documents: which field is the id, which the text, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from embedlib.errors import SourceError
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
+from embedlib.indexing.sources.options import SourceOptions
+
+ID_NAMES = ("id", "_id", "uuid", "doc_id", "document_id", "key")
+"""Names of id fields, the likeliest first; case does not matter."""
+
+TEXT_NAMES = (
+    *("text", "content", "body", "document", "page_content"),
+    *("passage", "chunk", "abstract", "description"),
+)
+"""Names of text fields, likewise."""
+
+SAMPLE_ROWS = 100
+"""Rows looked at for a guess."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawRow:
+    """A row as its file or database has it.
+
+    Attributes:
+        number: of the row in its input, from 1.
+        place: where it was read, for messages.
+        fields: its values by name.
+        problem: why it could not be read; None: it could.
+    """
+
+    number: int
+    place: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fields:
+    """The part that every field of a row plays.
+
+    Attributes:
+        id: names the row; None: its input and number do.
+        text: is embedded.
+        metadata: are kept; None: all others.
+    """
+
+    id: str | None
+    text: str
+    metadata: tuple[str, ...] | None
+
+    @property
+    def names(self) -> list[str] | None:
+        """All fields that are needed; None: all there are."""
+        if self.metadata is None:
+            return None
+        return [name for name in (self.id, self.text, *self.metadata) if name is not None]
+
+    def to_document(self, row: RawRow, input_name: str) -> Document | BadRow:
+        """Return what becomes of a row of this input."""
+        document_id = None if self.id else f"{input_name}#{row.number}"
+        try:
+            if row.problem is not None:
+                raise BadValueError(row.problem)
+            if self.id:
+                document_id = _read_id(row.fields, self.id)
+            return Document(
+                id=str(document_id),
+                text=_read_text(row.fields, self.text),
+                metadata=self._read_metadata(row.fields),
+                place=row.place,
+            )
+        except BadValueError as error:
+            return BadRow(place=row.place, reason=str(error), id=document_id)
+
+    def _read_metadata(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        names: Iterable[str] = self.metadata if self.metadata is not None else fields
+        used = () if self.metadata is not None else (self.id, self.text)
+        return {
+            _read_name(name): _read_value(fields[name], name)
+            for name in names
+            if name in fields and name not in used
+        }
+
+
+def choose_fields(
+    sample: Sequence[RawRow], options: SourceOptions, name: str, *, is_table: bool
+) -> tuple[Fields, str]:
+    """Return which fields are what, and what to tell the user of it, "" for nothing.
+
+    Args:
+        sample: the first rows.
+        options: what the user said.
+        name: of the input, for messages.
+        is_table: whether every row has the same fields.
+
+    Raises:
+        SourceError: a named field does not exist, or there is no single best guess.
+    """
+    kinds = _field_kinds(sample)
+    if not kinds:
+        raise SourceError(
+            f"{name}: none of the first {len(sample)} rows can be read; the first one: "
+            f"{sample[0].place}: {sample[0].problem or 'it has no fields'}"
+        )
+    named = [options.id_field, options.text_field]
+    named += (options.metadata_fields or ()) if is_table else ()
+    for wanted in named:
+        if wanted is not None and wanted not in kinds:
+            raise SourceError(f"{name}: there is no field {wanted!r}; {_list(kinds)}")
+    chosen_id = options.id_field or _find(
+        ID_NAMES, [key for key in kinds if key != options.text_field], name, "--id-field"
+    )
+    text = options.text_field or _guess_text(kinds, chosen_id, name)
+    fields = Fields(id=chosen_id, text=text, metadata=options.metadata_fields)
+    return fields, _describe_guesses(fields, options)
+
+
+def _describe_guesses(fields: Fields, options: SourceOptions) -> str:
+    guesses, flags = [], []
+    if options.text_field is None:
+        guesses.append(f"text is the field {fields.text!r}")
+        flags.append("--text-field")
+    if options.id_field is None:
+        guesses.append(
+            f"id the field {fields.id!r}"
+            if fields.id
+            else "no field is named like an id, rows are known by their number"
+        )
+        flags.append("--id-field")
+    return f"{', '.join(guesses)}; set with {' and '.join(flags)}" if guesses else ""
+
+
+def _field_kinds(sample: Iterable[RawRow]) -> dict[str, bool | None]:
+    """Whether any value of every field is a string; None: there are no values."""
+    kinds: dict[str, bool | None] = {}
+    for row in sample:
+        for key, value in row.fields.items():
+            known = kinds.setdefault(key, None)
+            if value is not None:
+                kinds[key] = isinstance(value, str) or bool(known)
+    return kinds
+
+
+def _guess_text(kinds: Mapping[str, bool | None], chosen_id: str | None, name: str) -> str:
+    possible = [key for key, is_text in kinds.items() if is_text is not False and key != chosen_id]
+    found = _find(TEXT_NAMES, possible, name, "--text-field")
+    if found is not None:
+        return found
+    strings = [key for key in possible if kinds[key]]
+    if len(strings) != 1:
+        raise SourceError(
+            f"{name}: no field is named like a text ({', '.join(TEXT_NAMES)}) and "
+            f"{len(strings) or 'none'} of the others hold{'' if len(strings) > 1 else 's'} "
+            f"strings; {_list(kinds)}; name one with --text-field"
+        )
+    if len(kinds) == 1 and any(mark in strings[0] for mark in ";\t|"):
+        raise SourceError(
+            f"{name}: its one field is {strings[0]!r}; the fields of a csv file are separated by "
+            "commas and those of a tsv file by tabs: convert it, or name the field with "
+            "--text-field"
+        )
+    return strings[0]
+
+
+def _find(names: Iterable[str], keys: Collection[str], name: str, flag: str) -> str | None:
+    """The field with the first of these names."""
+    for wanted in names:
+        found = [key for key in keys if key.lower() == wanted]
+        if len(found) > 1:
+            raise SourceError(f"{name}: has the fields {_quote(found)}; choose one with {flag}")
+        if found:
+            return found[0]
+    return None
+
+
+def _list(keys: Iterable[str]) -> str:
+    return f"the fields are {_quote(keys)}"
+
+
+def _quote(keys: Iterable[str]) -> str:
+    return ", ".join(map(repr, keys))
+
+
+def _read_id(fields: Mapping[str, Any], name: str) -> str:
+    value = _read_value(fields.get(name), name)
+    if value is None or value == "":
+        raise BadValueError(f"there is no id in the field {name!r}")
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise BadValueError(
+            f"the id in the field {name!r} is a {type(value).__name__}; a string or a number is "
+            "needed"
+        )
+    return str(value)
+
+
+def _read_text(fields: Mapping[str, Any], name: str) -> str:
+    text = _read_value(fields.get(name), name)
+    if text is None:
+        raise BadValueError(f"there is no text in the field {name!r}")
+    if not isinstance(text, str):
+        raise BadValueError(
+            f"the field {name!r} is a {type(text).__name__}; a string is needed for a text"
+        )
+    if not text or text.isspace():
+        raise BadValueError(f"the text in the field {name!r} is empty")
+    return text
+
+
+def _read_name(name: str) -> str:
+    try:
+        check_text(name)
+    except BadValueError as error:
+        raise BadValueError(f"the name {name!r} of a field {error}") from error
+    return name
+
+
+def _read_value(value: Any, name: str) -> Any:
+    try:
+        return json_value(value)
+    except BadValueError as error:
+        raise BadValueError(f"the field {name!r} {error}") from error
+    except RecursionError:
+        raise BadValueError(f"the field {name!r} is nested too deeply") from None

@@ -1,0 +1,166 @@
+"""Rows of a SQL query as a source: PostgreSQL, streamed from the server, or a SQLite file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from embedlib.errors import SourceError
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sinks.protocol import without_password
+from embedlib.indexing.sources.options import Source, SourceOptions, Tell
+from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
+
+CONNECT_SECONDS = "10"
+"""How long a server may take to answer; what psycopg waits by itself is more than two minutes."""
+NO_ANSWER = (
+    "the server does not answer; check the host and the port, or give it longer with "
+    "connect_timeout=SECONDS in the URL or in PGCONNECT_TIMEOUT"
+)
+
+_FETCH_ROWS = 1000
+
+_Rows = Generator[RawRow, None, None]
+
+
+def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) -> Source:
+    """Return the rows of a query; it runs when they are read, and changes nothing.
+
+    Args:
+        url: `postgresql://...` as libpq has it, or `sqlite:PATH`.
+        query: one SELECT. Rows are known by their id field, as they come in no fixed order.
+        options: which fields are what.
+        tell: gets a line for every guess.
+
+    Raises:
+        SourceError: another kind of URL, no such file, or a package is missing.
+    """
+    scheme, _, path = url.partition(":")
+    if scheme.lower() == "sqlite":
+        if not Path(path).is_file():
+            raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
+        return _SqlSource(lambda: _read_sqlite(path, query, url), url, options, tell, [path])
+    # What follows the "?" may hold a password too.
+    name = without_password(url).partition("?")[0]
+    if scheme.lower() in ("postgresql", "postgres"):
+        _check_postgres_url(url, name)
+        return _SqlSource(lambda: _read_postgres(url, query, name), name, options, tell)
+    raise SourceError(f"{name}: write postgresql://HOST/DATABASE or sqlite:PATH")
+
+
+class _SqlSource:
+    def __init__(
+        self,
+        read: Callable[[], _Rows],
+        name: str,
+        options: SourceOptions,
+        tell: Tell,
+        input_paths: Sequence[str] = (),
+    ) -> None:
+        self.input_paths = input_paths
+        self._read = read
+        self._name = name
+        self._options = options
+        self._tell = tell
+
+    def __iter__(self) -> Iterator[Document | BadRow]:
+        rows = self._read()
+        try:
+            sample = list(islice(rows, SAMPLE_ROWS))
+            if not sample:
+                return
+            fields, guesses = choose_fields(sample, self._options, self._name, is_table=True)
+            if fields.id is None:
+                raise SourceError(
+                    f"{self._name}: no column is named like an id, and rows of a query have no "
+                    "number that stays; choose one with --id-field"
+                )
+            if guesses:
+                self._tell(f"{self._name}: {guesses}")
+            for row in chain(sample, rows):
+                yield fields.to_document(row, self._name)
+        finally:
+            # Not left to the garbage collector: it has a connection and a transaction open.
+            rows.close()
+
+
+def _read_sqlite(path: str, query: str, name: str) -> _Rows:
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro"
+    try:
+        # The thread that reads may not be the one that closes.
+        connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        with closing(connection):
+            # A text that is not UTF-8 is one bad row, not the end of the query.
+            connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+            cursor = connection.execute(query)
+            names = _column_names(cursor.description, name)
+            yield from _number(_batches(cursor), names, name)
+    except (sqlite3.Error, sqlite3.Warning) as error:
+        raise SourceError(f"{name}: {error}") from error
+
+
+def _check_postgres_url(url: str, name: str) -> None:
+    import_extra("psycopg", "pgvector", SourceError)
+    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
+    try:
+        conninfo.conninfo_to_dict(url)
+    except Exception:  # its text, and so its traceback, may have a part of the password
+        raise SourceError(
+            f"{name}: is not a URL that PostgreSQL understands; write "
+            "postgresql://USER:PASSWORD@HOST/DATABASE, and special characters as %XX"
+        ) from None
+
+
+def _read_postgres(url: str, query: str, name: str) -> _Rows:
+    psycopg = import_extra("psycopg", "pgvector", SourceError)
+    conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
+    try:
+        given = conninfo.conninfo_to_dict(url)
+        with psycopg.connect(**with_timeout(given)) as connection:
+            connection.read_only = True
+            # A cursor with a name lives in the server and sends some rows at a time.
+            with connection.cursor(name="embedlib_source") as cursor:
+                cursor.execute(query)
+                names = _column_names(cursor.description, name)
+                yield from _number(_batches(cursor), names, name)
+    except psycopg.errors.ConnectionTimeout as error:
+        raise SourceError(f"{name}: {NO_ANSWER}") from error
+    except psycopg.Error as error:
+        first = str(error).strip().partition("\n")[0]
+        raise SourceError(f"{name}: {first or type(error).__name__}") from error
+
+
+def with_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return libpq's parameters with an end to the wait for a connection, unless one is set."""
+    is_set = "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ
+    return dict(given) if is_set else {**given, "connect_timeout": CONNECT_SECONDS}
+
+
+def _batches(cursor: Any) -> Iterator[Sequence[Any]]:
+    while rows := cursor.fetchmany(_FETCH_ROWS):
+        yield from rows
+
+
+def _column_names(description: Sequence[Sequence[Any]] | None, name: str) -> list[str]:
+    if description is None:
+        raise SourceError(f"{name}: the query returns no rows; it must be a SELECT")
+    names = [str(column[0]) for column in description]
+    twice = sorted({column for column in names if names.count(column) > 1})
+    if twice:
+        raise SourceError(
+            f"{name}: the query has more than one column {', '.join(map(repr, twice))}; rename "
+            "them with AS"
+        )
+    return names
+
+
+def _number(rows: Iterator[Sequence[Any]], names: Sequence[str], name: str) -> Iterator[RawRow]:
+    for number, values in enumerate(rows, start=1):
+        fields = dict(zip(names, values, strict=True))
+        yield RawRow(number=number, place=f"row {number} of {name}", fields=fields)

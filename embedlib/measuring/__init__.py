@@ -1,0 +1,1 @@
+"""What the benchmarks share: processes, texts, the chip's own limit, provenance."""

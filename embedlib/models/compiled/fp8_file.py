@@ -1,0 +1,130 @@
+"""One safetensors file rewritten as another: chosen weights in FP8, all other numbers in bfloat16.
+
+Source: names and types are those that nvidia-modelopt 0.47 exports with
+`FP8_PER_CHANNEL_PER_TOKEN_CFG` and TensorRT-LLM reads: the weight keeps its name and has the type
+F8_E4M3, `NAME_scale` is float32[output channels].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.fp8 import (
+    is_finite_bfloat16,
+    quantize_bfloat16_rows,
+    quantize_rows,
+    round_bfloat16,
+)
+from embedlib.models.compiled.jobs import Job, Report
+from embedlib.models.compiled.tensor_blocks import (
+    ITEM_BYTES,
+    WrittenTensor,
+    as_numbers,
+    create_file,
+    read_blocks,
+)
+from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
+
+
+def rewrite_file(
+    source: Path, target: Path, quantized: Collection[str]
+) -> tuple[dict[str, WrittenTensor], list[Job]]:
+    """Begin to write a safetensors file anew; return what it holds, by name, and what is to do.
+
+    A job writes one tensor. It raises ModelWeightsError where that holds NaN or infinity.
+
+    Args:
+        source: the file to read.
+        target: the file to write.
+        quantized: names of the matrices to write in FP8.
+
+    Raises:
+        ModelWeightsError: a tensor has a type that is not known.
+    """
+    stored = list_tensors(source, source.name)
+    written = create_file(target, _kinds(stored, quantized, source.name))
+    in_order = sorted(stored.items(), key=lambda item: item[1].start)
+    return written, [partial(_rewrite, *item, target, written) for item in in_order]
+
+
+def _rewrite(
+    name: str,
+    tensor: StoredTensor,
+    target: Path,
+    written: Mapping[str, WrittenTensor],
+    report: Report,
+) -> None:
+    """Write one tensor anew."""
+    with tensor.path.open("rb") as reader, target.open("r+b") as writer:
+        blocks = read_blocks(tensor, reader, report)
+        writer.seek(written[name].start)
+        if written[name].dtype == "F8_E4M3":
+            scales = _write_fp8(blocks, tensor, name, writer)
+            writer.seek(written[f"{name}_scale"].start)
+            writer.write(scales.astype("<f4").data)
+        elif tensor.dtype in STORED_DTYPES:
+            _write_bfloat16(blocks, tensor, name, writer)
+        else:
+            for block in blocks:
+                writer.write(block.data)
+
+
+def _kinds(
+    stored: Mapping[str, StoredTensor], quantized: Collection[str], file: str
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of the tensors of the new file."""
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, tensor in stored.items():
+        if tensor.dtype not in ITEM_BYTES:
+            raise ModelWeightsError(
+                f"{file}: tensor {name} has type {tensor.dtype}; accepted: {', '.join(ITEM_BYTES)}"
+            )
+        dtype = "BF16" if tensor.dtype in STORED_DTYPES else tensor.dtype
+        kinds[name] = dtype, tensor.shape
+        if name in quantized:
+            kinds[name] = "F8_E4M3", tensor.shape
+            kinds[f"{name}_scale"] = "F32", tensor.shape[:1]
+    return kinds
+
+
+def _write_fp8(
+    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, name: str, writer: IO[bytes]
+) -> NDArray[np.float32]:
+    """Write the codes of a matrix and return the scales of its rows."""
+    scales = []
+    for block in blocks:
+        if tensor.dtype == "BF16":
+            bits = block.view("<u2").reshape(-1, tensor.shape[1])
+            codes, block_scales = quantize_bfloat16_rows(bits)
+        else:
+            codes, block_scales = quantize_rows(as_numbers(block, tensor))
+        if not np.isfinite(block_scales).all():
+            raise _not_finite(tensor, name)
+        writer.write(codes.data)
+        scales.append(block_scales)
+    return np.concatenate(scales)
+
+
+def _write_bfloat16(
+    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, name: str, writer: IO[bytes]
+) -> None:
+    for block in blocks:
+        is_bfloat16 = tensor.dtype == "BF16"
+        bits = block.view("<u2") if is_bfloat16 else round_bfloat16(as_numbers(block, tensor))
+        if not is_finite_bfloat16(bits):
+            raise _not_finite(tensor, name)
+        writer.write(bits.astype("<u2", copy=False).data)
+
+
+def _not_finite(tensor: StoredTensor, name: str) -> ModelWeightsError:
+    return ModelWeightsError(
+        f"{tensor.file}: tensor {name} holds NaN, infinity or a number too large for bfloat16; "
+        "fetch the model again, or ask those who trained it"
+    )

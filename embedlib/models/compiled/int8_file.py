@@ -1,0 +1,132 @@
+"""The weights of a model by role in one safetensors file: chosen matrices in int8.
+
+A matrix in int8 keeps its role and has the type I8; its scales are `ROLE_scale`, float32[rows]. All
+other tensors have the type and the numbers they have in the model. No other library takes the file
+for a model: it has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.int8 import quantize_rows
+from embedlib.models.compiled.jobs import Job, Report
+from embedlib.models.compiled.tensor_blocks import (
+    WrittenTensor,
+    as_numbers,
+    create_file,
+    read_blocks,
+)
+from embedlib.models.weights.load import Weights
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
+
+INT8_NAME: Final = "model.int8.safetensors"
+SCALE_SUFFIX: Final = "_scale"
+
+
+class Int8Weights(Mapping[str, NDArray[Any]]):
+    """Role to array, as a graph takes them: int8[rows, columns], all others float32.
+
+    Arrays of int8 and float32 are views onto the mapped file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file that `write_int8` wrote; no tensor is read.
+
+        Raises:
+            ModelWeightsError: the file is missing or damaged.
+        """
+        self._tensors = list_tensors(path, path.name)
+        self._data = map_file(path)
+
+    def __getitem__(self, role: str) -> NDArray[Any]:
+        """Return one tensor; those of 16 bits are converted on every call."""
+        tensor = self._tensors[role]
+        if tensor.dtype != "I8":
+            return tensor.read(self._data)
+        rows, columns = tensor.shape
+        codes = self._data[tensor.start : tensor.start + rows * columns]
+        return codes.view(np.int8).reshape(rows, columns)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the roles, and the names of the scales."""
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._tensors)
+
+
+def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list[Job]:
+    """Begin to write the weights of a model, and return what is to do.
+
+    A job writes one tensor. It raises ModelWeightsError where a matrix to quantize holds NaN or
+    infinity.
+
+    Args:
+        weights: of the model.
+        path: the file to write.
+        quantized: roles of the matrices to write in int8, such as `layers.0.q.weight`.
+    """
+    # What is computed depends on how the model is asked, and is not part of it.
+    stored = {role: weights.stored(role) for role in weights if weights.is_stored(role)}
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for role, tensor in stored.items():
+        # What reading adds (1, to norms stored less one) is in float32.
+        kinds[role] = "F32" if tensor.added else tensor.dtype, tensor.shape
+        if role in quantized:
+            kinds[role] = "I8", tensor.shape
+            kinds[role + SCALE_SUFFIX] = "F32", tensor.shape[:1]
+    written = create_file(path, kinds)
+    in_order = sorted(stored.items(), key=_place)
+    return [partial(_write_tensor, *item, path, written) for item in in_order]
+
+
+def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
+    """Where a tensor lies, so that files are read from front to back."""
+    return item[1].path, item[1].start
+
+
+def _write_tensor(
+    role: str,
+    tensor: StoredTensor,
+    path: Path,
+    written: Mapping[str, WrittenTensor],
+    report: Report,
+) -> None:
+    """Write one tensor, in int8 or as it is."""
+    with tensor.path.open("rb") as reader, path.open("r+b") as writer:
+        blocks = read_blocks(tensor, reader, report)
+        writer.seek(written[role].start)
+        if written[role].dtype == "I8":
+            scales = _write_codes(blocks, tensor, role, writer)
+            writer.seek(written[role + SCALE_SUFFIX].start)
+            writer.write(scales.astype("<f4").data)
+            return
+        for block in blocks:
+            numbers = as_numbers(block, tensor).astype("<f4") if tensor.added else block
+            writer.write(numbers.data)
+
+
+def _write_codes(
+    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, role: str, writer: IO[bytes]
+) -> NDArray[np.float32]:
+    """Write the codes of a matrix and return the scales of its rows."""
+    scales = []
+    for block in blocks:
+        codes, block_scales = quantize_rows(as_numbers(block, tensor))
+        if not np.isfinite(block_scales).all():
+            raise ModelWeightsError(
+                f"{tensor.file}: the tensor of {role} holds NaN or infinity; fetch the model "
+                "again, or ask those who trained it"
+            )
+        writer.write(codes.data)
+        scales.append(block_scales)
+    return np.concatenate(scales)

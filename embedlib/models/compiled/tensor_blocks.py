@@ -1,0 +1,106 @@
+"""Safetensors files read and written a few rows at a time, so that memory does not grow with them.
+
+Source: the layout is that of https://github.com/huggingface/safetensors#format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.jobs import Report
+from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
+
+ITEM_BYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
+}
+"""Source: `Dtype` in https://github.com/huggingface/safetensors, safetensors/src/tensor.rs."""
+
+BLOCK_NUMBERS: Final = 1 << 16
+"""Converted at a time: few enough for a core's own cache, which makes it up to twice as fast."""
+
+
+@dataclass(frozen=True)
+class WrittenTensor:
+    """Where one tensor goes in the new file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Its first byte."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in the file."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+def create_file(
+    path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]
+) -> dict[str, WrittenTensor]:
+    """Write a file with its header alone, and return where tensors go.
+
+    Large numbers come first, so that all are aligned.
+
+    Args:
+        path: the file.
+        kinds: type and shape by name.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in sorted(kinds, key=lambda name: (-ITEM_BYTES[kinds[name][0]], name)):
+        dtype, shape = kinds[name]
+        start, end = end, end + math.prod(shape) * ITEM_BYTES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text)
+    del header["__metadata__"]
+    first = HEADER_LENGTH_BYTES + len(text)
+    return {
+        name: WrittenTensor(entry["dtype"], entry["shape"], first + entry["data_offsets"][0])
+        for name, entry in header.items()
+    }
+
+
+def read_blocks(
+    tensor: StoredTensor, reader: IO[bytes], report: Report
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of a tensor, whole rows at a time.
+
+    Raises:
+        ModelWeightsError: the file has become shorter since its header was read.
+    """
+    row_numbers = math.prod(tensor.shape[1:])
+    num_rows = tensor.shape[0] if tensor.shape else 1
+    row_bytes = row_numbers * ITEM_BYTES[tensor.dtype]
+    block_rows = max(1, BLOCK_NUMBERS // max(1, row_numbers))
+    reader.seek(tensor.start)
+    for row in range(0, num_rows, block_rows):
+        num_bytes = min(block_rows, num_rows - row) * row_bytes
+        block = np.frombuffer(reader.read(num_bytes), np.uint8)
+        if block.size != num_bytes:
+            raise ModelWeightsError(
+                f"{tensor.file}: was cut short while it was read; let no one write to the model "
+                "while it is compiled"
+            )
+        yield block
+        report(num_bytes)
+
+
+def as_numbers(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[np.float32]:
+    """Return a block of a tensor as float32[rows, columns]."""
+    columns = math.prod(tensor.shape[1:])
+    rows = block.size // (columns * ITEM_BYTES[tensor.dtype])
+    return replace(tensor, shape=(rows, columns), start=0).read(block)

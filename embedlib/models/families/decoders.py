@@ -1,0 +1,141 @@
+"""Families that came from Llama: decoders, which some files make see both ways.
+
+Source: defaults, traits and tensor names are those of the classes in transformers 5.5,
+`models/<family>/{configuration,modeling}_<family>.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, SequenceHead
+from embedlib.models.families.tensor_names import DECODER_TENSORS, GEMMA_TENSORS
+
+DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
+DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
+DECODER_HEAD: Final = SequenceHead(
+    pooling="last_token",
+    skipped_token=Key("pad_token_id"),
+    layers=(HeadLayer(tensors="score", has_bias=False),),
+)
+
+ROPE_THETA: Final = Key("rope_theta", 10_000.0)
+
+LLAMA: Final = Family(
+    model_type="llama",
+    norm="rms_norm",
+    norm_eps=Key("rms_norm_eps", 1e-6),
+    norm_placement="pre",
+    is_gated=True,
+    activation=Key("hidden_act", "silu"),
+    positions="rotary",
+    rope_theta=ROPE_THETA,
+    num_kv_heads=Key("num_key_value_heads"),
+    head_dim=Key("head_dim"),
+    is_causal=Key("is_causal", True),
+    has_qkv_bias=Key("attention_bias", False),
+    has_output_bias=Key("attention_bias", False),
+    has_mlp_bias=Key("mlp_bias", False),
+    fixed={"layer_types": (None,), "sliding_window": (None,), "use_sliding_window": (False, None)},
+    prefixes=DECODER_PREFIXES,
+    tensors=DECODER_TENSORS,
+    ignored_tensors=DECODER_IGNORED,
+    sequence_head=DECODER_HEAD,
+    lm_head="lm_head.weight",
+)
+
+MISTRAL: Final = replace(
+    LLAMA,
+    model_type="mistral",
+    num_kv_heads=Key("num_key_value_heads", 8),
+    windows="all_layers",
+    window=Key("sliding_window", 4096),
+    has_qkv_bias=False,
+    has_output_bias=False,
+    has_mlp_bias=False,
+    # The class has neither: it ignores layer_types, and its linear layers carry no bias.
+    fixed={"layer_types": (None,), "attention_bias": (False, None), "mlp_bias": (False, None)},
+)
+
+QWEN2: Final = replace(
+    LLAMA,
+    model_type="qwen2",
+    num_kv_heads=Key("num_key_value_heads", 32),
+    windows="by_layer_type",
+    window=Key("sliding_window", 4096),
+    has_qkv_bias=True,
+    has_output_bias=False,
+    has_mlp_bias=False,
+    # The class always has the three biases and never the others.
+    fixed={"attention_bias": (True, None), "qkv_bias": (True, None), "mlp_bias": (False, None)},
+)
+
+QWEN3: Final = replace(
+    LLAMA,
+    model_type="qwen3",
+    num_kv_heads=Key("num_key_value_heads", 32),
+    head_dim=Key("head_dim", 128),
+    windows="by_layer_type",
+    window=Key("sliding_window", 4096),
+    has_qk_norm=True,
+    has_mlp_bias=False,
+    fixed={"mlp_bias": (False, None)},
+)
+
+GEMMA3_TEXT: Final = Family(
+    model_type="gemma3_text",
+    norm="rms_norm",
+    norm_eps=Key("rms_norm_eps", 1e-6),
+    norm_placement="sandwich",
+    scales_embeddings=True,
+    is_gated=True,
+    activation=Key("hidden_activation", "gelu_pytorch_tanh"),
+    positions="rotary",
+    rope_theta=Key("rope_theta", 1_000_000.0),
+    window_rope_theta=Key("rope_local_base_freq", 10_000.0),
+    num_kv_heads=Key("num_key_value_heads", 4),
+    head_dim=Key("head_dim", 256),
+    is_bidirectional=Key("use_bidirectional_attention", False),
+    windows="alternating",
+    window=Key("sliding_window", 4096),
+    alternation=Alternation(every=Key("sliding_window_pattern", 6), full="last", halves=True),
+    query_scalar=Key("query_pre_attn_scalar", 256),
+    has_qk_norm=True,
+    has_qkv_bias=Key("attention_bias", False),
+    has_output_bias=Key("attention_bias", False),
+    has_mlp_bias=False,
+    fixed={
+        # The masks honour it too, but with a window twice as wide; no model has both.
+        "is_causal": (True, None),
+        "attn_logit_softcapping": (None,),
+        "mlp_bias": (False, None),
+        # The class writes it and reads it under the name without the first sign.
+        "_sliding_window_pattern": (6, None),
+    },
+    harmless=frozenset({"final_logit_softcapping"}),
+    tokenizer_class="GemmaTokenizer",
+    prefixes=DECODER_PREFIXES,
+    tensors=GEMMA_TENSORS,
+    stores_norms_less_one=True,
+    ignored_tensors=DECODER_IGNORED,
+    sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 0)),
+)
+
+GEMMA2: Final = replace(
+    GEMMA3_TEXT,
+    model_type="gemma2",
+    rope_theta=ROPE_THETA,
+    window_rope_theta=None,
+    is_causal=Key("is_causal", True),
+    is_bidirectional=None,
+    alternation=Alternation(every=2, full="last", halves=False),
+    attention_cap=Key("attn_logit_softcapping", 50.0),
+    has_qk_norm=False,
+    # The class reads hidden_activation and sliding_window; files have their old names beside them.
+    fixed={
+        "hidden_act": ("gelu_pytorch_tanh", None),
+        "sliding_window_size": (4096, None),
+        "mlp_bias": (False, None),
+    },
+)

@@ -1,0 +1,299 @@
+"""Families that came from BERT: every token sees every other.
+
+Source: defaults, traits and tensor names are those of the classes in transformers 5.5,
+`models/<family>/{configuration,modeling}_<family>.py`; of `new` and `gte`, those of
+huggingface.co/Alibaba-NLP/new-impl.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, SequenceHead
+from embedlib.models.families.tensor_names import (
+    DISTILBERT_TENSORS,
+    ENCODER_TENSORS,
+    MODERNBERT_TENSORS,
+    MPNET_TENSORS,
+    NEW_TENSORS,
+    NOMIC_BERT_TENSORS,
+)
+from embedlib.models.spec import PositionBias
+
+BERT: Final = Family(
+    model_type="bert",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-12),
+    norm_placement="post",
+    is_gated=False,
+    activation=Key("hidden_act", "gelu"),
+    positions="learned",
+    num_token_types=Key("type_vocab_size", 2),
+    # BERT's class ignores is_causal; a file that sets it expects something else.
+    fixed={"position_embedding_type": ("absolute",), "is_causal": (False, None)},
+    tokenizer_class="BertTokenizer",
+    prefixes=("", "bert.", "0.auto_model.", "auto_model."),
+    tensors=ENCODER_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "cls.*",
+        "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="bert.pooler.dense", activation="tanh"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+)  # fmt: skip
+
+ROBERTA: Final = replace(
+    BERT,
+    model_type="roberta",
+    positions="learned_after_padding",
+    tokenizer_class="RobertaTokenizer",
+    prefixes=("", "roberta.", "0.auto_model.", "auto_model."),
+    ignored_tensors=(
+        "*embeddings.position_ids", "*embeddings.token_type_ids", "*pooler.*", "lm_head.*",
+        "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="classifier.dense", activation="tanh"),
+            HeadLayer(tensors="classifier.out_proj"),
+        ),
+    ),
+)  # fmt: skip
+
+XLM_ROBERTA: Final = replace(
+    ROBERTA, model_type="xlm-roberta", tokenizer_class="XLMRobertaTokenizer"
+)
+
+DISTILBERT: Final = replace(
+    BERT,
+    model_type="distilbert",
+    norm_eps=1e-12,
+    activation=Key("activation", "gelu"),
+    num_token_types=None,
+    names={
+        "hidden_size": ("dim",),
+        "num_hidden_layers": ("n_layers",),
+        "num_attention_heads": ("n_heads",),
+        "intermediate_size": ("hidden_dim",),
+    },
+    fixed={"is_causal": (False, None)},
+    # sinusoidal_pos_embds says how the table was filled before training; the file holds it.
+    harmless=frozenset(
+        {"dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_"}
+    ),
+    prefixes=("", "distilbert.", "0.auto_model.", "auto_model."),
+    tensors=DISTILBERT_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.*",
+        "pre_classifier.*", "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="pre_classifier", activation="relu"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+)  # fmt: skip
+
+MPNET: Final = replace(
+    BERT,
+    model_type="mpnet",
+    positions="learned_after_padding",
+    # The class passes neither number on from config.json, and its padding id is 1 in any case.
+    position_bias=PositionBias(num_buckets=32, max_distance=128),
+    num_token_types=None,
+    fixed={
+        "relative_attention_num_buckets": (32, None),
+        "pad_token_id": (1,),
+        "is_causal": (False, None),
+    },
+    tokenizer_class="MPNetTokenizer",
+    prefixes=("", "mpnet.", "0.auto_model.", "auto_model."),
+    tensors=MPNET_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "*pooler.*", "lm_head.*", "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=ROBERTA.sequence_head,
+)  # fmt: skip
+
+MODERNBERT: Final = Family(
+    model_type="modernbert",
+    norm="layer_norm",
+    norm_eps=Key("norm_eps", 1e-5),
+    has_norm_bias=Key("norm_bias", False),
+    norm_placement="pre",
+    norms_embeddings=True,
+    is_gated=True,
+    activation=Key("hidden_activation", "gelu"),
+    positions="rotary",
+    rope_theta=Key("global_rope_theta", 160_000.0),
+    window_rope_theta=Key("local_rope_theta", 10_000.0),
+    windows="alternating",
+    window=Key("local_attention", 128),
+    alternation=Alternation(
+        every=Key("global_attn_every_n_layers", 3), full="first", halves=True
+    ),
+    has_qkv_bias=Key("attention_bias", False),
+    has_output_bias=Key("attention_bias", False),
+    has_mlp_bias=Key("mlp_bias", False),
+    fixed={
+        "is_causal": (False, None),
+        # The class stretches both thetas by it; no model asks for that.
+        "rope_scaling": (None,),
+        # Written by the script that converted the first models; no class reads it.
+        "position_embedding_type": ("absolute", "sans_pos", None),
+    },
+    harmless=frozenset(
+        {
+            # The class reads norm_eps alone; files have both.
+            "layer_norm_eps", "initializer_cutoff_factor", "mlp_dropout", "embedding_dropout",
+            "decoder_bias", "classifier_activation", "deterministic_flash_attn",
+            "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
+            "repad_logits_with_grad",
+        }
+    ),
+    prefixes=("", "model.", "0.auto_model.", "auto_model."),
+    tensors=MODERNBERT_TENSORS,
+    ignored_tensors=("head.*", "decoder.*", "classifier.*"),
+    sequence_head=SequenceHead(
+        pooling=Key("classifier_pooling", "cls"),
+        layers=(
+            HeadLayer(
+                tensors="head.dense",
+                activation=Key("classifier_activation", "gelu"),
+                has_bias=Key("classifier_bias", False),
+            ),
+            HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+)  # fmt: skip
+
+NOMIC_BERT: Final = Family(
+    model_type="nomic_bert",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-12),
+    norm_placement="post",
+    is_gated=True,
+    activation="silu",
+    positions="rotary",
+    num_positions=("n_positions", "max_position_embeddings"),
+    rope_theta=Key("rope_theta", 1000.0),
+    # The model's own code knows no other.
+    rope_kinds=("default",),
+    num_token_types=Key("type_vocab_size", 2),
+    head_dim=Key("head_dim"),
+    has_qkv_bias=False,
+    has_output_bias=False,
+    has_mlp_bias=False,
+    # Files have the keys of the model's own code, those of transformers 5, or both.
+    names={
+        "hidden_size": ("n_embd",),
+        "num_hidden_layers": ("n_layer",),
+        "num_attention_heads": ("n_head",),
+        "intermediate_size": ("n_inner",),
+        "layer_norm_eps": ("layer_norm_epsilon",),
+        "rope_theta": ("rotary_emb_base",),
+    },
+    implied={
+        "n_embd": (
+            "activation_function", "layer_norm_epsilon", "mlp_fc1_bias", "mlp_fc2_bias",
+            "n_positions", "qkv_proj_bias", "rotary_emb_fraction",
+        )
+    },
+    fixed={
+        "hidden_act": ("silu", None),
+        "activation_function": ("swiglu",),
+        "rotary_emb_fraction": (1.0,),
+        "rotary_emb_interleaved": (False, None),
+        "rotary_emb_scale_base": (None,),
+        "rotary_scaling_factor": (None,),
+        "prenorm": (False, None),
+        "parallel_block": (False, None),
+        "use_rms_norm": (False, None),
+        "causal": (False, None),
+        "is_causal": (False, None),
+        "qkv_proj_bias": (False,),
+        "mlp_fc1_bias": (False,),
+        "mlp_fc2_bias": (False,),
+        "scale_attn_weights": (True, None),
+        "scale_attn_by_inverse_layer_idx": (False, None),
+        "reorder_and_upcast_attn": (False, None),
+    },
+    harmless=frozenset(
+        {
+            "attn_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln",
+            "max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm",
+            "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+            "use_xentropy",
+        }
+    ),
+    own_code={"AutoModel": ("nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",)},
+    tokenizer_class="BertTokenizer",
+    prefixes=("", "nomic_bert.", "0.auto_model.", "auto_model."),
+    tensors=NOMIC_BERT_TENSORS,
+    ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
+)  # fmt: skip
+
+# The code of gte's second generation calls itself new.
+NEW: Final = Family(
+    model_type="new",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-12),
+    norm_placement="post",
+    is_gated=True,
+    activation=Key("hidden_act", "gelu"),
+    positions="rotary",
+    rope_theta=Key("rope_theta", 10_000.0),
+    rope_kinds=("default", "ntk"),
+    num_token_types=Key("type_vocab_size", 1),
+    has_mlp_bias=False,
+    has_down_bias=True,
+    fixed={
+        "position_embedding_type": ("rope",),
+        "layer_norm_type": ("layer_norm",),
+        "pack_qkv": (True,),
+        "logn_attention_scale": (False,),
+        "logn_attention_clip1": (False,),
+        "is_causal": (False, None),
+    },
+    # How the same is computed; some files have strings here.
+    harmless=frozenset({"unpad_inputs", "use_memory_efficient_attention"}),
+    own_code={
+        "AutoModel": ("Alibaba-NLP/new-impl--modeling.NewModel",),
+        "AutoModelForSequenceClassification": (
+            "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification",
+        ),
+    },
+    prefixes=("", "new.", "0.auto_model.", "auto_model."),
+    tensors=NEW_TENSORS,
+    ignored_tensors=("*pooler.*", "lm_head.*", "classifier.*"),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="new.pooler.dense", activation="tanh"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+)
+
+# A copy of that code under names of its own.
+GTE: Final = replace(
+    NEW,
+    model_type="gte",
+    own_code={
+        "AutoModel": (
+            "modeling_hf_alibaba_nlp_gte.GteModel",
+            "Snowflake/snowflake-arctic-embed-m-v2.0--modeling_hf_alibaba_nlp_gte.GteModel",
+        )
+    },
+    sequence_head=None,
+)

@@ -1,0 +1,138 @@
+"""What the families call their tensors, by role; `tensor_roles.py` lists the roles.
+
+Source: the parameters of the classes in transformers 5.5, models/<family>/modeling_<family>.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.models.families.row import Rows
+
+ENCODER_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "positions": "embeddings.position_embeddings.weight",
+        "token_types": "embeddings.token_type_embeddings.weight",
+        "embedding_norm": "embeddings.LayerNorm",
+        "layers.{i}.q": "encoder.layer.{i}.attention.self.query",
+        "layers.{i}.k": "encoder.layer.{i}.attention.self.key",
+        "layers.{i}.v": "encoder.layer.{i}.attention.self.value",
+        "layers.{i}.o": "encoder.layer.{i}.attention.output.dense",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+        "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
+        "layers.{i}.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
+    }
+)
+DECODER_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embed_tokens.weight",
+        "layers.{i}.q": "layers.{i}.self_attn.q_proj",
+        "layers.{i}.k": "layers.{i}.self_attn.k_proj",
+        "layers.{i}.v": "layers.{i}.self_attn.v_proj",
+        "layers.{i}.o": "layers.{i}.self_attn.o_proj",
+        "layers.{i}.q_norm": "layers.{i}.self_attn.q_norm",
+        "layers.{i}.k_norm": "layers.{i}.self_attn.k_norm",
+        "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
+        "layers.{i}.gate": "layers.{i}.mlp.gate_proj",
+        "layers.{i}.up": "layers.{i}.mlp.up_proj",
+        "layers.{i}.down": "layers.{i}.mlp.down_proj",
+        "layers.{i}.mlp_norm": "layers.{i}.post_attention_layernorm",
+        "final_norm": "norm",
+    }
+)
+
+DISTILBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "positions": "embeddings.position_embeddings.weight",
+        "embedding_norm": "embeddings.LayerNorm",
+        "layers.{i}.q": "transformer.layer.{i}.attention.q_lin",
+        "layers.{i}.k": "transformer.layer.{i}.attention.k_lin",
+        "layers.{i}.v": "transformer.layer.{i}.attention.v_lin",
+        "layers.{i}.o": "transformer.layer.{i}.attention.out_lin",
+        "layers.{i}.attention_norm": "transformer.layer.{i}.sa_layer_norm",
+        "layers.{i}.up": "transformer.layer.{i}.ffn.lin1",
+        "layers.{i}.down": "transformer.layer.{i}.ffn.lin2",
+        "layers.{i}.mlp_norm": "transformer.layer.{i}.output_layer_norm",
+    }
+)
+
+MPNET_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "positions": "embeddings.position_embeddings.weight",
+        "position_bias": "encoder.relative_attention_bias.weight",
+        "embedding_norm": "embeddings.LayerNorm",
+        "layers.{i}.q": "encoder.layer.{i}.attention.attn.q",
+        "layers.{i}.k": "encoder.layer.{i}.attention.attn.k",
+        "layers.{i}.v": "encoder.layer.{i}.attention.attn.v",
+        "layers.{i}.o": "encoder.layer.{i}.attention.attn.o",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+        "layers.{i}.up": "encoder.layer.{i}.intermediate.dense",
+        "layers.{i}.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
+    }
+)
+MODERNBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.tok_embeddings.weight",
+        "embedding_norm": "embeddings.norm",
+        "layers.{i}.q": Rows("layers.{i}.attn.Wqkv", 0, 3),
+        "layers.{i}.k": Rows("layers.{i}.attn.Wqkv", 1, 3),
+        "layers.{i}.v": Rows("layers.{i}.attn.Wqkv", 2, 3),
+        "layers.{i}.o": "layers.{i}.attn.Wo",
+        "layers.{i}.attention_norm": "layers.{i}.attn_norm",
+        "layers.{i}.gate": Rows("layers.{i}.mlp.Wi", 0, 2),
+        "layers.{i}.up": Rows("layers.{i}.mlp.Wi", 1, 2),
+        "layers.{i}.down": "layers.{i}.mlp.Wo",
+        "layers.{i}.mlp_norm": "layers.{i}.mlp_norm",
+        "final_norm": "final_norm",
+    }
+)
+# As the model's own code named them; transformers reads and writes these names too, by
+# conversion_mapping.py, which also tells the gate from the other half.
+NOMIC_BERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "token_types": "embeddings.token_type_embeddings.weight",
+        "embedding_norm": "emb_ln",
+        "layers.{i}.q": Rows("encoder.layers.{i}.attn.Wqkv", 0, 3),
+        "layers.{i}.k": Rows("encoder.layers.{i}.attn.Wqkv", 1, 3),
+        "layers.{i}.v": Rows("encoder.layers.{i}.attn.Wqkv", 2, 3),
+        "layers.{i}.o": "encoder.layers.{i}.attn.out_proj",
+        "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
+        "layers.{i}.up": "encoder.layers.{i}.mlp.fc11",
+        "layers.{i}.gate": "encoder.layers.{i}.mlp.fc12",
+        "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
+        "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
+    }
+)
+# Source: modeling.py of huggingface.co/Alibaba-NLP/new-impl.
+NEW_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "token_types": "embeddings.token_type_embeddings.weight",
+        "embedding_norm": "embeddings.LayerNorm",
+        "layers.{i}.q": Rows("encoder.layer.{i}.attention.qkv_proj", 0, 3),
+        "layers.{i}.k": Rows("encoder.layer.{i}.attention.qkv_proj", 1, 3),
+        "layers.{i}.v": Rows("encoder.layer.{i}.attention.qkv_proj", 2, 3),
+        "layers.{i}.o": "encoder.layer.{i}.attention.o_proj",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attn_ln",
+        "layers.{i}.up": Rows("encoder.layer.{i}.mlp.up_gate_proj", 0, 2),
+        "layers.{i}.gate": Rows("encoder.layer.{i}.mlp.up_gate_proj", 1, 2),
+        "layers.{i}.down": "encoder.layer.{i}.mlp.down_proj",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp_ln",
+    }
+)
+GEMMA_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+    {
+        **DECODER_TENSORS,
+        "layers.{i}.attention_out_norm": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.mlp_norm": "layers.{i}.pre_feedforward_layernorm",
+        "layers.{i}.mlp_out_norm": "layers.{i}.post_feedforward_layernorm",
+    }
+)

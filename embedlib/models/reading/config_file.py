@@ -1,0 +1,214 @@
+"""config.json of a transformer to an `Encoder`, by the row of its family."""
+
+from __future__ import annotations
+
+import math
+
+from embedlib.models.families.row import Alternation, Family, Key
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.config_keys import (
+    FIXED_KEYS,
+    HARMLESS_KEYS,
+    LAYER_TYPES,
+    ROPE_KEYS,
+    SHAPE_KEYS,
+    WINDOW_KEYS,
+)
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.rope_config import read_ropes
+from embedlib.models.reading.traits import (
+    optional_integer,
+    optional_number,
+    read_activation,
+    read_boolean,
+    read_number,
+)
+from embedlib.models.spec import Encoder
+
+
+def architecture_of(config: JsonObject) -> str:
+    """Return the class of transformers that config.json names; "" where it names none."""
+    names = config.values.get("architectures") or [""]
+    return str(names[0])
+
+
+def family_of(config: JsonObject) -> Family:
+    """Return the family that config.json names.
+
+    Raises:
+        ModelUnsupportedError: there is no row for it.
+    """
+    return config.choice("model_type", FAMILIES)
+
+
+def positions_key(config: JsonObject) -> str:
+    """Return the key that says how many positions the model has."""
+    names = family_of(config).num_positions
+    return next((name for name in names if name in config), names[-1])
+
+
+def read_encoder(config: JsonObject) -> Encoder:
+    """Return the transformer that config.json describes.
+
+    Raises:
+        ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
+    """
+    family = family_of(config)
+    _check_implied(config, family)
+    config = config.renamed(family.names)
+    _check_keys(config, family)
+    hidden_size = config.integer("hidden_size")
+    num_heads = config.integer("num_attention_heads")
+    num_layers = config.integer("num_hidden_layers")
+    num_positions = config.integer(positions_key(config))
+    num_kv_heads = optional_integer(config, family.num_kv_heads) or num_heads
+    if num_heads % num_kv_heads:
+        raise config.refuse(
+            "num_key_value_heads", f"a divisor of num_attention_heads = {num_heads}"
+        )
+    head_dim = optional_integer(config, family.head_dim)
+    if head_dim is None:
+        if hidden_size % num_heads:
+            raise config.refuse("num_attention_heads", f"a divisor of hidden_size = {hidden_size}")
+        head_dim = hidden_size // num_heads
+    if family.rope_theta is not None and head_dim % 2:
+        raise config.refuse("head_dim", "an even number")
+    pad_token_id = None
+    if family.positions == "learned_after_padding":
+        pad_token_id = config.integer("pad_token_id", 1, minimum=0)
+    rope, window_rope = read_ropes(config, family, num_positions, head_dim)
+    is_causal = _is_causal(config, family)
+    return Encoder(
+        family=family.model_type,
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        intermediate_size=config.integer("intermediate_size"),
+        activation=read_activation(config, family.activation),
+        is_gated=family.is_gated,
+        norm=family.norm,
+        norm_eps=read_number(config, family.norm_eps),
+        has_norm_bias=read_boolean(config, family.has_norm_bias),
+        norm_placement=family.norm_placement,
+        norms_embeddings=family.norms_embeddings,
+        embedding_scale=math.sqrt(hidden_size) if family.scales_embeddings else 1.0,
+        num_positions=num_positions,
+        position_offset=0 if pad_token_id is None else pad_token_id + 1,
+        pad_token_id=pad_token_id,
+        num_token_types=optional_integer(config, family.num_token_types, minimum=0) or 0,
+        rope=rope,
+        window_rope=window_rope,
+        position_bias=family.position_bias,
+        is_causal=is_causal,
+        windows=_read_windows(config, family, num_layers, is_causal),
+        attention_scale=None
+        if family.query_scalar is None
+        else read_number(config, family.query_scalar) ** -0.5,
+        attention_cap=optional_number(config, family.attention_cap),
+        has_qk_norm=family.has_qk_norm,
+        has_qkv_bias=read_boolean(config, family.has_qkv_bias),
+        has_output_bias=read_boolean(config, family.has_output_bias),
+        has_mlp_bias=read_boolean(config, family.has_mlp_bias),
+        has_down_bias=read_boolean(
+            config, family.has_mlp_bias if family.has_down_bias is None else family.has_down_bias
+        ),
+    )
+
+
+def _check_implied(config: JsonObject, family: Family) -> None:
+    """Refuse a file of a schema whose defaults are not implemented, where it leaves one out."""
+    for mark, keys in family.implied.items():
+        for key in keys:
+            if mark in config.values and key not in config.values:
+                raise config.refuse(key, f"it must be there beside {mark}")
+
+
+def _check_keys(config: JsonObject, family: Family) -> None:
+    """Refuse keys that are unknown, and fixed keys with another value than the fixed one."""
+    fixed = {**FIXED_KEYS, **family.fixed}
+    traits = {trait.name for trait in vars(family).values() if isinstance(trait, Key)}
+    if family.alternation is not None and isinstance(family.alternation.every, Key):
+        traits.add(family.alternation.every.name)
+    known = HARMLESS_KEYS | SHAPE_KEYS | fixed.keys() | family.harmless | traits
+    known |= set(family.num_positions)
+    if family.rope_theta is not None:
+        known |= ROPE_KEYS
+    known |= WINDOW_KEYS[family.windows]
+    config.check_keys(known)
+    for key, accepted in fixed.items():
+        if key not in traits:
+            config.check_fixed(key, accepted)
+    # Code that travels with the model computes something else than the family's class: gte-Qwen2,
+    # for one, attends in both directions.
+    check_own_code(config, "AutoModel")
+
+
+def check_own_code(config: JsonObject, key: str) -> None:
+    """Refuse a class of the model's own, unless the family's row stands for it.
+
+    Args:
+        config: config.json.
+        key: of `auto_map`, the class of transformers in whose place it stands.
+    """
+    own_code = config.child("auto_map").values.get(key)
+    known = family_of(config).own_code.get(key, ())
+    if own_code is not None and own_code not in known:
+        accepted = "".join(f", or {name}" for name in known)
+        raise config.refuse(
+            "auto_map", f"a model without code of its own (no {key} in auto_map{accepted})"
+        )
+
+
+def _is_causal(config: JsonObject, family: Family) -> bool:
+    """Return whether a token sees only what stands before it."""
+    if family.is_bidirectional is not None:
+        return not read_boolean(config, family.is_bidirectional)
+    return family.is_causal is not None and read_boolean(config, family.is_causal)
+
+
+def _read_windows(
+    config: JsonObject, family: Family, num_layers: int, is_causal: bool
+) -> tuple[int | None, ...]:
+    """Return the attention window of each layer, None where the layer sees everything."""
+    window: int | None
+    if family.window is None:
+        return (None,) * num_layers
+    if family.alternation is not None:
+        window = config.integer(family.window.name, family.window.default)
+        kinds = _alternating(config, family.alternation, num_layers)
+        if family.alternation.halves and not is_causal:
+            window //= 2
+    else:
+        # null switches windows off.
+        window = optional_integer(config, family.window)
+        if family.windows == "all_layers":
+            return (window,) * num_layers
+        if not config.boolean("use_sliding_window", False):
+            window = None
+        first = config.integer("max_window_layers", 28, minimum=0)
+        kinds = [LAYER_TYPES[window is not None and layer >= first] for layer in range(num_layers)]
+    if config.values.get("layer_types") is not None:
+        kinds = config.values["layer_types"]
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != num_layers
+        or any(kind not in LAYER_TYPES for kind in kinds)
+        or (window is None and LAYER_TYPES[1] in kinds)
+    ):
+        raise config.refuse(
+            "layer_types",
+            f"{num_layers} times full_attention, or sliding_attention where there is a window",
+        )
+    return tuple(window if kind == LAYER_TYPES[1] else None for kind in kinds)
+
+
+def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) -> list[str]:
+    """Return the kind of each layer where the file does not list them."""
+    every = alternation.every
+    if isinstance(every, Key):
+        every = config.integer(every.name, every.default)
+    full = 0 if alternation.full == "first" else every - 1
+    return [LAYER_TYPES[layer % every != full] for layer in range(num_layers)]

@@ -1,0 +1,335 @@
+"""A model folder to a `ModelSpec`: the JSON files of transformers and sentence-transformers.
+
+`modules.json` is the truth on what follows the transformer. What is not understood is refused by
+file, key and value.
+
+Source: what sentence-transformers 6.2 and transformers 5.5 read and write; older key names beside
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
+from embedlib.models.reading.config_file import architecture_of, positions_key, read_encoder
+from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.heads import is_scoring, read_head
+from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
+from embedlib.models.reading.settings_file import read_settings
+from embedlib.models.spec import (
+    SIMILARITIES,
+    Encoder,
+    ModelSpec,
+    Module,
+    Pooling,
+    Similarity,
+)
+
+SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
+    {name: name for name in SIMILARITIES}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """A model folder that was understood: what the model is and where its parts lie."""
+
+    folder: Path
+    spec: ModelSpec
+    transformer_dir: Path
+    """Holds config.json, the tokenizer and the weights of the transformer."""
+    module_dirs: tuple[Path, ...]
+    """For every module of the spec, the directory with its weights."""
+    module_tensors: Mapping[int, str | AnswerRows] = field(default_factory=dict)
+    """By position of a module whose weights lie among the transformer's: what they are there."""
+    settings_dirs: tuple[Path, ...] = ()
+    """Directories of modules that are part of the head and have settings alone: LogitScore."""
+    hub_name: str | None = None
+    """What the model was called by whoever asked the hub for it; None: it is a folder."""
+    hub_revision: str | None = None
+    """The resolved commit of a hub model."""
+
+    @property
+    def directories(self) -> list[Path]:
+        """All directories with files of the model, sorted."""
+        return sorted({self.folder, self.transformer_dir, *self.module_dirs, *self.settings_dirs})
+
+
+def is_scoring_model(folder: Path) -> bool:
+    """Whether a folder says that it holds a reranker or classifier and not an embedding model.
+
+    Raises:
+        ModelUnsupportedError: a file is not JSON.
+    """
+    if (folder / "modules.json").is_file():
+        general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
+        return _is_cross_encoder(general)
+    return is_scoring(JsonObject.load(folder / "config.json", folder))
+
+
+def _is_cross_encoder(general: JsonObject) -> bool:
+    return general.text("model_type") == "CrossEncoder"
+
+
+def load_spec(folder: Path) -> ModelSpec:
+    """Return what the model in a folder is.
+
+    Raises:
+        ModelNotFoundError: the folder holds no model.
+        ModelUnsupportedError: a file holds what is not implemented.
+    """
+    return read_model_files(folder).spec
+
+
+def read_model_files(
+    folder: Path,
+    *,
+    with_head: bool = False,
+    template: str | None = None,
+    is_compiled: bool = False,
+) -> ModelFiles:
+    """Return what the model in a folder is and where its parts lie.
+
+    Args:
+        folder: holds `modules.json`, or else `config.json`.
+        with_head: read it as a reranker or classifier: `spec.head` is set.
+        template: with a head, the name of a template in `known_rerankers.json` where the folder
+            does not say how the model is asked.
+        is_compiled: it is an engine directory: config.json may say how its weights are quantized.
+
+    Raises:
+        ModelNotFoundError: the folder holds no model.
+        ConfigError: the template is not known.
+        ModelUnsupportedError: a file holds what is not implemented, or the model is of the other
+            kind.
+    """
+    if template is not None and not with_head:
+        raise ConfigError(f"template = {template!r} is for rerankers; leave it out")
+    parts = _read_parts(folder, with_head, is_compiled)
+    return _read_scoring(parts, template) if with_head else _read_embedding(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What embedding models and those with a head have alike."""
+
+    folder: Path
+    has_modules: bool
+    """Whether there is a modules.json, and so the files of sentence-transformers."""
+    general: JsonObject
+    """config_sentence_transformers.json; may be empty."""
+    transformer_dir: Path
+    config: JsonObject
+    encoder: Encoder
+    tokenizer_config: JsonObject
+    settings: JsonObject
+    """Of the transformer in sentence-transformers; may be empty."""
+    modules: list[tuple[str, Path]]
+    """Kind and directory of those behind the transformer."""
+
+    def module_config(self, directory: Path) -> JsonObject:
+        """Return a module's config.json; may be empty."""
+        return JsonObject.load(directory / "config.json", self.folder)
+
+
+def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
+    """Read the transformer, and which modules stand behind it."""
+    has_modules = (folder / "modules.json").is_file()
+    # Without modules.json sentence-transformers reads neither of its two own files.
+    general = JsonObject("", {})
+    if has_modules:
+        general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
+        _check_kind(folder, general, with_head)
+    entries = read_module_list(folder, with_head) if has_modules else []
+    transformer_dir = entries[0][1] if entries else folder
+    config = _read_config(transformer_dir, folder, is_compiled)
+    return _Parts(
+        folder=folder,
+        has_modules=has_modules,
+        general=general,
+        transformer_dir=transformer_dir,
+        config=config,
+        encoder=read_encoder(config),
+        tokenizer_config=JsonObject.load(transformer_dir / "tokenizer_config.json", folder),
+        settings=read_settings(transformer_dir, folder, with_head=with_head)
+        if has_modules
+        else JsonObject("", {}),
+        modules=entries[1:],
+    )
+
+
+def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
+    """Return config.json."""
+    if not (transformer_dir / "config.json").is_file():
+        raise ModelNotFoundError(f"{transformer_dir}: there is no config.json")
+    config = JsonObject.load(transformer_dir / "config.json", folder)
+    if not is_compiled:
+        return config
+    # What the weights are is in embedlib.json.
+    values = {key: config.values[key] for key in config.values if key != "quantization_config"}
+    return replace(config, values=values)
+
+
+def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
+    """Return a reranker or classifier."""
+    logit_scores = [parts.module_config(path) for _, path in parts.modules]
+    head = read_head(
+        parts.config,
+        parts.encoder,
+        parts.transformer_dir,
+        tokenizer_config=parts.tokenizer_config,
+        settings=parts.settings,
+        general=parts.general,
+        logit_score=logit_scores[0] if logit_scores else None,
+        template=template,
+    )
+    spec = ModelSpec(
+        modules=head.modules,
+        embedding_dim=len(head.head.labels),
+        head=head.head,
+        # With a template they are its instructions; CrossEncoder puts others in front of a pair.
+        **(_read_prompts(parts.general) if head.head.template is None else {}),
+        **_read_transformer(parts),
+    )
+    return ModelFiles(
+        folder=parts.folder,
+        spec=spec,
+        transformer_dir=parts.transformer_dir,
+        module_dirs=(parts.transformer_dir,) * len(head.modules),
+        module_tensors=head.tensors,
+        settings_dirs=tuple(path for _, path in parts.modules),
+    )
+
+
+def _read_embedding(parts: _Parts) -> ModelFiles:
+    """Return an embedding model."""
+    if not parts.has_modules and is_scoring(parts.config):
+        raise _is_scoring(parts.config, "architectures")
+    dim = parts.encoder.hidden_size
+    modules: list[Module] = []
+    for kind, path in parts.modules:
+        module = read_module(kind, parts.module_config(path), dim)
+        dim = output_dim(module, dim)
+        modules.append(module)
+    module_dirs = tuple(path for _, path in parts.modules)
+    if not parts.has_modules:
+        modules, module_dirs = [_default_pooling(parts.config)], (parts.folder,)
+    spec = ModelSpec(
+        modules=tuple(modules),
+        embedding_dim=dim,
+        **_read_transformer(parts),
+        **_read_general(parts.general, dim),
+    )
+    return ModelFiles(
+        folder=parts.folder,
+        spec=spec,
+        transformer_dir=parts.transformer_dir,
+        module_dirs=module_dirs,
+    )
+
+
+def _read_transformer(parts: _Parts) -> dict[str, Any]:
+    """Return the fields of `ModelSpec` that are the transformer's and its tokenizer's."""
+    tokens, source = _max_seq_tokens(parts)
+    return {
+        "encoder": parts.encoder,
+        "max_seq_tokens": tokens,
+        "max_seq_tokens_source": source,
+        "lowercase": parts.settings.boolean("do_lower_case", False),
+    }
+
+
+def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
+    """Refuse a model of sentence-transformers that is of the other kind."""
+    is_reranker = _is_cross_encoder(general)
+    if is_reranker and not with_head:
+        raise _is_scoring(general, "model_type")
+    if with_head and not is_reranker:
+        said = "no model_type"
+        if "model_type" in general:
+            said = f"model_type = {quote(general.values['model_type'])}"
+        raise ModelUnsupportedError(
+            f"{folder} makes embeddings, not scores ({general.name} has {said}); "
+            "use Embedder, or embedlib encode"
+        )
+
+
+def _is_scoring(file: JsonObject, key: str) -> ModelUnsupportedError:
+    """Return the error of an Embedder whose model is not one."""
+    return ModelUnsupportedError(
+        f"{file.name}: {key} = {quote(file.values[key])} is a reranker or classifier; "
+        "use Reranker or Classifier"
+    )
+
+
+def _default_pooling(config: JsonObject) -> Pooling:
+    """Return how a folder without modules.json is pooled.
+
+    Source: `_load_default_modules` in sentence-transformers, sentence_transformer/model.py.
+    """
+    is_causal_lm = architecture_of(config).endswith("ForCausalLM") and config.boolean(
+        "is_causal", True
+    )
+    return Pooling(modes=("last_token",) if is_causal_lm else ("mean",))
+
+
+def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
+    """Return the longest sequence and the file and key that set it.
+
+    The transformer module's `max_seq_length` takes the place of the tokenizer's limit. Neither may
+    pass the positions the model was trained for.
+
+    Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py. It lets
+    `max_seq_length` pass the positions, and where they are learned fails on the first such text.
+    """
+    config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
+    positions = parts.encoder.num_positions - parts.encoder.position_offset
+    limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_key(config)}")]
+    # transformers once called it max_len.
+    key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
+    if "max_seq_length" in settings:
+        source = f"{settings.name}: max_seq_length"
+        limits.insert(0, (settings.integer("max_seq_length"), source))
+    elif key in tokenizer_config:
+        # transformers writes 10**30 for "no limit", which loses against the positions.
+        limits.insert(0, (tokenizer_config.number(key), f"{tokenizer_config.name}: {key}"))
+    tokens, source = min(limits, key=lambda limit: limit[0])
+    if tokens < 1:
+        raise config.refuse(positions_key(config), "room for at least one token")
+    return int(tokens), source
+
+
+def _read_general(general: JsonObject, dim: int) -> dict[str, Any]:
+    """Return the fields of `ModelSpec` that config_sentence_transformers.json sets."""
+    general.check_keys(
+        {
+            "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
+            "similarity_fn_name", "truncate_dim",
+        }
+    )  # fmt: skip
+    general.check_fixed("model_type", ("SentenceTransformer", None))
+    truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
+    if truncate_dim is not None and truncate_dim > dim:
+        raise general.refuse("truncate_dim", f"at most the embedding's {dim} dimensions")
+    return {
+        **_read_prompts(general),
+        "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
+        "truncate_dim": truncate_dim,
+    }
+
+
+def _read_prompts(general: JsonObject) -> dict[str, Any]:
+    """Return the prompts of config_sentence_transformers.json, as fields of `ModelSpec`."""
+    table = general.child("prompts")
+    # A prompt that is null is a name without a text.
+    prompts = {name: table.text(name) or "" for name in table.values}
+    default = general.text("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise general.refuse("default_prompt_name", f"a name in prompts ({', '.join(prompts)})")
+    return {"prompts": prompts, "default_prompt_name": default}

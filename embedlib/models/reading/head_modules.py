@@ -1,0 +1,131 @@
+"""The modules of a head behind the transformer, and where their weights lie in its files.
+
+A `...ForSequenceClassification` has layers of its own. A `...ForCausalLM` that answers with one of
+two tokens has one row of numbers, the difference of their rows of the LM head.
+
+Source: the classes of transformers 5.5, and `LogitScore` of sentence-transformers 6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.families.row import Key, SequenceHead
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.known_rerankers import KnownReranker
+from embedlib.models.reading.config_file import architecture_of, family_of
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.traits import read_activation, read_boolean, read_number
+from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
+
+POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType({"cls": "cls", "mean": "mean"})
+"""Values of `classifier_pooling`."""
+
+
+@dataclass(frozen=True)
+class AnswerRows:
+    """Where the one row of numbers of a reranker that answers with tokens comes from."""
+
+    tensor: str | None
+    """The matrix of the LM head, a row for every token; None: that of the token embeddings."""
+    true_token_id: int
+    false_token_id: int | None
+    """None: the score is the logit of the true token alone."""
+
+
+Tensors = dict[int, str | AnswerRows]
+"""By position among the modules, where the weights lie in the transformer's files."""
+
+
+def sequence_modules(
+    config: JsonObject, encoder: Encoder, num_labels: int
+) -> tuple[tuple[Module, ...], Tensors]:
+    """Return the modules of a ...ForSequenceClassification and the names of their tensors."""
+    family = family_of(config)
+    row = family.sequence_head
+    if row is None:
+        raise config.refuse("architectures", "a family whose classification head is implemented")
+    modules: list[Module] = [_pooling(config, row)]
+    tensors: Tensors = {}
+    for index, layer in enumerate(row.layers, 1):
+        has_bias = read_boolean(config, layer.has_bias)
+        tensors[index] = layer.tensors
+        if layer.is_norm:
+            eps = read_number(config, family.norm_eps)
+            modules.append(LayerNorm(dim=encoder.hidden_size, eps=eps, has_bias=has_bias))
+            continue
+        modules.append(
+            Dense(
+                in_features=encoder.hidden_size,
+                out_features=num_labels if index == len(row.layers) else encoder.hidden_size,
+                has_bias=has_bias,
+                activation=read_activation(config, layer.activation),
+            )
+        )
+    return tuple(modules), tensors
+
+
+def answer_modules(
+    config: JsonObject,
+    encoder: Encoder,
+    transformer_dir: Path,
+    logit_score: JsonObject | None,
+    known: KnownReranker | None,
+) -> tuple[tuple[Module, ...], Tensors]:
+    """Return the modules of a ...ForCausalLM that answers, and the rows that make the score."""
+    family = family_of(config)
+    if family.lm_head is None:
+        with_lm_head = [name for name, row in FAMILIES.items() if row.lm_head is not None]
+        raise config.refuse("model_type", ", ".join(with_lm_head))
+    if logit_score is not None:
+        logit_score.check_keys({"true_token_id", "false_token_id", "module_input_name"})
+        logit_score.check_fixed("module_input_name", ("causal_logits",))
+        true_id = logit_score.integer("true_token_id", minimum=0)
+        false_id = logit_score.optional_integer("false_token_id", None)
+        for key, value in (("true_token_id", true_id), ("false_token_id", false_id)):
+            if value is not None and value >= encoder.vocab_size:
+                raise logit_score.refuse(key, f"less than vocab_size = {encoder.vocab_size}")
+    elif known is not None:
+        tokenizer = Tokenizer.from_file(str(transformer_dir / "tokenizer.json"))
+        true_id = _token_id(tokenizer, known.true_token)
+        false_id = _token_id(tokenizer, known.false_token)
+    else:
+        raise ModelUnsupportedError(
+            f"{config.name}: {architecture_of(config)} scores with the logits of two tokens, and "
+            "the folder says neither which nor how it is asked; give template=..., or the model's "
+            "name on the hub"
+        )
+    is_tied = config.boolean("tie_word_embeddings", False)
+    rows = AnswerRows(None if is_tied else family.lm_head, true_id, false_id)
+    dense = Dense(
+        in_features=encoder.hidden_size, out_features=1, has_bias=False, activation="identity"
+    )
+    return (Pooling(modes=("last_token",)), dense), {1: rows}
+
+
+def _pooling(config: JsonObject, row: SequenceHead) -> Pooling:
+    pooling = row.pooling
+    mode: PoolingMode = (
+        config.choice(pooling.name, POOLINGS, pooling.default)
+        if isinstance(pooling, Key)
+        else pooling
+    )
+    skipped = None
+    if row.skipped_token is not None:
+        key = row.skipped_token
+        skipped = config.optional_integer(key.name, key.default)
+    return Pooling(modes=(mode,), skipped_token_id=skipped)
+
+
+def _token_id(tokenizer: Tokenizer, token: str) -> int:
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise ModelUnsupportedError(f"tokenizer.json: has no token {token!r} to answer with")
+    return number

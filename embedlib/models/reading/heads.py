@@ -1,0 +1,245 @@
+"""The head of a reranker, reward model or classifier: from its files to modules behind a Pooling.
+
+Two kinds are read. `...ForSequenceClassification` has layers of its own, the last with a row for
+every label. `...ForCausalLM` is asked for one of two tokens: the score is the difference of their
+logits at the last token, which is one row of numbers times the last vector.
+
+Source: the classes of transformers 5.5, and `CrossEncoder` of sentence-transformers 6.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.models.known_rerankers import KnownReranker, known_reranker
+from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
+from embedlib.models.reading.head_modules import Tensors, answer_modules, sequence_modules
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.spec import Encoder, Head, Module, PairTemplate, ScoreActivation
+
+SEQUENCE_CLASS: Final = "ForSequenceClassification"
+LM_CLASS: Final = "ForCausalLM"
+TASKS: Final = MappingProxyType(
+    {"sequence-classification": SEQUENCE_CLASS, "text-generation": LM_CLASS}
+)
+"""`transformer_task` of sentence-transformers to the class it loads."""
+
+RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
+    {
+        "torch.nn.modules.activation.Sigmoid": "sigmoid",
+        "torch.nn.Sigmoid": "sigmoid",
+        "torch.nn.modules.linear.Identity": "identity",
+        "torch.nn.Identity": "identity",
+    }
+)
+
+CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
+"""Where transformers 5 puts it; 4 wrote it into tokenizer_config.json."""
+
+TYPED_TOKENIZERS: Final = ("BertTokenizer", "BertTokenizerFast")
+UNTYPED_TOKENIZERS: Final = (
+    "RobertaTokenizer",
+    "RobertaTokenizerFast",
+    "XLMRobertaTokenizer",
+    "XLMRobertaTokenizerFast",
+)
+"""Classes of tokenizers that do, and that do not, give a model the types of tokens."""
+
+PROBLEM_TYPES: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
+    {
+        "regression": "identity",
+        "single_label_classification": "softmax",
+        "multi_label_classification": "sigmoid",
+    }
+)
+"""Source: `TextClassificationPipeline.postprocess` of transformers."""
+
+
+GENERAL_KEYS: Final = frozenset(
+    {
+        "__version__", "activation_fn", "default_prompt_name", "model_type", "prompts",
+        # which layers stay float32 where the others are narrower
+        "keep_in_fp32_modules",
+    }
+)  # fmt: skip
+"""Keys of config_sentence_transformers.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadFiles:
+    """A head that was understood."""
+
+    head: Head
+    modules: tuple[Module, ...]
+    tensors: Tensors
+
+
+def is_scoring(config: JsonObject) -> bool:
+    """Whether config.json is of a model whose own head makes scores of labels."""
+    return architecture_of(config).endswith(SEQUENCE_CLASS)
+
+
+def read_head(
+    config: JsonObject,
+    encoder: Encoder,
+    transformer_dir: Path,
+    *,
+    tokenizer_config: JsonObject,
+    settings: JsonObject,
+    general: JsonObject,
+    logit_score: JsonObject | None,
+    template: str | None,
+) -> HeadFiles:
+    """Return the head of a reranker or classifier.
+
+    Args:
+        config: config.json.
+        encoder: the transformer it describes.
+        transformer_dir: holds tokenizer.json.
+        tokenizer_config: tokenizer_config.json; may be empty.
+        settings: the settings of sentence-transformers' transformer module; may be empty.
+        general: config_sentence_transformers.json; may be empty.
+        logit_score: config.json of the module LogitScore, where there is one.
+        template: the name of what is known of a model whose folder leaves it out.
+
+    Raises:
+        ConfigError: the template is not known.
+        ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
+    """
+    general.check_keys(GENERAL_KEYS)
+    known = None if template is None else known_reranker(template)
+    kind = _class_of_task(config, settings, logit_score)
+    check_own_code(config, f"AutoModel{kind}")
+    if kind == SEQUENCE_CLASS:
+        labels = _labels(config)
+        modules, tensors = sequence_modules(config, encoder, len(labels))
+    else:
+        labels = ("LABEL_0",)
+        modules, tensors = answer_modules(config, encoder, transformer_dir, logit_score, known)
+    head = Head(
+        labels=labels,
+        activation=_classifier_activation(config, len(labels)),
+        reranker_activation=_reranker_activation(config, general, len(labels)),
+        template=_template(settings, general, known),
+        has_chat_template=not settings.values
+        and _has_chat_template(transformer_dir, tokenizer_config),
+        has_token_types=_has_token_types(config, tokenizer_config, encoder),
+    )
+    return HeadFiles(head=head, modules=modules, tensors=tensors)
+
+
+def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonObject | None) -> str:
+    """Return which class of transformers the model is, and check that all files agree."""
+    architecture = architecture_of(config)
+    kind = SEQUENCE_CLASS if logit_score is None else LM_CLASS
+    if not settings.values and architecture.endswith(LM_CLASS):
+        kind = LM_CLASS
+    if not architecture.endswith(kind):
+        raise config.refuse("architectures", f"one name that ends with {kind}")
+    if settings.values and settings.choice("transformer_task", TASKS) != kind:
+        names = [task for task, name in TASKS.items() if name == kind]
+        raise settings.refuse("transformer_task", ", ".join(names))
+    return kind
+
+
+def _labels(config: JsonObject) -> tuple[str, ...]:
+    """Return the names of the labels in the order of the rows.
+
+    transformers takes two labels where the file says nothing of them.
+    """
+    table = config.child("id2label")
+    if "id2label" not in config:
+        return tuple(f"LABEL_{index}" for index in range(config.integer("num_labels", 2)))
+    ids = [str(index) for index in range(len(table.values))]
+    if not ids or set(table.values) != set(ids):
+        raise config.refuse("id2label", "a name for every id from 0 on")
+    if config.values.get("num_labels") not in (None, len(ids)):
+        raise config.refuse("num_labels", f"{len(ids)}, as many as there are in id2label")
+    names = [table.text(index) for index in ids]
+    if None in names:
+        raise config.refuse("id2label", "a name for every id from 0 on")
+    return tuple(name for name in names if name is not None)
+
+
+def _classifier_activation(config: JsonObject, num_labels: int) -> ScoreActivation:
+    """Return what the text-classification pipeline of transformers applies."""
+    if "problem_type" not in config:
+        return "sigmoid" if num_labels == 1 else "softmax"
+    activation = config.choice("problem_type", PROBLEM_TYPES)
+    return "sigmoid" if activation == "softmax" and num_labels == 1 else activation
+
+
+def _reranker_activation(
+    config: JsonObject, general: JsonObject, num_labels: int
+) -> ScoreActivation:
+    """Return what CrossEncoder applies: what a file says, the newest place first."""
+    nested = config.child("sentence_transformers")
+    nested.check_keys({"activation_fn", "version"})
+    places = (
+        (general, "activation_fn"),
+        (nested, "activation_fn"),
+        (config, "sbert_ce_default_activation_function"),
+    )
+    for place, key in places:
+        if key in place:
+            return place.choice(key, RERANKER_ACTIVATIONS)
+    return "sigmoid" if num_labels == 1 else "identity"
+
+
+def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: Encoder) -> bool:
+    """Return whether transformers gives the model the types of tokens.
+
+    Where neither the inputs are listed nor the class of the tokenizer has a list of its own,
+    transformers 4 gives them and 5 does not.
+    """
+    if encoder.num_token_types < 2:
+        return False
+    names = tokenizer_config.values.get("model_input_names")
+    if isinstance(names, list):
+        return "token_type_ids" in names
+    kind = tokenizer_config.text("tokenizer_class") or config.text("tokenizer_class")
+    kind = kind or family_of(config).tokenizer_class
+    if names is not None or kind not in TYPED_TOKENIZERS + UNTYPED_TOKENIZERS:
+        raise tokenizer_config.refuse(
+            "model_input_names",
+            "a list with or without token_type_ids, since releases of transformers differ for "
+            f"{kind}",
+        )
+    return kind in TYPED_TOKENIZERS
+
+
+def _has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bool:
+    """Return whether the tokenizer has one.
+
+    CrossEncoder fills it with each pair, unless it was saved with files of its own that say
+    otherwise. Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
+    """
+    is_inside = tokenizer_config.values.get("chat_template") is not None
+    return is_inside or (transformer_dir / CHAT_TEMPLATE_NAME).is_file()
+
+
+def _template(
+    settings: JsonObject, general: JsonObject, known: KnownReranker | None
+) -> PairTemplate | None:
+    """Return how a pair is written, with the instruction that the folder gives."""
+    prompts = general.child("prompts")
+    if known is None:
+        if "message" in settings.child("modality_config").values:
+            raise settings.refuse(
+                "modality_config",
+                "text alone, since chat templates are not read; give template=...",
+            )
+        return None
+    default = general.text("default_prompt_name")
+    if default is None:
+        return known.template
+    instruction = prompts.text(default)
+    if instruction is None or "{instruction}" not in known.template.body:
+        raise general.refuse(
+            "default_prompt_name", "null, or the name of the instruction in prompts"
+        )
+    return replace(known.template, instruction=instruction)

@@ -1,0 +1,225 @@
+"""The modules that follow the transformer: modules.json, and config.json of each of them.
+
+Source: the classes of sentence-transformers 6.2 and the keys that older releases wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.json_files import JsonObject, load_json, quote
+from embedlib.models.spec import (
+    Activation,
+    Dense,
+    LayerNorm,
+    Module,
+    Normalize,
+    Pooling,
+    PoolingMode,
+)
+
+POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = MappingProxyType(
+    {
+        "cls": "cls",
+        "max": "max",
+        "mean": "mean",
+        "mean_sqrt_len_tokens": "mean_sqrt_len",
+        "weightedmean": "weighted_mean",
+        "lasttoken": "last_token",
+    }
+)
+"""`pooling_mode` to mode."""
+
+POOLING_MODES_BY_FLAG: Final[Mapping[str, PoolingMode]] = MappingProxyType(
+    {
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+        "pooling_mode_weightedmean_tokens": "weighted_mean",
+        "pooling_mode_lasttoken": "last_token",
+    }
+)
+"""The older flags to modes, in the order in which several are concatenated."""
+
+DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
+    {
+        "torch.nn.modules.linear.Identity": "identity",
+        "torch.nn.modules.activation.Tanh": "tanh",
+        "torch.nn.modules.activation.ReLU": "relu",
+        "torch.nn.modules.activation.GELU": "gelu",
+        "torch.nn.modules.activation.SiLU": "silu",
+        "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    }
+)
+"""`activation_function` to activation; the class is made without arguments."""
+
+SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
+"""The only place a module may read from and write to: the pooled vector."""
+
+
+def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
+    """Return kind and directory of every module, in order.
+
+    They are Transformer, Pooling, others; of a reranker Transformer and, if it answers with a
+    token, LogitScore.
+    """
+    name = "modules.json"
+    content = load_json(folder / name, folder)
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise ModelUnsupportedError(
+            f"{name}: holds {quote(content)}; a list of objects is expected"
+        )
+    entries = []
+    for position, values in enumerate(content):
+        entry = JsonObject(f"{name}: [{position}]", values)
+        entry.check_keys({"idx", "name", "path", "type", "kwargs"})
+        # They name arguments of `encode` that the module wants to see, as adapters do.
+        entry.check_fixed("kwargs", ([], {}, None))
+        kind = _module_kind(entry, position, with_head)
+        path = PurePosixPath(entry.text("path") or "")
+        if path.is_absolute() or ".." in path.parts:
+            raise entry.refuse("path", "a path inside the model folder")
+        entries.append((kind, folder / path))
+    if len(entries) < 2 - with_head:
+        raise ModelUnsupportedError(
+            f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
+        )
+    return entries
+
+
+def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
+    """Return the class name of a module.
+
+    Releases have spelled its package differently: `sentence_transformers.models.Pooling`,
+    `sentence_transformers.sentence_transformer.modules.pooling.Pooling`.
+    """
+    first, _, rest = (entry.text("type") or "").partition(".")
+    kind = rest.rpartition(".")[2]
+    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize")
+    if with_head:
+        accepted = ()
+    if position < 2:
+        accepted = ("Transformer", "LogitScore" if with_head else "Pooling")[
+            position : position + 1
+        ]
+    if first != "sentence_transformers" or kind not in accepted:
+        names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
+        raise entry.refuse("type", names)
+    return kind
+
+
+def read_module(kind: str, config: JsonObject, dim: int) -> Module:
+    """Return one module behind the transformer.
+
+    Args:
+        kind: its class in sentence-transformers: Pooling, Dense, LayerNorm or Normalize.
+        config: its config.json; may be empty for Normalize.
+        dim: width of the vectors that reach it.
+
+    Raises:
+        ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
+    """
+    readers: dict[str, Callable[[JsonObject, int], Module]] = {
+        "Pooling": _read_pooling,
+        "Dense": _read_dense,
+        "LayerNorm": _read_layer_norm,
+        "Normalize": _read_normalize,
+    }
+    return readers[kind](config, dim)
+
+
+def output_dim(module: Module, dim: int) -> int:
+    """Return the width a module makes of `dim`."""
+    if isinstance(module, Pooling):
+        return dim * len(module.modes)
+    if isinstance(module, Dense):
+        return module.out_features
+    assert isinstance(module, (LayerNorm, Normalize))
+    return dim
+
+
+def _read_pooling(config: JsonObject, dim: int) -> Pooling:
+    config.check_keys(
+        {
+            "embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt",
+            *POOLING_MODES_BY_FLAG,
+        }
+    )  # fmt: skip
+    key = "embedding_dimension" if "embedding_dimension" in config else "word_embedding_dimension"
+    if config.integer(key) != dim:
+        raise config.refuse(key, f"the transformer's hidden_size = {dim}")
+    return Pooling(
+        modes=_named_modes(config) if "pooling_mode" in config else _flagged_modes(config),
+        include_prompt=config.boolean("include_prompt", True),
+    )
+
+
+def _named_modes(config: JsonObject) -> tuple[PoolingMode, ...]:
+    """Return the modes of a newer file: one name or a list of them."""
+    names = config.values["pooling_mode"]
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not names:
+        raise config.refuse("pooling_mode", ", ".join(POOLING_MODES_BY_NAME))
+    for name in names:
+        if not isinstance(name, str) or name not in POOLING_MODES_BY_NAME:
+            raise config.refuse("pooling_mode", ", ".join(POOLING_MODES_BY_NAME))
+    return tuple(POOLING_MODES_BY_NAME[name] for name in names)
+
+
+def _flagged_modes(config: JsonObject) -> tuple[PoolingMode, ...]:
+    """Return the modes of an older file: one flag for each."""
+    modes = tuple(
+        mode for flag, mode in POOLING_MODES_BY_FLAG.items() if config.boolean(flag, False)
+    )
+    # Releases of sentence-transformers differ. Where the flag is missing, 5 adds the mean and 6
+    # does not; where it is false and no other is on, 6 takes the mean all the same and 5 fails.
+    if modes and "pooling_mode_mean_tokens" not in config:
+        raise ModelUnsupportedError(
+            f"{config.name}: pooling_mode_mean_tokens is missing beside pooling mode {modes[0]}; "
+            "releases of sentence-transformers read that differently, write true or false"
+        )
+    if not modes and "pooling_mode_mean_tokens" in config:
+        raise config.refuse("pooling_mode_mean_tokens", "true where no other pooling mode is on")
+    return modes or ("mean",)
+
+
+def _read_dense(config: JsonObject, dim: int) -> Dense:
+    config.check_keys(
+        {
+            "in_features", "out_features", "bias", "activation_function", "use_residual",
+            "module_input_name", "module_output_name",
+        }
+    )  # fmt: skip
+    config.check_fixed("use_residual", (False, None))
+    config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
+    config.check_fixed("module_output_name", SENTENCE_EMBEDDING)
+    if config.integer("in_features") != dim:
+        raise config.refuse("in_features", f"the {dim} features that reach it")
+    return Dense(
+        in_features=dim,
+        out_features=config.integer("out_features"),
+        has_bias=config.boolean("bias", True),
+        activation=config.choice(
+            "activation_function", DENSE_ACTIVATIONS, "torch.nn.modules.activation.Tanh"
+        ),
+    )
+
+
+def _read_layer_norm(config: JsonObject, dim: int) -> LayerNorm:
+    config.check_keys({"dimension"})
+    if config.integer("dimension") != dim:
+        raise config.refuse("dimension", f"the {dim} features that reach it")
+    return LayerNorm(dim=dim)
+
+
+def _read_normalize(config: JsonObject, dim: int) -> Normalize:
+    del dim  # every width has a length
+    config.check_keys({"module_input_name", "module_output_name"})
+    config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
+    config.check_fixed("module_output_name", SENTENCE_EMBEDDING)
+    return Normalize()

@@ -1,0 +1,89 @@
+"""The settings that sentence-transformers keeps of its transformer module.
+
+Source: what sentence-transformers 6.2 reads and writes; older key names beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from embedlib.models.reading.json_files import JsonObject
+
+SETTINGS_NAMES: Final = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+"""Names the settings of the transformer module have had; the first that is there counts."""
+
+
+def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
+    """Return what `modality_config` says of a model for text alone, with or without a chat."""
+    text = {"method": "forward", "method_output_name": output}
+    return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
+
+
+EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+    {
+        "max_seq_length": None,
+        "do_lower_case": None,
+        # since sentence-transformers 6
+        "transformer_task": ("feature-extraction",),
+        "modality_config": (_modality("last_hidden_state"),),
+        "module_output_name": ("token_embeddings",),
+        "unpad_inputs": None,
+        "processing_kwargs": ({}, None),
+        "query_length": (None,),
+        "document_length": (None,),
+        "query_expansion": (None,),
+        # arguments for transformers, which could change anything
+        "model_args": ({}, None),
+        "tokenizer_args": ({}, None),
+        "config_args": ({}, None),
+        "model_kwargs": ({}, None),
+        "processor_kwargs": ({}, None),
+        "config_kwargs": ({}, None),
+        "tokenizer_name_or_path": (None,),
+    }
+)
+"""Keys of the transformer module's settings; a tuple holds the only values implemented."""
+
+SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+    {
+        **EMBEDDING_KEYS,
+        "transformer_task": None,
+        "modality_config": (_modality("logits"), _modality("logits", has_messages=True)),
+        "module_output_name": ("scores", "causal_logits"),
+    }
+)
+"""The same for a reranker."""
+
+
+def read_settings(transformer_dir: Path, folder: Path, *, with_head: bool) -> JsonObject:
+    """Return the settings of the transformer module, checked; empty where there are none.
+
+    Args:
+        transformer_dir: where they lie.
+        folder: the model folder.
+        with_head: whether the model is a reranker or classifier.
+
+    Raises:
+        ModelUnsupportedError: a key is unknown, or holds what is not implemented.
+    """
+    keys = SCORING_KEYS if with_head else EMBEDDING_KEYS
+    for name in SETTINGS_NAMES:
+        settings = JsonObject.load(transformer_dir / name, folder)
+        if settings.values:
+            settings.check_keys(keys)
+            for key, accepted in keys.items():
+                if accepted is not None:
+                    settings.check_fixed(key, accepted)
+            return settings
+    return JsonObject(SETTINGS_NAMES[0], {})

@@ -1,0 +1,45 @@
+"""Traits of a family that are fixed, or read from a key of config.json."""
+
+from __future__ import annotations
+
+from embedlib.models.families.row import Key
+from embedlib.models.reading.config_keys import ACTIVATIONS_BY_NAME
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.spec import Activation
+
+
+def optional_integer(config: JsonObject, trait: Key | None, minimum: int = 1) -> int | None:
+    """Return a trait that is an integer or null."""
+    if trait is None:
+        return None
+    return config.optional_integer(trait.name, trait.default, minimum)
+
+
+def read_activation(config: JsonObject, trait: Activation | Key) -> Activation:
+    """Return a trait that is an activation."""
+    if isinstance(trait, str):
+        return trait
+    return config.choice(trait.name, ACTIVATIONS_BY_NAME, trait.default)
+
+
+def read_number(config: JsonObject, trait: float | Key) -> float:
+    """Return a trait that is a positive number; null is refused."""
+    if isinstance(trait, float):
+        return trait
+    if trait.name in config.values:
+        return config.number(trait.name)
+    return float(trait.default)
+
+
+def optional_number(config: JsonObject, trait: Key | None) -> float | None:
+    """Return a trait that is a positive number, or None where it is null or the family has none."""
+    if trait is None:
+        return None
+    return config.optional_number(trait.name) if trait.name in config.values else trait.default
+
+
+def read_boolean(config: JsonObject, trait: bool | Key) -> bool:
+    """Return a trait that is a boolean."""
+    if isinstance(trait, bool):
+        return trait
+    return config.boolean(trait.name, trait.default)

@@ -1,0 +1,40 @@
+"""A short text that changes whenever a model's vectors may change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.load import weights_digest
+
+
+def fingerprint(
+    files: ModelFiles,
+    revision: str | None,
+    settings: Mapping[str, object],
+    hashes: FileHashes | None = None,
+) -> str:
+    """Return `REVISION:DIGEST`; REVISION is the hub's commit, or "folder".
+
+    The digest covers the weights, every JSON file of the model as it is on disk (so that a new
+    version of embedlib keeps the fingerprint) and the settings. The weights are read once in full,
+    unless `hashes` knows them.
+
+    Args:
+        files: the model.
+        revision: the hub's commit.
+        settings: what else decides the vectors, JSON values by name.
+        hashes: what is remembered of large files; None: only the names in the hub's cache.
+    """
+    digest = blake2b(digest_size=16)
+    digest.update(weights_digest(files, hashes or FileHashes()).encode())
+    for path in sorted(path for folder in files.directories for path in folder.glob("*.json")):
+        content = path.read_bytes()
+        name = path.relative_to(files.folder).as_posix()
+        digest.update(f"{name} {len(content)}\n".encode())
+        digest.update(content)
+    digest.update(json.dumps(dict(settings), sort_keys=True).encode())
+    return f"{revision or 'folder'}:{digest.hexdigest()}"

@@ -1,0 +1,261 @@
+"""A model's weights by role: `layers.3.q.weight`, whatever its files call it.
+
+Names, shapes and completeness are checked when the files are opened; a tensor is read when it is
+asked for. `tensor_roles.py` lists the roles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.families.row import Family, Rows
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.safetensors_files import (
+    STORED_DTYPES,
+    RowDifference,
+    StoredTensor,
+    list_tensors,
+    map_file,
+)
+from embedlib.models.weights.tensor_roles import (
+    Shapes,
+    encoder_shapes,
+    module_shapes,
+    tensor_name,
+    tensor_rows,
+)
+from embedlib.models.weights.token_heads import head_files
+
+WEIGHTS_NAME: Final = "model.safetensors"
+INDEX_NAME: Final = "model.safetensors.index.json"
+PICKLE_PATTERNS: Final = ("*.bin", "*.pt", "*.pth")
+MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
+"""What a module calls its only layer."""
+
+
+class Weights(Mapping[str, NDArray[np.float32]]):
+    """Role to array. Arrays of float32 files are views onto the mapped file."""
+
+    def __init__(self, tensors: Mapping[str, StoredTensor | RowDifference]) -> None:
+        """Make the mapping; no tensor is read.
+
+        Args:
+            tensors: role to stored tensor.
+        """
+        self._tensors = dict(tensors)
+        paths = {tensor.path for tensor in self._tensors.values()}
+        self._data = {path: map_file(path) for path in paths}
+
+    def __getitem__(self, role: str) -> NDArray[np.float32]:
+        """Return one tensor; files of another type are converted on every call."""
+        tensor = self._tensors[role]
+        return tensor.read(self._data[tensor.path])
+
+    def is_stored(self, role: str) -> bool:
+        """Whether a tensor lies in a file; others are computed when they are read."""
+        return isinstance(self._tensors[role], StoredTensor)
+
+    def stored(self, role: str) -> StoredTensor:
+        """Return where a tensor lies."""
+        tensor = self._tensors[role]
+        if isinstance(tensor, RowDifference):
+            raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, and lies nowhere")
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the roles."""
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        """Return the number of roles."""
+        return len(self._tensors)
+
+
+def load_weights(files: ModelFiles) -> Weights:
+    """Open the weights of a model and check them against its spec.
+
+    Raises:
+        ModelWeightsError: a file is missing, damaged or a pickle; a tensor is missing, left over,
+            or of the wrong shape or type.
+    """
+    family = FAMILIES[files.spec.encoder.family]
+    encoder = _load_encoder(files, family)
+    tensors: dict[str, StoredTensor | RowDifference] = {**encoder}
+    for position, (module, path) in enumerate(
+        zip(files.spec.modules, files.module_dirs, strict=True)
+    ):
+        if not isinstance(module, (Dense, LayerNorm)):
+            continue
+        place = files.module_tensors.get(position)
+        if isinstance(place, AnswerRows):
+            tensors[f"modules.{position}.weight"] = _load_answer_rows(files, place, encoder)
+        else:
+            tensors |= _load_module(files, position, module, path)
+    return Weights(tensors)
+
+
+def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
+    """Return a digest of everything the weight files hold: 32 hexadecimal digits.
+
+    The same bytes give the same digest wherever they lie.
+    """
+    paths = _weight_files(files.transformer_dir, files.folder)
+    for position, (module, path) in enumerate(
+        zip(files.spec.modules, files.module_dirs, strict=True)
+    ):
+        if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
+            paths += _weight_files(path, files.folder)
+    total = hashlib.blake2b(digest_size=16)
+    for path in paths + head_files(files.transformer_dir):
+        total.update(bytes.fromhex(hashes.sha256(path)))
+    return total.hexdigest()
+
+
+def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
+    """Return the transformer's tensors by role."""
+    paths = _weight_files(files.transformer_dir, files.folder)
+    stored = _list_all(paths, files.folder)
+    shapes = encoder_shapes(files.spec.encoder)
+    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+    anchor = tensor_name("tokens", family)
+    prefix = next((prefix for prefix in family.prefixes if prefix + anchor in stored), None)
+    if prefix is None:
+        raise ModelWeightsError(f"{where}: tensor {anchor} is missing")
+    rows = {role: tensor_rows(role, family) for role in shapes}
+    rows = {role: replace(block, name=prefix + block.name) for role, block in rows.items()}
+    picked = _pick(stored, rows, shapes, family.ignored_tensors, where)
+    if family.stores_norms_less_one:
+        picked |= {
+            role: replace(tensor, added=1.0)
+            for role, tensor in picked.items()
+            if role.endswith("norm.weight")
+        }
+    return picked
+
+
+def _load_module(
+    files: ModelFiles, position: int, module: Dense | LayerNorm, path: Path
+) -> dict[str, StoredTensor]:
+    """Return the tensors of one module behind the transformer, by role."""
+    leaves = module_shapes(module)
+    shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
+    paths = _weight_files(path, files.folder)
+    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+    stored = _list_all(paths, files.folder)
+    place = files.module_tensors.get(position)
+    stem = MODULE_TENSORS[type(module)]
+    if isinstance(place, str):
+        # The files hold the transformer too.
+        stem = place
+        stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
+    rows = {f"modules.{position}.{leaf}": Rows(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
+    return _pick(stored, rows, shapes, (), where)
+
+
+def _load_answer_rows(
+    files: ModelFiles, place: AnswerRows, encoder: Mapping[str, StoredTensor]
+) -> RowDifference:
+    """Return the row that makes a score of the last vector."""
+    num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
+    matrix = encoder["tokens"]
+    if place.tensor is not None:
+        paths = _weight_files(files.transformer_dir, files.folder)
+        where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+        stored = _list_all(paths, files.folder)
+        found = {name: stored[name] for name in stored if name == place.tensor}
+        rows = {"lm_head": Rows(place.tensor, 0, 1)}
+        matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
+    subtracted = place.false_token_id
+    return RowDifference(
+        matrix.block(place.true_token_id, num_tokens),
+        None if subtracted is None else matrix.block(subtracted, num_tokens),
+    )
+
+
+def _pick(
+    stored: Mapping[str, StoredTensor],
+    rows: Mapping[str, Rows],
+    shapes: Shapes,
+    ignored: tuple[str, ...],
+    where: str,
+) -> dict[str, StoredTensor]:
+    """Return the tensors by role; complain of what is missing, wrong or left over."""
+    picked = {}
+    for role, block in rows.items():
+        tensor = stored.get(block.name)
+        shape = (block.count * shapes[role][0], *shapes[role][1:])
+        if tensor is None:
+            raise ModelWeightsError(f"{where}: tensor {block.name} {list(shape)} is missing")
+        if tensor.shape != shape:
+            raise ModelWeightsError(
+                f"{tensor.file}: tensor {block.name} has shape {list(tensor.shape)}; "
+                f"expected: {list(shape)}"
+            )
+        if tensor.dtype not in STORED_DTYPES:
+            raise ModelWeightsError(
+                f"{tensor.file}: tensor {block.name} has type {tensor.dtype}; "
+                f"accepted: {', '.join(STORED_DTYPES)}"
+            )
+        picked[role] = tensor.block(block.index, block.count)
+    used = {block.name for block in rows.values()}
+    for name, tensor in stored.items():
+        if name not in used and not any(fnmatchcase(name, pattern) for pattern in ignored):
+            raise ModelWeightsError(
+                f"{tensor.file}: tensor {name} {list(tensor.shape)} is left over; "
+                "config.json describes a model without it"
+            )
+    return picked
+
+
+def _list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of all files by name, in the spelling of today."""
+    stored: dict[str, StoredTensor] = {}
+    for path in paths:
+        for name, tensor in list_tensors(path, path.relative_to(folder).as_posix()).items():
+            # Checkpoints converted from TensorFlow name the two vectors of a norm so.
+            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+            modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
+            if modern in stored:
+                raise ModelWeightsError(f"{tensor.file}: tensor {name} is there twice")
+            stored[modern] = tensor
+    return stored
+
+
+def _weight_files(directory: Path, folder: Path) -> list[Path]:
+    """Return the safetensors files of the transformer or of a module, in order of name.
+
+    Raises:
+        ModelWeightsError: there are none.
+    """
+    if (directory / WEIGHTS_NAME).is_file():
+        return [directory / WEIGHTS_NAME]
+    if (directory / INDEX_NAME).is_file():
+        index = JsonObject.load(directory / INDEX_NAME, folder)
+        table = index.child("weight_map")
+        names = sorted({table.text(key) or "" for key in table.values})
+        if not names or any(Path(name).name != name for name in names):
+            raise index.refuse("weight_map", "names of files beside it")
+        return [directory / name for name in names]
+    pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]
+    if pickles:
+        name = pickles[0].relative_to(folder).as_posix()
+        raise ModelWeightsError(
+            f"{name}: is a pickle, which can run code when it is read; convert it where "
+            "you trust it: SentenceTransformer(folder).save_pretrained(new_folder), or "
+            "CrossEncoder(folder).save_pretrained(new_folder) for a reranker or classifier"
+        )
+    raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")

@@ -1,0 +1,118 @@
+"""Which weights a model has: their roles, their shapes, and what a family calls them.
+
+Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim, K = key/value heads x
+head_dim:
+
+- `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `position_bias` [buckets, heads],
+  `embedding_norm.weight/.bias` [H]
+- per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
+  `.down` [H, I], each `.weight` and, where the spec has it, `.bias` [rows]; `.attention_norm` and
+  `.mlp_norm` [H], with sandwich `.attention_out_norm` and `.mlp_out_norm` [H]; `.q_norm.weight` and
+  `.k_norm.weight` [head_dim]
+- `final_norm.weight` [H]
+- per module j of the spec: `modules.{j}.weight` and `.bias`; those of a head are read from the
+  transformer's files
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embedlib.models.families.row import Family, Rows
+from embedlib.models.spec import Dense, Encoder, LayerNorm
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def encoder_shapes(encoder: Encoder) -> Shapes:
+    """Return every role of a transformer and its shape."""
+    hidden = encoder.hidden_size
+    shapes: Shapes = {"tokens": (encoder.vocab_size, hidden)}
+    if encoder.rope is None:
+        shapes["positions"] = (encoder.num_positions, hidden)
+    if encoder.num_token_types:
+        shapes["token_types"] = (encoder.num_token_types, hidden)
+    if encoder.position_bias is not None:
+        shapes["position_bias"] = (encoder.position_bias.num_buckets, encoder.num_heads)
+    if encoder.norm_placement == "post" or encoder.norms_embeddings:
+        shapes |= _norm_shapes("embedding_norm", encoder)
+    if encoder.norm_placement != "post":
+        shapes |= _norm_shapes("final_norm", encoder)
+    for layer in range(encoder.num_layers):
+        shapes |= {
+            f"layers.{layer}.{role}": shape for role, shape in _layer_shapes(encoder).items()
+        }
+    if encoder.norms_embeddings:
+        # The norm of the embeddings stands in its place.
+        for name in _norm_shapes("layers.0.attention_norm", encoder):
+            del shapes[name]
+    return shapes
+
+
+def module_shapes(module: Dense | LayerNorm) -> Shapes:
+    """Return the leaves of a module and their shapes."""
+    shapes: Shapes
+    if isinstance(module, LayerNorm):
+        shapes = {"weight": (module.dim,), "bias": (module.dim,)}
+    else:
+        shapes = {
+            "weight": (module.out_features, module.in_features),
+            "bias": (module.out_features,),
+        }
+    if not module.has_bias:
+        del shapes["bias"]
+    return shapes
+
+
+def tensor_rows(role: str, family: Family) -> Rows:
+    """Return where a family stores a role: the tensor, without prefix, and which of its rows."""
+    template, layer, leaf = role, "", ""
+    if role.startswith("layers."):
+        _, layer, rest = role.split(".", 2)
+        template = "layers.{i}." + rest
+    if template not in family.tensors:
+        template, dot, leaf = template.rpartition(".")
+        leaf = dot + leaf
+    stored = family.tensors[template]
+    if isinstance(stored, str):
+        stored = Rows(stored, 0, 1)
+    return replace(stored, name=stored.name.replace("{i}", layer) + leaf)
+
+
+def tensor_name(role: str, family: Family) -> str:
+    """Return the name of the tensor that holds a role, alone or with others, without prefix."""
+    return tensor_rows(role, family).name
+
+
+def _layer_shapes(encoder: Encoder) -> Shapes:
+    hidden, inner = encoder.hidden_size, encoder.intermediate_size
+    queries = encoder.num_heads * encoder.head_dim
+    keys = encoder.num_kv_heads * encoder.head_dim
+    linears = {
+        "q": (queries, hidden, encoder.has_qkv_bias),
+        "k": (keys, hidden, encoder.has_qkv_bias),
+        "v": (keys, hidden, encoder.has_qkv_bias),
+        "o": (hidden, queries, encoder.has_output_bias),
+        "up": (inner, hidden, encoder.has_mlp_bias),
+        "down": (hidden, inner, encoder.has_down_bias),
+    }
+    if encoder.is_gated:
+        linears["gate"] = linears["up"]
+    shapes: Shapes = {}
+    for stem, (rows, columns, has_bias) in linears.items():
+        shapes[f"{stem}.weight"] = (rows, columns)
+        if has_bias:
+            shapes[f"{stem}.bias"] = (rows,)
+    shapes |= _norm_shapes("attention_norm", encoder) | _norm_shapes("mlp_norm", encoder)
+    if encoder.norm_placement == "sandwich":
+        shapes |= _norm_shapes("attention_out_norm", encoder)
+        shapes |= _norm_shapes("mlp_out_norm", encoder)
+    if encoder.has_qk_norm:
+        shapes |= {"q_norm.weight": (encoder.head_dim,), "k_norm.weight": (encoder.head_dim,)}
+    return shapes
+
+
+def _norm_shapes(stem: str, encoder: Encoder) -> Shapes:
+    has_bias = encoder.norm == "layer_norm" and encoder.has_norm_bias
+    leaves = ("weight", "bias") if has_bias else ("weight",)
+    return {f"{stem}.{leaf}": (encoder.hidden_size,) for leaf in leaves}

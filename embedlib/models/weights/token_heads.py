@@ -1,0 +1,121 @@
+"""Heads that make something of every token, beside the pooled vector: those of bge-m3.
+
+Each is one linear layer in a file of its own beside config.json, with the tensors `weight` and
+`bias`.
+
+Source: `EncoderOnlyEmbedderM3ModelForInference` in FlagEmbedding 1.3,
+finetune/embedder/encoder_only/m3/modeling.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from embedlib.errors import ConfigError, ModelWeightsError
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.weights.safetensors_files import STORED_DTYPES, list_tensors, map_file
+
+TokenHeadName = Literal["sparse", "multi_vector"]
+
+HEAD_STEMS: Final[Mapping[TokenHeadName, str]] = MappingProxyType(
+    {"sparse": "sparse_linear", "multi_vector": "colbert_linear"}
+)
+"""What an output's file is called, without `.safetensors`."""
+
+IGNORED_TOKENS: Final = ("cls_token", "eos_token", "pad_token", "unk_token")
+"""Keys of tokenizer_config.json: tokens without a lexical weight."""
+
+
+@dataclass(frozen=True)
+class TokenHead:
+    """x @ weight.T + bias."""
+
+    weight: NDArray[np.float32]
+    """float32[D, H]."""
+    bias: NDArray[np.float32]
+    """float32[D]."""
+
+    def __call__(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return float32[L, D] of float32[L, H]."""
+        applied: NDArray[np.float32] = vectors @ self.weight.T + self.bias
+        return applied
+
+
+def head_files(folder: Path) -> list[Path]:
+    """Return the files of heads in the folder that holds config.json."""
+    paths = [folder / f"{stem}.safetensors" for stem in HEAD_STEMS.values()]
+    return [path for path in paths if path.is_file()]
+
+
+def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
+    """Read a head and check it against the model.
+
+    Raises:
+        ConfigError: the model has no such head.
+        ModelWeightsError: it is a pickle, damaged, or of the wrong shape or type.
+    """
+    stem = HEAD_STEMS[name]
+    path = files.transformer_dir / f"{stem}.safetensors"
+    if not path.is_file():
+        raise _missing(files, name)
+    file = path.relative_to(files.folder).as_posix()
+    stored = list_tensors(path, file)
+    hidden = files.spec.encoder.hidden_size
+    shape = stored["weight"].shape if "weight" in stored else ()
+    num_rows = shape[0] if name == "multi_vector" and shape else 1
+    expected = {"weight": (num_rows, hidden), "bias": (num_rows,)}
+    found = {key: tensor.shape for key, tensor in stored.items()}
+    if found != expected:
+        told = ", ".join(f"{key} {list(value)}" for key, value in found.items()) or "nothing"
+        wanted = ", ".join(f"{key} {list(value)}" for key, value in expected.items())
+        raise ModelWeightsError(f"{file}: holds {told}; expected: {wanted}")
+    for key, tensor in stored.items():
+        if tensor.dtype not in STORED_DTYPES:
+            raise ModelWeightsError(
+                f"{file}: tensor {key} has type {tensor.dtype}; accepted: "
+                f"{', '.join(STORED_DTYPES)}"
+            )
+    data = map_file(path)
+    return TokenHead(stored["weight"].read(data), stored["bias"].read(data))
+
+
+def ignored_token_ids(files: ModelFiles, tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the ids of tokens that get no lexical weight.
+
+    Raises:
+        ModelUnsupportedError: tokenizer_config.json does not say which they are.
+    """
+    config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
+    ids = set()
+    for key in IGNORED_TOKENS:
+        value = config.values.get(key)
+        content = value.get("content") if isinstance(value, dict) else value
+        token_id = tokenizer.token_to_id(content) if isinstance(content, str) else None
+        if token_id is None:
+            raise config.refuse(key, "a token of tokenizer.json, since it gets no lexical weight")
+        ids.add(token_id)
+    return frozenset(ids)
+
+
+def _missing(files: ModelFiles, name: TokenHeadName) -> ConfigError | ModelWeightsError:
+    stem = HEAD_STEMS[name]
+    pickle = files.transformer_dir / f"{stem}.pt"
+    if pickle.is_file():
+        return ModelWeightsError(
+            f"{stem}.pt: is a pickle, which can run code when it is read; convert it where you "
+            "trust it: safetensors.torch.save_file("
+            f"torch.load('{stem}.pt', weights_only=True), '{stem}.safetensors')"
+        )
+    return ConfigError(
+        f"output_value = {name!r}: this model has no {stem}.safetensors beside its config.json; "
+        f"BAAI/bge-m3 has such a head as {stem}.pt, which docs/outputs.md says how to convert"
+    )

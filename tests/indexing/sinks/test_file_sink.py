@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.errors import SinkError
+from embedlib.indexing.sinks.file_sink import FileSink
+from embedlib.indexing.sinks.lock import FileLock
+from embedlib.indexing.sinks.protocol import open_sink
+from embedlib.testing import check_sink
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+
+SCHEMES = ("jsonl", "npy", "parquet")
+
+
+def load(sink: Any, rows: list[Any]) -> None:
+    sink.begin(TARGET, print)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    sink.close()
+
+
+def load_nothing(sink: Any) -> None:
+    sink.begin(TARGET, print)
+    sink.finish()
+    sink.close()
+
+
+def make(path: Path, scheme: str = "jsonl") -> Any:
+    return open_sink(f"{scheme}:{path}")
+
+
+def make_and_inspect(path: Path) -> None:
+    with closing(make(path)) as sink:
+        sink.inspect()
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_keeps_what_every_sink_promises(scheme: str, tmp_path: Path) -> None:
+    check_sink(lambda: make(tmp_path / f"rows.{scheme}", scheme))
+
+
+def test_jsonl_holds_every_field(tmp_path: Path) -> None:
+    rows = make_rows(5)
+    load(make(tmp_path / "a.jsonl"), rows)
+    stored = read_jsonl(tmp_path / "a.jsonl")
+    vectors = np.array([fields.pop("embedding") for fields in stored], np.float32)
+    assert (vectors == make_vectors(rows)).all()
+    assert stored == expected_fields(rows)
+
+
+def test_npy_holds_vectors_and_rows_in_the_same_order(tmp_path: Path) -> None:
+    rows = make_rows(5)
+    load(make(tmp_path / "a.npy", "npy"), rows)
+    assert (np.load(tmp_path / "a.npy") == make_vectors(rows)).all()
+    assert read_jsonl(tmp_path / "a.npy.rows.jsonl") == expected_fields(rows)
+
+
+def test_parquet_holds_every_field(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    rows = make_rows(5)
+    load(make(tmp_path / "a.parquet", "parquet"), rows)
+    stored = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    vectors = np.array([fields.pop("embedding") for fields in stored], np.float32)
+    assert (vectors == make_vectors(rows)).all()
+    for fields in stored:
+        fields["metadata"] = json.loads(fields["metadata"])
+    assert stored == expected_fields(rows)
+
+
+def test_an_empty_parquet_file_has_its_columns(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    load(make(tmp_path / "a.parquet", "parquet"), [])
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert table.num_rows == 0
+    assert table.column_names == ["id", "source_id", "chunk", "text", "metadata", "embedding"]
+
+
+def test_many_rows_cross_the_limits_of_one_statement_and_one_row_group(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    rows = make_rows(9000)
+    load(make(tmp_path / "a.parquet", "parquet"), rows)
+    sink = make(tmp_path / "a.parquet", "parquet")
+    sink.begin(TARGET, print)
+    assert sink.digests([row.id for row in rows]) == {row.id: row.digest for row in rows}
+    best = sink.search(make_vectors(rows[-1:])[0], 1)[0]
+    assert best.score > 0.999
+    sink.close()
+    assert parquet.read_table(tmp_path / "a.parquet").num_rows == 9000
+
+
+def expected_fields(rows: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": str(row.id),
+            "source_id": row.source_id,
+            "chunk": row.chunk,
+            "text": row.text,
+            "metadata": row.metadata,
+        }
+        for row in rows
+    ]
+
+
+def test_the_file_appears_with_finish_and_is_left_alone_when_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rows = tmp_path / "a.jsonl", make_rows(3)
+    sink = make(path)
+    sink.begin(TARGET, print)
+    sink.write(rows, make_vectors(rows))
+    assert not path.exists()
+    sink.finish()
+    written = path.stat().st_mtime_ns, path.stat().st_ino
+    sink.close()
+    load_nothing(make(path))
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == written
+
+
+def test_an_export_that_was_interrupted_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rows = tmp_path / "a.jsonl", make_rows(3)
+    load(make(path), rows)
+    old = path.read_bytes()
+    sink = make(path)
+    sink.begin(TARGET, print)
+    sink.delete([rows[0].id])
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full_disk)
+        with pytest.raises(SinkError, match="No space left on device"):
+            sink.finish()
+    sink.close()
+    assert path.read_bytes() == old  # the old file stays until the new one is whole
+    sink = make(path)
+    sink.begin(TARGET, print)
+    sink.finish()
+    sink.close()
+    assert len(read_jsonl(path)) == 2
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl.embedlib"]
+
+
+def test_a_removed_file_is_written_again(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.jsonl", make_rows(3)
+    load(make(path), rows)
+    path.unlink()
+    load(make(path), [])
+    assert len(read_jsonl(path)) == 3
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npy.rows.jsonl"])
+def test_a_file_that_was_edited_is_written_again(name: str, tmp_path: Path) -> None:
+    load(make(tmp_path / "a.npy", "npy"), make_rows(3))
+    written = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(written[:-50])
+    load_nothing(make(tmp_path / "a.npy", "npy"))
+    assert (tmp_path / name).read_bytes() == written
+
+
+@pytest.mark.parametrize("recreate", [False, True])
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path, recreate: bool) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("mine\n")
+    with pytest.raises(SinkError, match=r"was not written by embedlib"):
+        make(path).begin(replace(TARGET, recreate=recreate), print)
+    assert path.read_text() == "mine\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_rows_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    rows_file = tmp_path / "a.npy.rows.jsonl"
+    rows_file.write_text("mine\n")
+    with pytest.raises(SinkError, match=r"was not written by embedlib"):
+        make(tmp_path / "a.npy", "npy").begin(TARGET, print)
+    assert list(tmp_path.iterdir()) == [rows_file]
+
+
+def test_looking_at_a_file_of_somebody_else_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("mine\n")
+    with pytest.raises(SinkError, match=r"was not written by embedlib"):
+        make_and_inspect(tmp_path / "a.jsonl")
+
+
+def test_another_format_of_the_same_name_is_written(tmp_path: Path) -> None:
+    rows = make_rows(3)
+    load(make(tmp_path / "a", "jsonl"), rows)
+    load_nothing(make(tmp_path / "a", "npy"))
+    assert (np.load(tmp_path / "a") == make_vectors(rows)).all()
+    (tmp_path / "a.rows.jsonl").unlink()
+    load_nothing(make(tmp_path / "a", "npy"))
+    assert len(read_jsonl(tmp_path / "a.rows.jsonl")) == 3
+    load_nothing(make(tmp_path / "a", "jsonl"))
+    assert len(read_jsonl(tmp_path / "a")) == 3
+
+
+def test_looking_changes_nothing_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(make(tmp_path / "a.jsonl"), make_rows(3))
+    folder = tmp_path / "a.jsonl.embedlib"
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write anywhere
+    sink = make(tmp_path / "a.jsonl")
+    state = sink.inspect()
+    assert state is not None
+    assert state.num_rows == 3
+    assert len(sink.search(make_vectors(make_rows(1))[0], 2)) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "rows.sqlite"]
+    sink.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_recreate_spares_who_is_reading(scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    load(make(path, scheme), make_rows(3))
+    reader, writer = make(path, scheme), make(path, scheme)
+    keys = reader.scan()
+    next(keys)
+    writer.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), print)
+    assert [item.name for item in tmp_path.iterdir()] == ["a.embedlib"]
+    rows = make_rows(2)
+    writer.write(rows, make_vectors(rows))
+    assert len(list(keys)) == 2  # of what was there when it began
+    reader.close()
+    after = make(path, scheme)  # as after a kill of the writer
+    assert len(after.digests([row.id for row in rows])) == 2
+    after.close()
+    writer.finish()
+    writer.close()
+    sink = make(path, scheme)
+    state = sink.inspect()
+    assert state is not None
+    assert (state.num_rows, state.fingerprint) == (2, "folder:4567")
+    sink.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_lock_on_a_full_disk_is_one_line() -> None:
+    with pytest.raises(SinkError, match="cannot lock jsonl:a: /dev/full: "):
+        FileLock(Path("/dev/full"), "jsonl:a")
+
+
+def test_a_load_killed_in_its_first_moment_is_no_load(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    folder = tmp_path / "a.jsonl.embedlib"
+    folder.mkdir()
+    sqlite3.connect(folder / "rows.sqlite").close()
+    with closing(make(path)) as sink:
+        assert sink.inspect() is None
+    load(make(path), make_rows(2))
+    assert len(read_jsonl(path)) == 2
+
+
+def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    rows = make_rows(4)
+    sink = make(tmp_path / "a.jsonl")
+    sink.begin(TARGET, print)
+    broken = [*rows[:3], replace(rows[3], text=object())]  # type: ignore[arg-type]
+    with pytest.raises(SinkError):
+        sink.write(broken, make_vectors(rows))
+    assert list(sink.scan()) == []
+    sink.close()
+
+
+def test_a_broken_database_is_one_line(tmp_path: Path) -> None:
+    load(make(tmp_path / "a.jsonl"), make_rows(1))
+    database = tmp_path / "a.jsonl.embedlib" / "rows.sqlite"
+    database.write_bytes(b"not a database, but long enough to look at" * 100)
+    with pytest.raises(SinkError, match="file is not a database"):
+        make_and_inspect(tmp_path / "a.jsonl")
+
+
+def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # root may write anywhere, so it is pretended
+    with pytest.raises(SinkError, match=r"cannot write jsonl:.*Permission denied"):
+        make(tmp_path / "a.jsonl").begin(TARGET, print)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("jsonl:", "needs a file"), ("npy:a?table=b", "has no option 'table'")],
+)
+def test_a_wrong_url_is_refused(url: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        open_sink(url)
+
+
+def test_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match="File name too long"):
+        make(tmp_path / ("a" * 300)).begin(TARGET, print)
+
+
+def test_searching_nothing_says_so(tmp_path: Path) -> None:
+    sink = FileSink("jsonl", tmp_path / "a.jsonl")
+    with pytest.raises(SinkError, match="holds nothing"):
+        sink.search(np.zeros(6, np.float32), 1)
+
+
+def test_a_missing_package_names_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(name: str) -> Callable[..., object]:
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr("embedlib.indexing.extras.import_module", missing)
+    from embedlib.indexing.extras import import_extra
+
+    with pytest.raises(SinkError, match=r"pip install 'embedlib\[parquet\]'"):
+        import_extra("pyarrow", "parquet")

@@ -1,0 +1,193 @@
+"""Parquet files as sources, and values that JSON does not have."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from operator import length_hint
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from embedlib.errors import SourceError
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources.files import SourceOptions, open_source
+from embedlib.indexing.sources.json_values import BadValueError, json_value
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(*inputs: str, **options: Any) -> list[Document | BadRow]:
+    return list(open_source(inputs, SourceOptions(**options), [].append))
+
+
+def test_parquet() -> None:
+    rows = [
+        {"id": 1, "text": "one", "day": date(2026, 1, 2), "tags": ["a", None], "n": {"x": 1.5}},
+        {"id": 2, "text": "two", "day": None, "tags": [], "n": None},
+        {"id": None, "text": "three"},
+        {"id": 4, "text": None},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
+    assert read("a.parquet") == [
+        Document(
+            id="1",
+            text="one",
+            metadata={"day": "2026-01-02", "tags": ["a", None], "n": {"x": 1.5}},
+            place="row 1 of 'a.parquet'",
+        ),
+        Document(
+            id="2",
+            text="two",
+            metadata={"day": None, "tags": [], "n": None},
+            place="row 2 of 'a.parquet'",
+        ),
+        BadRow(place="row 3 of 'a.parquet'", reason="there is no id in the field 'id'"),
+        BadRow(place="row 4 of 'a.parquet'", reason="there is no text in the field 'text'", id="4"),
+    ]
+
+
+def test_many_batches_and_files_keep_their_order() -> None:
+    for name, first in (("a", 0), ("b", 3000)):
+        table = pa.table({"key": range(first, first + 3000), "body": ["x"] * 3000})
+        pq.write_table(table, f"{name}.parquet", row_group_size=700)
+    source = open_source(["."], SourceOptions(input_format="parquet"), [].append)
+    assert length_hint(source, -1) == 6000
+    assert [row.id for row in source] == list(map(str, range(6000)))
+
+
+def test_bytes_are_refused_unless_left_out() -> None:
+    pq.write_table(pa.table({"id": ["a"], "text": ["t"], "raw": [b"\x00"]}), "a.parquet")
+    assert read("a.parquet") == [
+        BadRow(
+            place="row 1 of 'a.parquet'",
+            reason="the field 'raw' holds bytes, which JSON has no form for",
+            id="a",
+        )
+    ]
+    [row] = read("a.parquet", metadata_fields=())
+    assert isinstance(row, Document)
+
+
+def test_fields_that_are_not_needed_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A date that Python does not have: reading it would be a bad row.
+    days = pa.array([10**8], pa.date32())
+    pq.write_table(pa.table({"id": ["a"], "text": ["t"], "n": [1], "day": days}), "a.parquet")
+    assert read("a.parquet") == [
+        BadRow(
+            place="row 1 of 'a.parquet'",
+            reason="the field 'day' cannot be read: date value out of range",
+            id="a",
+        )
+    ]
+    source = open_source(["a.parquet"], SourceOptions(metadata_fields=("n",)), [].append)
+    monkeypatch.setattr(
+        "embedlib.indexing.sources.file_formats._value", None
+    )  # not called any more
+    [row] = source
+    assert isinstance(row, Document)
+    assert row.metadata == {"n": 1}
+
+
+def test_a_row_that_cannot_be_read_does_not_end_the_file() -> None:
+    # Not UTF-8, in a column that says it is.
+    texts = pa.array([b"one", b"b\xe4d", b"three"] * 3).cast(pa.binary())
+    texts = pa.StringArray.from_buffers(len(texts), *texts.buffers()[1:])
+    pq.write_table(pa.table({"id": range(9), "text": texts}), "a.parquet")
+    rows = read("a.parquet")
+    assert [isinstance(row, BadRow) for row in rows] == [False, True, False] * 3
+    assert rows[1].reason.startswith("the field 'text' cannot be read: 'utf-8' codec")
+    assert rows[1].id == "1"
+    assert rows[8].id == "8"
+
+
+def test_a_file_that_is_broken_in_the_middle_ends_with_a_bad_row() -> None:
+    table = pa.table({"id": range(4000), "text": [str(n**5) for n in range(4000)]})
+    pq.write_table(table, "a.parquet", row_group_size=1000, compression="zstd")
+    data = bytearray(Path("a.parquet").read_bytes())
+    start = pq.ParquetFile("a.parquet").metadata.row_group(2).column(1).data_page_offset
+    data[start : start + 400] = bytes(400)
+    Path("a.parquet").write_bytes(data)
+    *good, bad = read("a.parquet")
+    assert 1500 < len(good) <= 2000  # a batch may begin in one group of rows and end in the next
+    assert [row.id for row in good] == list(map(str, range(len(good))))
+    assert isinstance(bad, BadRow)
+    assert bad.place == f"the rest of 'a.parquet', after row {len(good)} of 'a.parquet'"
+    assert bad.reason.startswith("cannot be read as Parquet: ")
+    assert bad.id is None
+
+
+def test_a_file_that_is_none_is_refused() -> None:
+    Path("a.parquet").write_bytes(b"no parquet at all")
+    with pytest.raises(SourceError, match=r"cannot read 'a\.parquet': cannot be read as Parquet"):
+        read("a.parquet")
+    Path("data").mkdir()
+    Path("a.parquet").rename("data/a.parquet")
+    [row] = read("data", glob=("*.parquet",))
+    assert isinstance(row, BadRow)
+    source = open_source(["data"], SourceOptions(glob=("*.parquet",)), [].append)
+    assert length_hint(source, -1) == -1
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    pq.write_table(table, "a.parquet")
+    with pytest.raises(SourceError, match="more than one column named 'text'"):
+        read("a.parquet")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.parquet").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SourceError, match=r"pip install 'embedlib\[parquet\]'"):
+        read("a.parquet")
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (2**70, 2**70),
+        ("é", "é"),
+        (1.5, 1.5),
+        (float("nan"), None),
+        (float("-inf"), None),
+        (Decimal("3.00"), 3),
+        (Decimal("0.1"), 0.1),
+        (Decimal("-12.345"), -12.345),
+        (Decimal("0.1234567890123456789"), "0.1234567890123456789"),
+        (Decimal("1e999999"), "1E+999999"),
+        (Decimal("NaN"), None),
+        (datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc), "2026-01-02T03:04:00+00:00"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (time(3, 4, 5), "03:04:05"),
+        (timedelta(days=1, seconds=2), "1 day, 0:00:02"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ((1, [2, {"a": (None,)}]), [1, [2, {"a": [None]}]]),
+    ],
+)
+def test_values_become_json(value: object, expected: object) -> None:
+    found = json_value(value)
+    assert found == expected
+    assert type(found) is type(expected)
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), {1, 2}, {1: 2}, 1j, object(), ["\0"]])
+def test_values_that_json_has_not_are_refused(value: object) -> None:
+    with pytest.raises(BadValueError):
+        json_value(value)

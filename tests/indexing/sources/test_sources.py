@@ -1,0 +1,606 @@
+"""Files, folders and standard input as sources."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sys
+import tracemalloc
+from operator import length_hint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.errors import ConfigError, SourceError
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sinks.protocol import open_sink
+from embedlib.indexing.sources.files import SourceOptions, open_source
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+
+
+class Told(list[str]):
+    """What the user was told."""
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(path: str, content: str | bytes) -> str:
+    """Write a file; a name with .gz gets compressed content."""
+    data = content.encode() if isinstance(content, str) else content
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+    return path
+
+
+def read(*inputs: str, told: Told | None = None, **options: Any) -> list[Document | BadRow]:
+    tell = [].append if told is None else told.append
+    return list(open_source(inputs, SourceOptions(**options), tell))
+
+
+def documents(*inputs: str, **options: Any) -> list[Document]:
+    rows = read(*inputs, **options)
+    assert [row for row in rows if isinstance(row, BadRow)] == []
+    return [row for row in rows if isinstance(row, Document)]
+
+
+def summary(rows: list[Document | BadRow]) -> list[tuple[str | None, str]]:
+    """Id and text, or id and reason."""
+    return [(row.id, row.text if isinstance(row, Document) else row.reason) for row in rows]
+
+
+def refusal(*inputs: str, **options: Any) -> str:
+    with pytest.raises(SourceError) as caught:
+        read(*inputs, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- whole files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.text", "a.RST", "a.txt.gz"])
+def test_a_text_file_is_one_document(name: str) -> None:
+    write(name, "\ufeffOne.\r\n\r\nTwo. é\n")
+    assert documents(name) == [
+        Document(id=name, text="One.\r\n\r\nTwo. é\n", place=repr(name), is_markdown=False)
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.markdown", "a.md.gz"])
+def test_a_markdown_file_is_marked_as_one(name: str) -> None:
+    write(name, "# One")
+    assert [document.is_markdown for document in documents(name)] == [True]
+
+
+def test_the_id_of_a_file_is_its_path(tmp_path: Path) -> None:
+    write("docs/a.md", "text")
+    for path in ("docs", "docs/", "./docs", "./docs/a.md", "docs/../docs//a.md"):
+        assert [document.id for document in documents(path)] == ["docs/a.md"]
+    assert [document.id for document in documents(str(tmp_path))] == [f"{tmp_path}/docs/a.md"]
+    os.chdir("docs")
+    assert [document.id for document in documents(".")] == ["a.md"]
+    assert [document.id for document in documents("../docs")] == ["../docs/a.md"]
+
+
+def test_a_file_that_is_named_twice_is_read_once() -> None:
+    write("docs/a.md", "text")
+    assert [document.id for document in documents("docs/a.md", "docs", "./docs")] == ["docs/a.md"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"line\nb\xe4d", "line 2 is not UTF-8 (byte 0xe4); convert it, as with iconv"),
+        (b" \n\t", "is empty"),
+        (b"", "is empty"),
+        (b"a\0b", "has NUL (U+0000) at character 1, which databases do not store"),
+    ],
+)
+def test_a_text_that_is_none_is_a_bad_row(content: bytes, reason: str) -> None:
+    write("a.txt", content)
+    write("b.txt", "good")
+    assert read("a.txt", "b.txt") == [
+        BadRow(place="'a.txt'", reason=reason, id="a.txt"),
+        Document(id="b.txt", text="good", place="'b.txt'"),
+    ]
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_read_in_order(told: Told) -> None:
+    for name in ("b.md", "a.txt", "sub/c.md", "sub/deep/d.rst", ".hidden.md", ".git/e.md"):
+        write(f"docs/{name}", name)
+    ids = [document.id for document in documents("docs", told=told)]
+    assert ids == ["docs/a.txt", "docs/b.md", "docs/sub/c.md", "docs/sub/deep/d.rst"]
+    assert told == []
+
+
+def test_other_files_are_skipped_and_told(told: Told) -> None:
+    for name in ("a.md", "b.py", "c.py", "d.png", "Makefile"):
+        write(f"docs/{name}", "text")
+    documents("docs", told=told)
+    assert told == [
+        "docs/: 4 files of other kinds were skipped: .py, .png, Makefile; name them with --glob"
+    ] or told == [
+        "docs/: 4 files of other kinds were skipped: .py, Makefile, .png; name them with --glob"
+    ]
+
+
+def test_a_glob_chooses_files(told: Told) -> None:
+    for name in ("a.md", "b.py", "sub/c.py", "sub/d.txt"):
+        write(f"docs/{name}", name)
+    rows = documents("docs", glob=("*.py", "sub/*.txt"), told=told)
+    assert [(row.id, row.is_markdown) for row in rows] == [
+        ("docs/b.py", False),
+        ("docs/sub/c.py", False),
+        ("docs/sub/d.txt", False),
+    ]
+    assert told == []
+    assert "has no file that fits *.rs" in refusal("docs", glob=("*.rs",))
+
+
+def test_rows_of_files_in_a_folder(told: Told) -> None:
+    for name in ("a", "b", "c"):
+        write(f"data/{name}.jsonl", json.dumps({"id": name, "text": "t"}))
+    write("data/a.txt", "other")
+    for options in ({"glob": ("*.jsonl",)}, {"input_format": "jsonl"}):
+        assert [row.id for row in documents("data", told=told, **options)] == ["a", "b", "c"]
+    assert told[0] == (
+        "data/a.jsonl and 2 more: text is the field 'text', id the field 'id'; set with "
+        "--text-field and --id-field"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "npy"])
+def test_what_was_exported_into_a_folder_is_not_read_from_it(scheme: str) -> None:
+    write("data/a.jsonl", json.dumps({"id": "a", "text": "t"}))
+    sink = open_sink(f"{scheme}:data/out.jsonl")
+    sink.begin(TARGET, print)
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    sink.close()
+    told: list[str] = []
+    assert [row.id for row in read("data", input_format="jsonl", told=told)] == ["a"]
+    assert len(told) == 1  # of the fields; no file was skipped
+    if scheme == "jsonl":
+        assert len(read("data/out.jsonl")) == 2  # it may be named
+
+
+def test_a_folder_with_nothing_to_read_is_refused() -> None:
+    write("docs/a.csv", "text\na")
+    assert refusal("docs") == (
+        "docs/: has no text or Markdown file; 1 file of another kind was skipped: .csv; name them "
+        "with --glob"
+    )
+    Path("empty").mkdir()
+    assert refusal("empty") == "empty/: has no text or Markdown file"
+
+
+def test_links_to_folders_are_not_followed(told: Told) -> None:
+    write("docs/sub/a.md", "text")
+    write("elsewhere/b.md", "text")
+    Path("docs/sub/loop").symlink_to(Path("docs").absolute())
+    Path("docs/link.md").symlink_to(Path("elsewhere/b.md").absolute())
+    assert [row.id for row in documents("docs", told=told)] == ["docs/link.md", "docs/sub/a.md"]
+    assert told == [
+        "docs/: 1 linked folders were not followed, such as 'docs/sub/loop'; name them as inputs"
+    ]
+
+
+def test_what_cannot_be_opened_in_a_folder_is_a_bad_row() -> None:
+    Path("docs").mkdir()
+    Path("docs/a.md").symlink_to("nowhere")
+    write("docs/b.md", "good")
+    os.mkfifo("docs/pipe.md")  # opening it would block for ever
+    assert read("docs") == [
+        BadRow(place="'docs/a.md'", reason="No such file or directory", id="docs/a.md"),
+        Document(id="docs/b.md", text="good", place="'docs/b.md'", is_markdown=True),
+    ]
+
+
+def test_a_file_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    write("docs/a.md", "text")
+    monkeypatch.setattr("embedlib.indexing.sources.file_formats.open", refuse, raising=False)
+    assert read("docs") == [BadRow(place="'docs/a.md'", reason="Permission denied", id="docs/a.md")]
+    assert refusal("docs/a.md") == "cannot read 'docs/a.md': Permission denied"
+
+
+def test_a_broken_table_in_a_folder_is_a_bad_row() -> None:
+    write("data/a.jsonl", '{"id": 1, "text": "a"}')
+    Path("data/b.jsonl.gz").write_bytes(b"no gzip")
+    rows = read("data", glob=("*.jsonl", "*.gz"))
+    assert summary(rows[:1]) == [("1", "a")]
+    assert rows[1] == BadRow(
+        place="the rest of 'data/b.jsonl.gz'", reason="Not a gzipped file (b'no')"
+    )
+    assert len(rows) == 2
+    assert refusal("data/b.jsonl.gz") == (
+        "cannot read 'data/b.jsonl.gz': Not a gzipped file (b'no')"
+    )
+
+
+# --- what is refused before any work --------------------------------------------------------------
+
+
+def test_inputs_that_do_not_exist_are_refused() -> None:
+    write("a.txt", "text")
+    assert "cannot read 'b.txt': no such file" in refusal("a.txt", "b.txt")
+    assert "nothing to read" in refusal()
+
+
+@pytest.mark.parametrize("name", ["a.py", "README", "a.gz"])
+def test_a_format_that_cannot_be_known_is_refused(name: str) -> None:
+    write(name, "text")
+    assert "choose one with --input-format" in refusal(name)
+
+
+def test_where_a_format_is_to_be_told_the_way_is_named() -> None:
+    write("a.json", "[]")
+    assert "'a.json': JSON is read with an object on each line; jq -c '.[]' m" in refusal("a.json")
+    assert refusal("-").startswith("standard input: it has no name to tell its format; say it wit")
+
+
+def test_a_format_is_for_every_input() -> None:
+    write("a.log", "one\n\ntwo\n")
+    assert [row.text for row in documents("a.log", input_format="lines")] == ["one", "two"]
+    assert [row.text for row in documents("a.log", input_format="text")] == ["one\n\ntwo\n"]
+    assert documents("a.log", input_format="markdown")[0].is_markdown
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="must be one of auto, text"):
+        SourceOptions(input_format="xml")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="both 'a'"):
+        SourceOptions(id_field="a", text_field="a")
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def test_lines_are_known_by_their_number(told: Told) -> None:
+    write("a.txt", b"\xef\xbb\xbfone\r\n\n  \ntwo \xe2\x80\xa8 still\nb\xe4d\nnul\0\nlast")
+    assert read("./a.txt", input_format="lines", told=told) == [
+        Document(id="a.txt#1", text="one", place="line 1 of './a.txt'"),
+        Document(id="a.txt#4", text="two \u2028 still", place="line 4 of './a.txt'"),
+        BadRow(
+            place="line 5 of './a.txt'",
+            reason="is not UTF-8 (byte 0xe4); convert it, as with iconv",
+            id="a.txt#5",
+        ),
+        BadRow(
+            place="line 6 of './a.txt'",
+            reason="the field 'text' has NUL (U+0000) at character 3, which databases do not store",
+            id="a.txt#6",
+        ),
+        Document(id="a.txt#7", text="last", place="line 7 of './a.txt'"),
+    ]
+    assert told == ["a.txt: every line is a document, known by its number"]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b'{"id": 7, "body": "one"}\n{"id": 8, "body": "two"}\n'))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    source = open_source(["-"], SourceOptions(input_format="jsonl"), told.append)
+    assert told == []  # nothing was read yet
+    assert list(source) == [
+        Document(id="7", text="one", place="line 1 of standard input"),
+        Document(id="8", text="two", place="line 2 of standard input"),
+    ]
+    assert told == [
+        "-: text is the field 'body', id the field 'id'; set with --text-field and --id-field"
+    ]
+    assert "cannot be read from standard input" in refusal("-", input_format="parquet")
+
+
+# --- csv ------------------------------------------------------------------------------------------
+
+
+def test_csv(told: Told) -> None:
+    write("a.csv", '\ufeffid,Text,n\r\n1,"one, ""two""\nthree",4\r\n\r\n2,é,\r\n')
+    assert documents("a.csv", told=told) == [
+        Document(id="1", text='one, "two"\nthree', metadata={"n": "4"}, place="line 2 of 'a.csv'"),
+        Document(id="2", text="é", metadata={"n": ""}, place="line 5 of 'a.csv'"),
+    ]
+    assert told == [
+        "a.csv: text is the field 'Text', id the field 'id'; set with --text-field and --id-field"
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_tsv(name: str) -> None:
+    write(name, "key\tbody\n1\ta, b\n")
+    assert summary(read(name)) == [("1", "a, b")]
+
+
+def test_bad_rows_of_csv_do_not_end_it() -> None:
+    content = b'id,text\n1,a,b\n2\n,no id\n4,\n5,b\xe4d\n6,"b"ad\n7,"line\nb\xe4d"\n8,good\n'
+    write("a.csv", content)
+    rows = read("a.csv")
+    assert summary(rows) == [
+        (None, "has 3 fields, and the header has 2"),
+        (None, "has 1 fields, and the header has 2"),
+        (None, "there is no id in the field 'id'"),
+        ("4", "the text in the field 'text' is empty"),
+        (None, "is not UTF-8 (byte 0xe4); convert it, as with iconv"),
+        (None, "is not CSV: ',' expected after '\"'"),
+        (None, "is not UTF-8 (byte 0xe4); convert it, as with iconv"),
+        ("8", "good"),
+    ]
+    assert [row.place for row in rows][-2:] == ["line 8 of 'a.csv'", "line 10 of 'a.csv'"]
+
+
+def test_a_quote_that_is_never_closed() -> None:
+    write("a.csv", 'id,text\n1,a\n2,"b\n3,c\n')
+    assert summary(read("a.csv")) == [("1", "a"), (None, "is not CSV: unexpected end of data")]
+
+
+def test_a_field_of_csv_may_be_long() -> None:
+    write("a.csv", f"id,text\n1,{'x' * 200_000}\n")
+    assert len(documents("a.csv")[0].text) == 200_000
+
+
+def test_rows_without_an_id_are_known_by_their_number(told: Told) -> None:
+    write("a.csv", "text,n\none,1\n\n,2\nthree,3\n")
+    assert summary(read("a.csv", told=told)) == [
+        ("a.csv#1", "one"),
+        ("a.csv#2", "the text in the field 'text' is empty"),
+        ("a.csv#3", "three"),
+    ]
+    assert told == [
+        "a.csv: text is the field 'text', no field is named like an id, rows are known by their "
+        "number; set with --text-field and --id-field"
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "id,text\n"])
+def test_a_table_may_be_empty(content: str) -> None:
+    write("a.csv", content)
+    assert read("a.csv", "a.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a,a\n1,2\n", "more than one column named 'a'"),
+        (b"a,b\xe4d\n1,2\n", "its header is not UTF-8"),
+        (b"id;body\n1;a\n", "separated by commas"),
+        (b"id,text\n1\n", "none of the first 1 rows can be read"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused(content: bytes, reason: str) -> None:
+    write("a.csv", content)
+    assert reason in refusal("a.csv")
+
+
+# --- which field is what --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "guessed"),
+    [
+        ("id,text", ("id", "text")),
+        ("body,content", (None, "content")),  # the first in the list of names, not in the file
+        ("_ID,Body", ("_ID", "Body")),
+        ("uuid,key,title,abstract", ("uuid", "abstract")),
+        ("id,question", ("id", "question")),  # the only one left
+        ("question", (None, "question")),
+        ("document,document_id", ("document_id", "document")),
+    ],
+)
+def test_fields_are_guessed(header: str, guessed: tuple[str | None, str]) -> None:
+    columns = header.split(",")
+    write("a.csv", f"{header}\n{','.join(columns)}\n")
+    [row] = documents("a.csv")
+    assert (None if "#" in row.id else row.id, row.text) == guessed
+    assert set(row.metadata) == {*columns} - {*guessed}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("id,title,question", "the fields are 'id', 'title', 'question'"),
+        ("id,Text,text", "has the fields 'Text', 'text'; choose one with --text-field"),
+        ("id,ID,text", "has the fields 'id', 'ID'; choose one with --id-field"),
+        ("id", "none of the others holds strings"),
+    ],
+)
+def test_no_single_best_guess_is_refused(header: str, message: str) -> None:
+    write("a.csv", f"{header}\n{header}\n")
+    assert message in refusal("a.csv")
+
+
+def test_fields_that_are_named_are_used(told: Told) -> None:
+    write("a.csv", "id,text,title,n\n1,a,b,2\n")
+    options = {"id_field": "n", "text_field": "title", "metadata_fields": ("id",)}
+    assert documents("a.csv", told=told, **options) == [
+        Document(id="2", text="b", metadata={"id": "1"}, place="line 2 of 'a.csv'")
+    ]
+    assert told == []
+    assert documents("a.csv", metadata_fields=())[0].metadata == {}
+    documents("a.csv", text_field="title", told=told)
+    assert told == ["a.csv: id the field 'id'; set with --id-field"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"id_field": "x"}, {"text_field": "x"}, {"metadata_fields": ("id", "x")}]
+)
+def test_fields_that_do_not_exist_are_refused(options: dict[str, Any]) -> None:
+    write("a.csv", "id,text\n1,a\n")
+    assert refusal("a.csv", **options) == (
+        "a.csv: there is no field 'x'; the fields are 'id', 'text'"
+    )
+
+
+# --- json lines -----------------------------------------------------------------------------------
+
+
+def test_jsonl(told: Told) -> None:
+    write("a.jsonl", '{"n": {"a": [1, null, true]}, "body": "one", "_id": 3, "f": NaN}\n\n')
+    assert documents("a.jsonl", told=told) == [
+        Document(
+            id="3",
+            text="one",
+            metadata={"n": {"a": [1, None, True]}, "f": None},
+            place="line 1 of 'a.jsonl'",
+        )
+    ]
+    assert told == [
+        "a.jsonl: text is the field 'body', id the field '_id'; set with --text-field and "
+        "--id-field"
+    ]
+
+
+def test_the_guess_looks_at_types_and_at_many_rows() -> None:
+    write("a.ndjson", '{"content": {"a": 1}, "q": "one"}\nbroken\n{"q": "two", "k": "v"}\n')
+    assert "hold strings" in refusal("a.ndjson")
+    write("b.ndjson", '{"content": {"a": 1}, "q": "one"}\nbroken\n{"id": "x", "q": "two"}\n')
+    assert [row.id for row in read("b.ndjson")] == [None, None, "x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "document_id", "reason"),
+    [
+        ('{"id": "a"', None, "is not JSON: Expecting ',' delimiter at character 11"),
+        ("[1]", None, "is a JSON list; an object is needed"),
+        ("[" * 100_000, None, "nested too deeply"),
+        ('{"id": "a"}', "a", "there is no text in the field 'text'"),
+        ('{"id": "a", "text": null}', "a", "there is no text in the field 'text'"),
+        ('{"id": "a", "text": "  "}', "a", "the text in the field 'text' is empty"),
+        ('{"id": "a", "text": 5}', "a", "the field 'text' is a int; a string is needed"),
+        ('{"text": "b"}', None, "there is no id in the field 'id'"),
+        ('{"id": null, "text": "b"}', None, "there is no id in the field 'id'"),
+        ('{"id": "", "text": "b"}', None, "there is no id in the field 'id'"),
+        ('{"id": true, "text": "b"}', None, "the id in the field 'id' is a bool"),
+        ('{"id": [1], "text": "b"}', None, "the id in the field 'id' is a list"),
+        ('{"id": "a\\u0000", "text": "b"}', None, "the field 'id' has NUL"),
+        ('{"id": "a", "text": "b\\u0000"}', "a", "the field 'text' has NUL (U+0000)"),
+        ('{"id": "a", "text": "\\ud800"}', "a", "has the lone surrogate '\\ud800'"),
+        ('{"id": "a", "text": "b", "m": ["\\ud800"]}', "a", "the field 'm' has the lone"),
+        ('{"id": "a", "text": "b", "m": {"\\u0000": 1}}', "a", "the field 'm' has NUL"),
+        ('{"id": "a", "text": "b", "\\u0000": 1}', "a", "has NUL"),
+        ('{"id": "a", "text": "b", "m": 1' + "0" * 5000 + "}", None, "is not JSON: Exceeds"),
+        ("b\udce4d", None, "is not UTF-8 (byte 0xe4)"),
+    ],
+)
+def test_bad_rows_of_jsonl(line: str, document_id: str | None, reason: str) -> None:
+    good = b'{"id": "good", "text": "good"}'
+    write("a.jsonl", b"\n".join([good, line.encode("utf-8", "surrogateescape"), good]))
+    first, bad, last = read("a.jsonl")
+    assert isinstance(bad, BadRow)
+    assert reason in bad.reason
+    assert "\n" not in bad.reason
+    assert "line" not in bad.reason  # that is in its place
+    assert (bad.id, bad.place) == (document_id, "line 2 of 'a.jsonl'")
+    assert (first.id, last.id) == ("good", "good")
+
+
+def test_bad_rows_that_are_known_by_their_number_have_an_id() -> None:
+    write("a.jsonl", '{"text": "one"}\n{broken\n')
+    assert [row.id for row in read("a.jsonl")] == ["a.jsonl#1", "a.jsonl#2"]
+
+
+def test_a_rare_field_may_be_asked_for() -> None:
+    write("a.jsonl", '{"id": 1, "text": "a"}\n')
+    assert documents("a.jsonl", metadata_fields=("rare",))[0].metadata == {}
+
+
+# --- gzip -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_broken_gzip_file_ends_with_a_bad_row(damage: str) -> None:
+    # Numbers that do not repeat, so that the file has more than one block.
+    rows = [{"id": number, "text": str(number**9)} for number in range(30_000)]
+    data = bytearray(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    if damage == "cut":
+        del data[len(data) * 3 // 4 :]
+    else:
+        data[len(data) * 3 // 4] ^= 255
+    Path("a.jsonl.gz").write_bytes(data)
+    write("b.jsonl", '{"id": "last", "text": "t"}')
+    *good, bad, last = read("a.jsonl.gz", "b.jsonl")
+    assert 1000 < len(good) < 30_000
+    assert isinstance(bad, BadRow)
+    assert bad.id is None
+    assert bad.place.startswith("the rest of 'a.jsonl.gz', after line ")
+    assert last.id == "last"
+
+
+def test_a_gzip_file_that_breaks_early() -> None:
+    data = gzip.compress(b'{"id": 1, "text": "a"}\n' * 5)[:-4]
+    Path("a.jsonl.gz").write_bytes(data)
+    assert [row.id for row in read("a.jsonl.gz")] == ["1"] * 5 + [None]
+
+
+def test_a_gzip_file_with_a_broken_block() -> None:
+    good = gzip.compress(b'{"id": 1, "text": "a"}\n')
+    Path("a.jsonl.gz").write_bytes(good + good[:10] + b"\xff" * 20)  # a kind that does not exist
+    assert [row.id for row in read("a.jsonl.gz")] == ["1", None]
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.txt", "a.jsonl.gz"])
+def test_memory_does_not_grow_with_rows(name: str) -> None:
+    def peak_bytes(num_rows: int) -> int:
+        lines = [f'{{"id": {row}, "text": "row {row}"}}' for row in range(num_rows)]
+        if name == "a.csv":
+            lines = ["id,text", *(f"{row},row {row}" for row in range(num_rows))]
+        write(name, "\n".join(lines))
+        del lines
+        options = SourceOptions(input_format="lines" if name == "a.txt" else "auto")
+        source = open_source([name], options, [].append)
+        tracemalloc.start()
+        try:
+            assert sum(isinstance(row, Document) for row in source) == num_rows
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(20_000) < peak_bytes(1_000) + 300_000
+
+
+def test_a_source_knows_its_length_where_that_is_cheap() -> None:
+    write("docs/a.md", "a")
+    write("docs/b.md", "b")
+    write("c.jsonl", '{"text": "c"}')
+    tell = [].append
+    assert length_hint(open_source(["docs"], SourceOptions(), tell), -1) == 2
+    assert length_hint(open_source(["docs", "c.jsonl"], SourceOptions(), tell), -1) == -1
+
+
+def test_a_source_can_be_read_again() -> None:
+    write("a.jsonl", '{"text": "a"}')
+    source = open_source(["a.jsonl"], SourceOptions(), [].append)
+    assert list(source) == list(source)
+
+
+def test_a_named_file_that_vanishes_is_an_error() -> None:
+    write("a.jsonl", '{"text": "a"}')
+    source = open_source(["a.jsonl"], SourceOptions(), [].append)
+    Path("a.jsonl").unlink()
+    with pytest.raises(SourceError, match=r"cannot read 'a\.jsonl': No such file"):
+        list(source)
+
+
+def test_a_url_named_as_a_file_keeps_its_password() -> None:
+    with pytest.raises(SourceError, match="with --sql a URL is read") as caught:
+        open_source(["postgresql://me:secret@host/db"], SourceOptions(), [].append)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from embedlib.errors import SourceError
+from embedlib.measuring.texts import QUERIES, docstrings, read_lines
+
+
+def test_docstrings_are_the_same_each_time_and_differ_from_one_another() -> None:
+    texts = docstrings(60)
+    assert len(set(texts)) == 60
+    assert docstrings(40) == texts[:40]
+    assert all(len(text) >= 20 for text in texts)
+    assert len(set(QUERIES)) == len(QUERIES)
+
+
+def test_lines_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("one\n\n  \ntwo ü\nthree\n", encoding="utf-8")
+    assert read_lines(path, 2) == ["one", "two ü"]
+    assert read_lines(path, 9) == ["one", "two ü", "three"]
+
+
+@pytest.mark.parametrize(("content", "message"), [(b" \n", "no text"), (b"\xff\n", "UTF-8")])
+def test_a_file_without_texts(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        read_lines(path, 9)
+    with pytest.raises(SourceError, match="no-such-file"):
+        read_lines(tmp_path / "no-such-file", 9)

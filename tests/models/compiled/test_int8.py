@@ -1,0 +1,463 @@
+"""int8 on the CPU: the numbers, the file, the graph, and the engine directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from openvino import opset15 as op
+
+from embedlib import Embedder
+from embedlib.config import Config
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.matrices import DYNAMIC_GROUP, matrix
+from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
+from embedlib.models.compiled import cache as cache_module
+from embedlib.models.compiled.cache import compiled_versions, int8_weights
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import model_fingerprint, open_engine_folder
+from embedlib.models.compiled.fidelity_report import (
+    REPORT_NAME,
+    FidelityReport,
+    read_report,
+    write_report,
+)
+from embedlib.models.compiled.int8 import SMALLEST_SCALE, quantize_rows
+from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.weights.load import load_weights
+from embedlib.testing import check_engine
+from embedlib.testing.models.write import write_tiny_model
+
+Floats = NDArray[np.float32]
+WEIGHTS = "model.safetensors"
+TEXTS = ("a cat", "two dogs ran")
+CONFIG = "0_Transformer/config.json"
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+matrices = arrays(
+    np.float32,
+    st.tuples(st.integers(1, 4), st.integers(1, 40)),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32),
+)
+
+
+@settings(deadline=None)
+@given(matrices)
+def test_rounding(weight: Floats) -> None:
+    codes, scales = quantize_rows(weight)
+    assert codes.dtype == np.int8
+    assert scales.dtype == np.float32
+    assert scales.shape == (len(weight),)
+    assert (np.abs(codes.astype(int)) <= 127).all()
+    assert (scales >= SMALLEST_SCALE).all()
+    wide = scales.astype(np.float64)[:, None]
+    # Half a step, and what the division in float32 is off by.
+    assert (np.abs(codes * wide - weight) <= wide * (0.5 + 127 * 2.0**-22)).all()
+    large = np.abs(weight).max(axis=1) > 200 * SMALLEST_SCALE
+    assert (np.abs(codes.astype(int)).max(axis=1)[large] == 127).all()
+    negative, same = quantize_rows(-weight)
+    np.testing.assert_array_equal(negative, -codes)
+    np.testing.assert_array_equal(same, scales)
+
+
+def test_rows_of_zeros_and_of_tiny_numbers() -> None:
+    codes, scales = quantize_rows(np.array([[0, -0.0], [1e-44, 0], [3, -6]], np.float32))
+    assert codes.tolist() == [[0, 0], [0, 0], [64, -127]]
+    assert scales.tolist() == [1, np.float32(SMALLEST_SCALE), np.float32(6) / np.float32(127)]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_shows_in_the_scale(bad: float) -> None:
+    _, scales = quantize_rows(np.array([[1, bad], [1, 2]], np.float32))
+    assert np.isfinite(scales).tolist() == [False, True]
+
+
+# --- the graph ------------------------------------------------------------------------------------
+
+
+def multiply(vectors: Floats, weight: Floats) -> Floats:
+    """What OpenVINO makes of vectors and a matrix in int8, asked as the engine asks."""
+    codes, scales = quantize_rows(weight)
+    node = op.parameter([-1, -1, weight.shape[1]], np.float32)
+    product = op.matmul(node, matrix({"m": codes, "m_scale": scales}, "m"), False, True)
+    options = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
+    }
+    graph = ov.Model([op.prelu(product, op.constant(np.ones(1, np.float32)))], [node])
+    result: Floats = ov.Core().compile_model(graph, "CPU", options)(vectors)[0]
+    return result
+
+
+def emulate(vectors: Floats, weight: Floats, *, group: int | None) -> Floats:
+    """The same in numpy; `group` numbers of a vector share a scale, None: they are not rounded."""
+    codes, scales = quantize_rows(weight)
+    rows = codes * scales[:, None]
+    if group is None:
+        return vectors @ rows.T
+    total = np.zeros((*vectors.shape[:-1], len(weight)), np.float32)
+    for start in range(0, weight.shape[1], group):
+        part = vectors[..., start : start + group]
+        scale = np.abs(part).max(-1, keepdims=True) / np.float32(127)
+        total += np.rint(part / scale) * scale @ rows[:, start : start + group].T
+    return total
+
+
+def error(found: Floats, expected: Floats) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def sample(rows: int, columns: int) -> tuple[Floats, Floats]:
+    dice = np.random.default_rng(columns)
+    spread = np.exp(dice.standard_normal(columns))
+    vectors = dice.standard_normal((1, 5, columns)) * spread
+    return vectors.astype(np.float32), dice.standard_normal((rows, columns)).astype(np.float32)
+
+
+def rounds_activations() -> bool:
+    """Whether this CPU multiplies int8: else OpenVINO leaves activations alone."""
+    vectors, weight = sample(64, 128)
+    return error(multiply(vectors, weight), emulate(vectors, weight, group=None)) > 1e-4
+
+
+@pytest.mark.parametrize("columns", [64, 100, 384])
+def test_products_are_those_of_groups_in_int8(columns: int) -> None:
+    if not rounds_activations():
+        pytest.skip("this CPU does not multiply int8")
+    vectors, weight = sample(37, columns)
+    found = multiply(vectors, weight)
+    assert error(found, emulate(vectors, weight, group=DYNAMIC_GROUP)) < 2e-6
+    assert error(found, emulate(vectors, weight, group=None)) > 5e-3
+    assert error(found, vectors @ weight.T) < 5e-2
+
+
+def test_vectors_shorter_than_a_group_stay_float32() -> None:
+    vectors, weight = sample(37, DYNAMIC_GROUP - 16)
+    assert error(multiply(vectors, weight), emulate(vectors, weight, group=None)) < 2e-6
+
+
+# --- file, engine, engine directory ---------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(engine_cache_dir=tmp_path / "cache")
+
+
+def compile_int8(files: ModelFiles, config: Config, excluded: tuple[str, ...] = ()) -> Path:
+    return compile_model(files, "int8", excluded, config)
+
+
+def run(files: ModelFiles, weights: Any, cache_dir: Path | None = None) -> Floats:
+    """The vectors of two texts, computed alone."""
+    engine = OpenVINOEngine(files.spec, weights, threads=1, cache_dir=cache_dir)
+    with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
+        vectors: Floats = np.array([embedder.encode(text, prompt="") for text in TEXTS])
+    return vectors
+
+
+@pytest.mark.parametrize("block_numbers", [100, 1 << 16])
+@pytest.mark.parametrize("variant", ["bert", "qwen3", "gemma2", "modernbert", "mistral"])
+def test_the_file_holds_every_role(
+    variant: str,
+    block_numbers: int,
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("embedlib.models.compiled.tensor_blocks.BLOCK_NUMBERS", block_numbers)
+    files = read_model_files(tiny_folder(variant))
+    # The CPU engine computes q, k and v each by itself, also where a model stores them as one.
+    weights = int8_weights(compile_int8(files, config, ("layers.1.v",)))
+    floats = load_weights(files)
+    num_quantized = 0
+    for role, expected in floats.items():
+        is_layer = role.startswith("layers.") and expected.ndim == 2
+        if is_layer and role != "layers.1.v.weight":
+            codes, scales = quantize_rows(expected)
+            np.testing.assert_array_equal(weights[role], codes)
+            np.testing.assert_array_equal(weights[f"{role}_scale"], scales)
+            num_quantized += 1
+        else:
+            assert weights[role].dtype == np.float32
+            np.testing.assert_array_equal(weights[role], expected)
+    assert num_quantized > 8
+    assert len(weights) == len(list(weights)) == len(floats) + num_quantized
+
+
+@pytest.mark.parametrize("variant", ["bert", "qwen3", "bert-cls-dense"])
+def test_vectors_are_those_of_the_rounded_weights(
+    variant: str, tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    # Of a tiny model's vectors only those before `down` are long enough to be rounded as well.
+    kept = tuple(f"layers.{layer}.down" for layer in range(files.spec.encoder.num_layers))
+    weights = int8_weights(compile_int8(files, config, kept))
+    rounded = {role: np.array(values) for role, values in load_weights(files).items()}
+    for role in rounded:
+        if f"{role}_scale" in weights:
+            rounded[role] = weights[role] * weights[f"{role}_scale"][:, None]
+    found = run(files, weights)
+    expected = run(files, rounded)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    exact = run(files, load_weights(files))
+    assert np.abs(found - exact).max() > 1e-4
+
+
+@pytest.mark.parametrize("variant", ["bert"])
+def test_the_engine_keeps_its_promises(
+    variant: str, tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    engine = OpenVINOEngine(files.spec, int8_weights(compile_int8(files, config)), threads=2)
+    # Of an element; docs/fidelity.md tells why it is more than in float32.
+    check_engine(engine, files.spec, tolerance=3e-2)
+
+
+def test_the_cache_of_compiled_models_tells_codes_apart(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    weights = int8_weights(compile_int8(files, config))
+    changed = {role: np.array(values) for role, values in weights.items()}
+    changed["layers.0.up.weight"] = -changed["layers.0.up.weight"]
+    place = tmp_path / "openvino"
+    first, other, again = (run(files, which, place) for which in (weights, changed, weights))
+    assert np.abs(first - other).max() > 1e-3
+    np.testing.assert_array_equal(first, again)
+
+
+def test_the_directory(tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert-cls-dense")
+    files = read_model_files(folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # ml_dtypes is not needed
+    made = compile_int8(files, config)
+    manifest = open_engine_folder(made, model_fingerprint(files))
+    assert (manifest.precision, manifest.excluded) == ("int8", ())
+    assert manifest.versions.keys() == {"embedlib", "numpy"}
+    assert f"0_Transformer/{WEIGHTS}" in manifest.inputs
+    assert {INT8_NAME, CONFIG, "0_Transformer/tokenizer.json"} <= manifest.outputs.keys()
+    assert (made / CONFIG).read_bytes() == (folder / CONFIG).read_bytes()
+    # Nobody takes it for a model with weights of its own.
+    with pytest.raises(ModelWeightsError, match=f"there is no {WEIGHTS}"):
+        load_weights(read_model_files(made))
+    sizes = [(made / INT8_NAME).stat().st_size, (folder / "0_Transformer" / WEIGHTS).stat().st_size]
+    assert sizes[0] < sizes[1]
+
+
+def test_what_may_be_kept(tiny_folder: Callable[[str], Path], config: Config) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    made = compile_int8(files, config, ("layers.1.v", "layers.0.k"))
+    assert open_engine_folder(made).excluded == ("layers.0.k", "layers.1.v")
+    assert made != compile_int8(files, config)
+    with pytest.raises(ConfigError, match=r"'layers.9.v' is no linear layer of this model"):
+        compile_int8(files, config, ("layers.9.v",))
+    with pytest.raises(ConfigError, match="engines compute them as one"):
+        compile_model(files, "fp8", ("layers.1.v",), config)
+
+
+def test_weights_that_are_not_finite(tmp_path: Path, config: Config) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    weights = load_weights(read_model_files(folder))
+    place = weights.stored("layers.1.down.weight").start
+    with (folder / WEIGHTS).open("r+b") as stream:
+        stream.seek(place)
+        stream.write(np.array([np.nan], "<f4").tobytes())
+    message = f"{WEIGHTS}: the tensor of layers.1.down.weight holds NaN or infinity"
+    with pytest.raises(ModelWeightsError, match=message):
+        compile_int8(read_model_files(folder), config)
+    assert list((config.engine_cache_path / "compiled").iterdir()) == []
+
+
+def test_opening_what_is_not_int8(tiny_folder: Callable[[str], Path], config: Config) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    other = compile_model(files, "bf16", (), config)
+    with pytest.raises(EngineBuildError, match="a compiled model of the precision bf16, not int8"):
+        int8_weights(other)
+    with pytest.raises(EngineBuildError, match="is no compiled model"):
+        int8_weights(files.folder)
+    made = compile_int8(files, config)
+    path = made / INT8_NAME
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(EngineBuildError, match=f"{INT8_NAME} has .* bytes, expected"):
+        int8_weights(made)
+    with pytest.raises(ModelWeightsError, match="damaged"):
+        Int8Weights(path)
+    compile_int8(files, config)
+    assert int8_weights(made)
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from embedlib.config import Config
+from embedlib.models.compiled import int8_file
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.reading.files import read_model_files
+
+calls = 0
+quantize_rows = int8_file.quantize_rows
+
+def dying(weight):
+    global calls
+    calls += 1
+    if calls == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return quantize_rows(weight)
+
+int8_file.quantize_rows = dying
+config = Config(engine_cache_dir=Path(sys.argv[2]))
+compile_model(read_model_files(Path(sys.argv[1])), "int8", (), config)
+"""
+
+
+def test_killed_and_repeated(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    arguments = [str(files.folder), str(config.engine_cache_path)]
+    done = subprocess.run([sys.executable, "-c", DIES, *arguments], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    place = config.engine_cache_path / "compiled"
+    assert [path for path in place.iterdir() if path.name[0] != "."] == []
+    assert list(place.glob(".*.embedlib-part"))
+    assert compiled_versions(files, config) == []
+    made = compile_int8(files, config)
+    assert list(place.iterdir()) == [made]
+    whole = compile_int8(files, Config(engine_cache_dir=tmp_path / "whole"))
+    assert (made / INT8_NAME).read_bytes() == (whole / INT8_NAME).read_bytes()
+
+
+# --- what is there --------------------------------------------------------------------------------
+
+
+def report_of(files: ModelFiles, **fields: Any) -> FidelityReport:
+    values: dict[str, Any] = {
+        "fingerprint": model_fingerprint(files),
+        "engine": "openvino",
+        "precision": "int8",
+        "excluded": (),
+        "reference": "float32",
+        "hardware": "x86_64",
+        "max_seq_tokens": 512,
+        "template": None,
+        "num_texts": 1,
+        "texts_digest": "0",
+        "mean": 0.9995,
+        "p1": 0.999,
+        "min": 0.99,
+        "top10_overlap": None,
+        "worst": (),
+        "versions": {},
+    }
+    return FidelityReport(**{**values, **fields})
+
+
+def test_compiled_versions(
+    tmp_path: Path, tiny_folder: Callable[[str], Path], config: Config
+) -> None:
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    files = read_model_files(folder)
+    assert compiled_versions(files, config) == []
+    plain = compile_int8(files, config)
+    kept = compile_int8(files, config, ("layers.1.v",))
+    bf16 = compile_model(files, "bf16", (), config)
+    compile_int8(read_model_files(tiny_folder("llama")), config)
+    write_report(kept, report_of(files, excluded=("layers.1.v",)))
+    write_report(plain, report_of(files, excluded=("layers.1.v",)))  # of the other one
+    found = {version.folder: version for version in compiled_versions(files, config)}
+    assert found.keys() == {plain, kept, bf16}
+    assert found[kept].report == report_of(files, excluded=("layers.1.v",))
+    assert found[kept].excluded == ("layers.1.v",)
+    assert (found[plain].report, found[plain].precision) == (None, "int8")
+    assert found[bf16].precision == "bf16"
+    # The option for shorter texts changes the spec, not the model.
+    shorter = replace(files, spec=replace(files.spec, max_seq_tokens=7))
+    assert len(compiled_versions(shorter, config)) == 3
+
+    (kept / INT8_NAME).unlink()
+    assert {version.folder for version in compiled_versions(files, config)} == {plain, bf16}
+    with (folder / WEIGHTS).open("r+b") as stream:
+        stream.seek(-1, 2)
+        last = stream.read(1)
+        stream.seek(-1, 2)
+        stream.write(bytes([last[0] ^ 1]))
+    assert compiled_versions(files, config) == []
+
+
+def test_weights_are_read_only_where_a_directory_may_be_the_models(
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bert = read_model_files(tiny_folder("bert"))
+    compile_int8(bert, config)
+    monkeypatch.setattr(cache_module, "model_fingerprint", None)
+    other = shutil.copytree(bert.folder, tmp_path / "other")
+    with (other / WEIGHTS).open("ab") as stream:
+        stream.write(b" ")  # all else is the same
+    assert compiled_versions(read_model_files(other), config) == []
+    assert compiled_versions(read_model_files(tiny_folder("qwen3")), config) == []
+
+
+def test_the_report_is_no_file_of_the_directory(
+    tiny_folder: Callable[[str], Path], config: Config, tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    out = compile_model(files, "int8", (), config, out=tmp_path / "out")
+    write_report(out, report_of(files))
+    assert open_engine_folder(out).precision == "int8"
+    assert sorted(out.glob(".*")) == []
+    compile_model(files, "int8", ("layers.0.q",), config, out=out)  # takes its place
+    assert open_engine_folder(out).excluded == ("layers.0.q",)
+    assert not (out / REPORT_NAME).exists()
+    with pytest.raises(EngineBuildError, match=f"cannot write .*{REPORT_NAME}"):
+        write_report(tmp_path / "nowhere", report_of(files))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content | {"report_version": 1},
+        lambda content: content | {"surprise": 1},
+        lambda content: content | {"mean": "high"},
+        lambda content: content | {"mean": float("inf")},
+        lambda content: content | {"p1": float("nan")},
+        lambda content: content | {"min": 1.5},
+        lambda content: content | {"num_texts": "200"},
+        lambda content: content | {"max_seq_tokens": 0},
+        lambda content: content | {"worst": [{"text": "a", "cosine": 2.0}]},
+        lambda content: {name: content[name] for name in content if name != "p1"},
+        lambda content: [content],
+    ],
+)
+def test_a_report_that_cannot_be_read_is_none(
+    change: Callable[[Any], Any], tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    report = report_of(read_model_files(tiny_folder("bert")))
+    write_report(tmp_path, report)
+    assert read_report(tmp_path) == report
+    (tmp_path / REPORT_NAME).write_text(json.dumps(change(report.as_json())))
+    assert read_report(tmp_path) is None
+    (tmp_path / REPORT_NAME).write_text("{")
+    assert read_report(tmp_path) is None

@@ -1,0 +1,418 @@
+"""config.json to an Encoder: what every family says, and everything that is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.config_file import read_encoder
+from embedlib.models.reading.config_keys import HARMLESS_KEYS
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.spec import Encoder, Rope
+from embedlib.testing.models.table import VARIANTS
+
+MISSING = object()
+"""As a change: the key is taken out."""
+
+
+def _read(variant: str, **changes: Any) -> Encoder:
+    values = VARIANTS[variant].config | {"vocab_size": 100} | changes
+    values = {key: value for key, value in values.items() if value is not MISSING}
+    return read_encoder(JsonObject("config.json", values))
+
+
+def test_bert() -> None:
+    assert _read("bert") == Encoder(
+        family="bert",
+        vocab_size=100,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=8,
+        intermediate_size=64,
+        activation="gelu",
+        is_gated=False,
+        norm="layer_norm",
+        norm_eps=1e-12,
+        norm_placement="post",
+        num_positions=48,
+        num_token_types=2,
+        windows=(None, None),
+        has_qkv_bias=True,
+        has_output_bias=True,
+        has_mlp_bias=True,
+        has_down_bias=True,
+    )
+
+
+def test_mistral() -> None:
+    assert _read("mistral") == Encoder(
+        family="mistral",
+        vocab_size=100,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        intermediate_size=64,
+        activation="silu",
+        is_gated=True,
+        norm="rms_norm",
+        norm_eps=1e-5,
+        norm_placement="pre",
+        num_positions=64,
+        rope=Rope(theta=10_000.0),
+        is_causal=True,
+        windows=(6, 6),
+        has_qkv_bias=False,
+        has_output_bias=False,
+        has_mlp_bias=False,
+        has_down_bias=False,
+    )
+
+
+@pytest.mark.parametrize("variant", ["roberta", "xlm-roberta"])
+def test_roberta_positions_start_behind_the_padding_id(variant: str) -> None:
+    encoder = _read(variant)
+    assert (encoder.pad_token_id, encoder.position_offset) == (1, 2)
+    assert _read(variant, pad_token_id=MISSING).position_offset == 2
+    assert _read(variant, pad_token_id=0).position_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "biases"),
+    [
+        ("llama", {}, (True, True, True)),
+        ("llama", {"attention_bias": MISSING, "mlp_bias": MISSING}, (False, False, False)),
+        ("llama", {"mlp_bias": False}, (True, True, False)),
+        ("qwen2", {}, (True, False, False)),
+        ("qwen3", {}, (False, False, False)),
+        ("qwen3", {"attention_bias": True}, (True, True, False)),
+    ],
+)
+def test_biases(variant: str, changes: dict[str, Any], biases: tuple[bool, ...]) -> None:
+    encoder = _read(variant, **changes)
+    assert (encoder.has_qkv_bias, encoder.has_output_bias, encoder.has_mlp_bias) == biases
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "windows"),
+    [
+        ("mistral", {"sliding_window": None}, (None, None)),
+        # transformers fills a missing key with 4096.
+        ("mistral", {"sliding_window": MISSING}, (4096, 4096)),
+        ("qwen2", {}, (None, 4, 4)),
+        ("qwen2", {"max_window_layers": 0}, (4, 4, 4)),
+        ("qwen2", {"max_window_layers": MISSING}, (None, None, None)),
+        ("qwen2", {"use_sliding_window": False}, (None, None, None)),
+        ("qwen2", {"use_sliding_window": MISSING}, (None, None, None)),
+        ("qwen2", {"sliding_window": None}, (None, None, None)),
+        (
+            "qwen2",
+            {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+            (4, None, 4),
+        ),
+        ("qwen3", {"layer_types": ["full_attention"] * 2, "max_window_layers": 0}, (None, None)),
+        ("modernbert", {}, (None, 4, 4, None)),
+        ("modernbert", {"local_attention": 1}, (None, 0, 0, None)),
+        ("modernbert", {"global_attn_every_n_layers": 2}, (None, 4, None, 4)),
+        ("modernbert", {"global_attn_every_n_layers": MISSING}, (None, 4, 4, None)),
+        ("gemma2", {}, (5, None, 5)),
+        ("gemma2", {"sliding_window": MISSING}, (4096, None, 4096)),
+        # Not halved: its class knows no window on two sides of its own.
+        ("gemma2", {"is_causal": False}, (5, None, 5)),
+        ("gemma3_text", {}, (4, 4, None)),
+        ("gemma3_text", {"layer_types": MISSING, "sliding_window": 8}, (4, 4, 4)),
+        ("gemma3_text-causal", {}, (9, None, 9)),
+        ("gemma3_text-causal", {"sliding_window_pattern": 3}, (9, 9, None)),
+    ],
+)
+def test_windows(variant: str, changes: dict[str, Any], windows: tuple[int | None, ...]) -> None:
+    assert _read(variant, **changes).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "heads"),
+    [
+        ("llama", {"num_key_value_heads": MISSING}, (4, 8)),
+        ("llama", {"num_key_value_heads": None, "head_dim": None}, (4, 8)),
+        ("llama", {"head_dim": 16}, (2, 16)),
+        ("qwen2", {"head_dim": 6}, (2, 6)),
+        ("qwen3", {}, (2, 12)),
+        # Qwen3's class has a default of its own, whatever the hidden size is.
+        ("qwen3", {"head_dim": MISSING}, (2, 128)),
+        ("mistral", {"num_key_value_heads": MISSING, "num_attention_heads": 16}, (8, 2)),
+    ],
+)
+def test_heads(variant: str, changes: dict[str, Any], heads: tuple[int, int]) -> None:
+    encoder = _read(variant, **changes)
+    assert (encoder.num_kv_heads, encoder.head_dim) == heads
+
+
+@pytest.mark.parametrize("variant", ["mistral", "llama", "qwen2", "qwen3", "gemma2"])
+def test_a_decoder_is_causal_unless_it_says_otherwise(variant: str) -> None:
+    assert _read(variant).is_causal
+    assert not _read(variant, is_causal=False).is_causal
+
+
+def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
+    assert not _read("gemma3_text").is_causal
+    assert _read("gemma3_text", use_bidirectional_attention=False).is_causal
+    assert _read("gemma3_text", use_bidirectional_attention=MISSING).is_causal
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "ropes"),
+    [
+        ("gemma2", {}, (Rope(theta=10_000.0), None)),
+        ("gemma3_text", {}, (Rope(theta=2000.0), Rope(theta=30.0))),
+        # A stretch in the spelling of transformers 4 is for layers without a window.
+        (
+            "gemma3_text-causal",
+            {},
+            (
+                Rope(kind="linear", theta=3000.0, factor=8.0, original_max_positions=64),
+                Rope(theta=50.0),
+            ),
+        ),
+        ("modernbert", {"local_rope_theta": MISSING}, (Rope(theta=900.0), Rope(theta=10_000.0))),
+        (
+            "modernbert",
+            {"rope_parameters": {"sliding_attention": {"rope_theta": 7.0}}},
+            (Rope(theta=900.0), Rope(theta=7.0)),
+        ),
+        ("nomic_bert", {"rope_parameters": MISSING}, (Rope(theta=1000.0), None)),
+        ("nomic_bert-own-keys", {}, (Rope(theta=300.0), None)),
+        ("nomic_bert-own-keys", {"rotary_emb_base": MISSING}, (Rope(theta=1000.0), None)),
+    ],
+)
+def test_ropes(
+    variant: str, changes: dict[str, Any], ropes: tuple[Rope | None, Rope | None]
+) -> None:
+    encoder = _read(variant, **changes)
+    assert (encoder.rope, encoder.window_rope) == ropes
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh"), ("swish", "silu")],
+)
+def test_names_of_activations(name: str, activation: str) -> None:
+    assert _read("bert", hidden_act=name).activation == activation
+
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+LLAMA3_ROPE = Rope(kind="llama3", theta=500.0, factor=8.0, original_max_positions=16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rope"),
+    [
+        ({"rope_parameters": MISSING}, Rope(theta=10_000.0)),
+        ({"rope_parameters": None, "rope_theta": 5}, Rope(theta=5.0)),
+        ({"rope_parameters": {"rope_theta": 7.0}, "rope_theta": 5}, Rope(theta=7.0)),
+        (
+            {
+                "rope_parameters": MISSING,
+                "rope_theta": 500.0,
+                "rope_scaling": LLAMA3 | {"type": "llama3"},
+            },
+            LLAMA3_ROPE,
+        ),
+        (
+            {"rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500.0}},
+            LLAMA3_ROPE,
+        ),
+        (
+            # The outer key wins, as in transformers.
+            {
+                "rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500.0},
+                "original_max_position_embeddings": 8,
+            },
+            Rope(kind="llama3", theta=500.0, factor=8.0, original_max_positions=8),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4}},
+            Rope(kind="yarn", factor=4.0, original_max_positions=64),
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            Rope(kind="linear", factor=2.0, original_max_positions=64),
+        ),
+    ],
+)
+def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], rope: Rope) -> None:
+    assert _read("llama", **changes).rope == rope
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "message"),
+    [
+        (
+            "bert",
+            {"model_type": "albert"},
+            'model_type = "albert" is not supported; accepted: bert',
+        ),
+        ("bert", {"model_type": MISSING}, "model_type is missing"),
+        ("bert", {"hidden_act": "foo"}, 'hidden_act = "foo" is not supported; accepted: gelu'),
+        ("bert", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "rela'),
+        ("bert", {"is_decoder": True}, "is_decoder = true"),
+        ("bert", {"is_causal": True}, "is_causal = true"),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention = true"),
+        (
+            "bert",
+            {"hidden_size": "32"},
+            'hidden_size = "32" is not supported; accepted: an integer',
+        ),
+        ("bert", {"hidden_size": 30}, "num_attention_heads = 4 .* divisor of hidden_size = 30"),
+        ("bert", {"hidden_size": True}, "hidden_size = true"),
+        ("bert", {"num_hidden_layers": 0}, "num_hidden_layers = 0"),
+        ("bert", {"vocab_size": MISSING}, "vocab_size is missing"),
+        ("bert", {"layer_norm_eps": -1}, "layer_norm_eps = -1"),
+        ("bert", {"rope_theta": 1.0}, "rope_theta = 1.0 is not a known key"),
+        ("bert", {"quantization_config": {"bits": 4}}, "quantization_config = .*bits"),
+        ("bert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*own.Model"),
+        ("bert", {"auto_map": "own.Model"}, "auto_map = .*own.Model.*an object"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id = null"),
+        ("llama", {"sliding_window": 8}, "sliding_window = 8"),
+        ("llama", {"layer_types": ["full_attention"] * 2}, "layer_types = "),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads = 3 .* divisor"),
+        ("llama", {"head_dim": 7}, "head_dim = 7 .* even"),
+        ("llama", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not a known"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ("llama", {"attention_bias": "yes"}, 'attention_bias = "yes"'),
+        ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
+        ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types = "),
+        ("mistral", {"use_sliding_window": False}, "use_sliding_window = false is not a known"),
+        ("mistral", {"attention_bias": True}, "attention_bias = true"),
+        ("mistral", {"sliding_window": 0}, "sliding_window = 0"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types = .* 3 times"),
+        ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types = "),
+        (
+            "qwen2",
+            {"layer_types": ["sliding_attention"] * 3, "use_sliding_window": False},
+            "layer_types = ",
+        ),
+        ("qwen2", {"attention_bias": False}, "attention_bias = false"),
+        ("distilbert", {"hidden_size": 64}, "dim = 32 .* accepted: 64, as hidden_size has it"),
+        ("distilbert", {"dim": MISSING}, "dim is missing"),
+        ("distilbert", {"activation": "glu"}, 'activation = "glu"'),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets = 16"),
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id = 0"),
+        ("modernbert", {"local_attention": None}, "local_attention = null"),
+        ("modernbert", {"local_rope_theta": None}, "local_rope_theta = null"),
+        ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling = "),
+        ("modernbert", {"rope_parameters": {"rope_theta": 1.0}}, "rope_parameters: rope_theta = 1"),
+        ("modernbert", {"sliding_window": 8}, "sliding_window = 8 is not a known key"),
+        ("modernbert", {"layer_types": []}, "layer_types = "),
+        ("gemma2", {"sliding_window": None}, "sliding_window = null"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
+        ("gemma2", {"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
+        ("gemma3_text", {"is_causal": False}, "is_causal = false"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar = 0"),
+        ("nomic_bert", {"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
+        ("nomic_bert", {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: rope_type"),
+        ("nomic_bert-own-keys", {"activation_function": MISSING}, "activation_function is missing"),
+        ("nomic_bert-own-keys", {"activation_function": "gelu"}, 'activation_function = "gelu"'),
+        ("nomic_bert-own-keys", {"rotary_emb_fraction": MISSING}, "rotary_emb_fraction is missing"),
+        ("nomic_bert-own-keys", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction = 0.5"),
+        ("nomic_bert-own-keys", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
+        ("nomic_bert-own-keys", {"prenorm": True}, "prenorm = true"),
+        ("nomic_bert-own-keys", {"num_experts": 8}, "num_experts = 8 is not a known key"),
+        ("nomic_bert-own-keys", {"auto_map": {"AutoModel": "x.Model"}}, "auto_map = .*or nomic-ai"),
+        ("new", {"auto_map": {"AutoModel": "x.NewModel"}}, "auto_map = .*or Alibaba-NLP/new-impl"),
+        ("new", {"logn_attention_scale": True}, "logn_attention_scale = true"),
+        ("new", {"logn_attention_clip1": True}, "logn_attention_clip1 = true"),
+        ("new", {"pack_qkv": False}, "pack_qkv = false"),
+        ("new", {"layer_norm_type": "rms_norm"}, 'layer_norm_type = "rms_norm"'),
+        ("new", {"position_embedding_type": "absolute"}, "position_embedding_type = "),
+        (
+            "new",
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            'rope_scaling: type = "linear" .*: default, ntk',
+        ),
+        ("new", {"rope_scaling": {"type": "ntk", "factor": 0.5}}, "rope_scaling: factor = 0.5"),
+        (
+            "new",
+            {"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}},
+            "rope_scaling: mixed_b = 0.6",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}},
+            'rope_parameters: rope_type = "ntk"',
+        ),
+        ("nomic_bert-both-keys", {"n_layer": 3}, "n_layer = 3 .* 2, as num_hidden_layers has it"),
+        (
+            "nomic_bert-both-keys",
+            {"rotary_emb_base": 9.0},
+            "rotary_emb_base = 9.0 .* 300, as rope_parameters has it",
+        ),
+    ],
+)
+def test_refusals_name_file_key_and_value(
+    variant: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelUnsupportedError, match=f"^config.json: {message}"):
+        _read(variant, **changes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"rope_type": "longrope", "factor": 2.0}, 'rope_type = "longrope"'),
+        ({"type": "su", "factor": 2.0}, 'type = "su" is not supported; accepted: default, linear'),
+        ({"rope_type": "linear"}, "factor is missing"),
+        ({"rope_type": "linear", "factor": 0}, "factor = 0"),
+        ({"rope_type": "default", "factor": 2.0}, "factor = 2.0 is not a known key"),
+        ({"rope_type": "yarn", "factor": 2.0, "low_freq_factor": 1.0}, "low_freq_factor = 1.0 is"),
+        ({"rope_type": "llama3", "factor": 2.0}, "low_freq_factor is missing"),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor = 0.25"),
+        ({"full_attention": {"rope_type": "default"}}, "full_attention = .* is not a known key"),
+    ],
+)
+def test_refusals_of_rope(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelUnsupportedError, match=f"^config.json: rope_parameters: {message}"):
+        _read("llama", rope_parameters=parameters)
+
+
+def test_two_spellings_of_rope_at_once_are_refused() -> None:
+    with pytest.raises(ModelUnsupportedError, match=r"^config.json: rope_scaling = .*either"):
+        _read("llama", rope_scaling={"type": "linear", "factor": 2.0})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_harmless_keys_change_nothing(variant: str) -> None:
+    changes: dict[str, Any] = dict.fromkeys(HARMLESS_KEYS - VARIANTS[variant].config.keys(), None)
+    changes |= {
+        "torch_dtype": "bfloat16",
+        "transformers_version": "9.9",
+        "id2label": {"0": "LABEL_0"},
+        "auto_map": {"AutoTokenizer": ["own.Tokenizer", None]},
+    }
+    assert _read(variant, **changes) == _read(variant)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    st.sampled_from(sorted(VARIANTS)), st.text(min_size=1), st.none() | st.integers() | st.text()
+)
+def test_a_key_nobody_knows_is_refused(variant: str, key: str, value: object) -> None:
+    with pytest.raises(ModelUnsupportedError, match="is not a known key"):
+        _read(variant, **{f"x-{key}": value})
+
+
+def test_every_family_has_a_tiny_variant() -> None:
+    assert {row.config["model_type"] for row in VARIANTS.values()} == set(FAMILIES)

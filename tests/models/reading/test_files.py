@@ -1,0 +1,396 @@
+"""A model folder to a ModelSpec: modules, pooling, prompts, the length limit, and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
+from embedlib.models.reading.files import load_spec, read_model_files
+from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
+from embedlib.testing.models.write import write_tiny_model
+
+MISSING = object()
+"""As a change: the key is taken out."""
+
+
+def _change(path: Path, **changes: Any) -> None:
+    """Change keys of a JSON file; a file that is not there starts empty."""
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    values = {key: value for key, value in (values | changes).items() if value is not MISSING}
+    path.write_text(json.dumps(values))
+
+
+def _change_modules(folder: Path, position: int, **changes: Any) -> None:
+    path = folder / "modules.json"
+    entries = json.loads(path.read_text())
+    entries[position] |= changes
+    path.write_text(json.dumps(entries))
+
+
+MEAN = Pooling(modes=("mean",))
+LAST = Pooling(modes=("last_token",))
+ALL_MODES = ("cls", "max", "mean", "mean_sqrt_len", "weighted_mean", "last_token")
+DENSE = Dense(in_features=32, out_features=20, has_bias=True, activation="tanh")
+PROJECTION = Dense(in_features=32, out_features=48, has_bias=False, activation="identity")
+WITHOUT_PROMPT = Pooling(modes=("mean", "weighted_mean"), include_prompt=False)
+
+
+@pytest.mark.parametrize(
+    ("variant", "modules", "dim"),
+    [
+        ("bert", (MEAN, Normalize()), 32),
+        ("bert-bare", (MEAN,), 32),
+        (
+            "bert-cls-dense",
+            (Pooling(modes=("cls",)), DENSE, LayerNorm(dim=20, eps=1e-5), Normalize()),
+            20,
+        ),
+        ("bert-concat", (Pooling(modes=ALL_MODES),), 6 * 32),
+        ("bert-prompt", (WITHOUT_PROMPT,), 64),
+        ("roberta", (MEAN, PROJECTION), 48),
+        ("xlm-roberta", (Pooling(modes=("cls",)), Normalize()), 32),
+        ("mistral", (LAST, Normalize()), 32),
+        ("mistral-bidirectional", (MEAN,), 32),
+        ("llama-bare", (LAST,), 32),
+        ("qwen3", (LAST, Normalize()), 32),
+        ("qwen3-bidirectional", (MEAN,), 32),
+    ],
+)
+def test_modules(
+    variant: str, modules: tuple[Module, ...], dim: int, tiny_folder: Callable[[str], Path]
+) -> None:
+    spec = load_spec(tiny_folder(variant))
+    assert spec.modules == modules
+    assert spec.pooling == modules[0]
+    assert spec.is_normalized == (Normalize() in modules)
+    assert spec.embedding_dim == dim
+
+
+def test_parts_lie_where_modules_json_says(tiny_folder: Callable[[str], Path]) -> None:
+    folder = tiny_folder("bert-cls-dense")
+    files = read_model_files(folder)
+    assert files.folder == folder
+    assert files.transformer_dir == folder / "0_Transformer"
+    names = ("1_Pooling", "2_Dense", "3_LayerNorm", "4_Normalize")
+    assert files.module_dirs == tuple(folder / name for name in names)
+
+
+def test_prompts_and_what_else_is_general(tiny_folder: Callable[[str], Path]) -> None:
+    spec = load_spec(tiny_folder("bert-cls-dense"))
+    assert spec.prompts == {"query": "query: ", "document": ""}
+    assert (spec.default_prompt_name, spec.similarity, spec.truncate_dim) == (None, "dot", 16)
+    spec = load_spec(tiny_folder("bert-prompt"))
+    assert (spec.default_prompt_name, spec.similarity) == ("passage", "cosine")
+    spec = load_spec(tiny_folder("bert"))
+    assert (spec.prompts, spec.default_prompt_name, spec.similarity) == ({}, None, "cosine")
+    assert not spec.lowercase
+    assert load_spec(tiny_folder("bert-concat")).lowercase
+
+
+@pytest.mark.parametrize(
+    ("variant", "limit", "source"),
+    [
+        ("bert", 24, "sentence_bert_config.json: max_seq_length"),
+        ("bert-bare", 40, "tokenizer_config.json: model_max_length"),
+        ("bert-cls-dense", 30, "0_Transformer/tokenizer_config.json: model_max_length"),
+        ("roberta", 46, "tokenizer_config.json: model_max_length"),
+        ("xlm-roberta", 40, "sentence_xlm-roberta_config.json: max_seq_length"),
+        ("mistral", 56, "sentence_bert_config.json: max_seq_length"),
+        ("mistral-bidirectional", 64, "config.json: max_position_embeddings"),
+    ],
+)
+def test_length_limit_of_the_variants(
+    variant: str, limit: int, source: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    spec = load_spec(tiny_folder(variant))
+    assert (spec.max_seq_tokens, spec.max_seq_tokens_source) == (limit, source)
+
+
+@pytest.mark.parametrize(
+    ("max_seq_length", "tokenizer_limit", "positions", "limit"),
+    [
+        (10, 20, 30, 10),
+        # sentence-transformers puts its own limit in the place of the tokenizer's.
+        (20, 10, 30, 20),
+        (40, 10, 30, 30),
+        (None, 20, 30, 20),
+        (None, 40, 30, 30),
+        (None, None, 30, 30),
+        # What transformers writes for "no limit": 10**30, rounded through a float.
+        (None, 1000000000000000019884624838656, 30, 30),
+        (None, 1e30, 30, 30),
+        (None, float("inf"), 30, 30),
+        (None, 20.0, 30, 20),
+    ],
+)
+def test_length_limit(
+    tmp_path: Path,
+    max_seq_length: int | None,
+    tokenizer_limit: float | None,
+    positions: int,
+    limit: int,
+) -> None:
+    folder = write_tiny_model(tmp_path, "llama")
+    _change(folder / "sentence_bert_config.json", max_seq_length=max_seq_length)
+    _change(folder / "tokenizer_config.json", model_max_length=tokenizer_limit)
+    _change(folder / "config.json", max_position_embeddings=positions)
+    assert load_spec(folder).max_seq_tokens == limit
+
+
+def test_roberta_loses_the_positions_up_to_the_padding_id(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "roberta")
+    _change(folder / "tokenizer_config.json", model_max_length=MISSING)
+    spec = load_spec(folder)
+    assert (spec.encoder.num_positions, spec.max_seq_tokens) == (48, 46)
+    _change(folder / "config.json", max_position_embeddings=2)
+    with pytest.raises(ModelUnsupportedError, match=r"^config.json: max_position_embeddings = 2 "):
+        load_spec(folder)
+
+
+def test_a_length_limit_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-bare")
+    _change(folder / "tokenizer_config.json", model_max_length="512")
+    message = '^tokenizer_config.json: model_max_length = "512"'
+    with pytest.raises(ModelUnsupportedError, match=message):
+        load_spec(folder)
+
+
+FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "modes"),
+    [
+        ({}, ("mean",)),
+        ({"pooling_mode_max_tokens": False}, ("mean",)),
+        (FLAGS | {"pooling_mode_cls_token": True}, ("cls",)),
+        (FLAGS | {"pooling_mode_lasttoken": True}, ("last_token",)),
+        # Flags are concatenated in the order of sentence-transformers, not of the file.
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            ("cls", "mean"),
+        ),
+        ({"pooling_mode": "weightedmean"}, ("weighted_mean",)),
+        ({"pooling_mode": ["mean", "cls"]}, ("mean", "cls")),
+        # The newer key wins, as in sentence-transformers.
+        ({"pooling_mode": "max", "pooling_mode_mean_tokens": True}, ("max",)),
+    ],
+)
+@pytest.mark.parametrize("dim_key", ["word_embedding_dimension", "embedding_dimension"])
+def test_pooling_in_both_spellings(
+    tmp_path: Path, config: dict[str, Any], modes: tuple[str, ...], dim_key: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({dim_key: 32} | config))
+    assert load_spec(folder).pooling == Pooling(modes=modes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "modes"),
+    [
+        ({}, ("last_token",)),
+        ({"architectures": ["LlamaModel"]}, ("mean",)),
+        ({"architectures": None}, ("mean",)),
+        ({"architectures": []}, ("mean",)),
+        ({"is_causal": False}, ("mean",)),
+        ({"is_causal": True}, ("last_token",)),
+    ],
+)
+def test_a_folder_without_modules_is_pooled_by_its_class(
+    tmp_path: Path, changes: dict[str, Any], modes: tuple[str, ...]
+) -> None:
+    folder = write_tiny_model(tmp_path, "llama-bare")
+    _change(folder / "config.json", **changes)
+    assert load_spec(folder).modules == (Pooling(modes=modes),)
+
+
+def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-bare")
+    _change(folder / "sentence_bert_config.json", max_seq_length=3)
+    _change(folder / "config_sentence_transformers.json", prompts={"query": "query: "})
+    spec = load_spec(folder)
+    assert (spec.max_seq_tokens, spec.prompts) == (40, {})
+
+
+def test_the_types_of_all_releases_are_known(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    for position, kind in enumerate(
+        (
+            "sentence_transformers.base.modules.transformer.Transformer",
+            "sentence_transformers.sentence_transformer.modules.Pooling",
+            "sentence_transformers.models.Normalize.Normalize",
+        )
+    ):
+        _change_modules(folder, position, type=kind)
+    assert load_spec(folder).modules == (MEAN, Normalize())
+
+
+def test_the_order_of_modules_is_that_of_the_list(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    path = folder / "modules.json"
+    entries = json.loads(path.read_text())
+    entries[2:] = [entries[4], entries[2], entries[3]]
+    path.write_text(json.dumps(entries))
+    kinds = [type(module) for module in load_spec(folder).modules]
+    assert kinds == [Pooling, Normalize, Dense, LayerNorm]
+
+
+def test_a_folder_without_a_model_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"there is no config.json"):
+        load_spec(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "modules.json",
+        "tokenizer_config.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "1_Pooling/config.json",
+    ],
+)
+@pytest.mark.parametrize("content", ['{"a":', '"text"', "7", b"\xff\xfe"])
+def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    raw = content if isinstance(content, bytes) else content.encode()
+    (folder / name).write_bytes(raw)
+    with pytest.raises(ModelUnsupportedError, match=f"^{name}: ") as caught:
+        load_spec(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "1_Pooling/config.json",
+            {"word_embedding_dimension": 16},
+            "word_embedding_dimension = 16",
+        ),
+        (
+            "1_Pooling/config.json",
+            {"word_embedding_dimension": MISSING},
+            "word_embedding_dimension",
+        ),
+        ("1_Pooling/config.json", {"pooling_mode": "attention"}, 'pooling_mode = "attention"'),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", 3]}, "pooling_mode = "),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "pooling_mode = "),
+        ("1_Pooling/config.json", FLAGS, "pooling_mode_mean_tokens = false is not"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_median": True},
+            "pooling_mode_median = true is not",
+        ),
+        ("1_Pooling/config.json", {"include_prompt": "no"}, 'include_prompt = "no"'),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": MISSING},
+            "pooling_mode_mean_tokens is missing beside pooling mode cls",
+        ),
+        ("sentence_bert_config.json", {"max_seq_length": "long"}, 'max_seq_length = "long"'),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length = 0"),
+        ("sentence_bert_config.json", {"do_lower_case": 1}, "do_lower_case = 1"),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "fill-mask"},
+            'transformer_task = "fill',
+        ),
+        ("sentence_bert_config.json", {"module_output_name": "x"}, 'module_output_name = "x"'),
+        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config = "),
+        ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kwargs = "),
+        ("sentence_bert_config.json", {"model_args": {"a": 1}}, "model_args = "),
+        ("sentence_bert_config.json", {"new_key": 1}, "new_key = 1 is not a known key"),
+        ("config_sentence_transformers.json", {"new_key": 1}, "new_key = 1 is not a known key"),
+        (
+            "config_sentence_transformers.json",
+            {"model_type": "CrossEncoder"},
+            'model_type = "Cross',
+        ),
+        ("config_sentence_transformers.json", {"prompts": []}, r"prompts = \[\]"),
+        ("config_sentence_transformers.json", {"prompts": {"query": 1}}, "prompts: query = 1"),
+        (
+            "config_sentence_transformers.json",
+            {"default_prompt_name": "query"},
+            'default_prompt_name = "query"',
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"similarity_fn_name": "maxsim"},
+            'similarity_fn_name = "maxsim" is not supported; accepted: cosine, dot',
+        ),
+        ("config_sentence_transformers.json", {"truncate_dim": 33}, "truncate_dim = 33 .* 32"),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim = 0"),
+        ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
+    ],
+)
+def test_refusals_name_file_key_and_value(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change(folder / name, **changes)
+    with pytest.raises(ModelUnsupportedError, match=f"^{name}: {message}"):
+        load_spec(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("2_Dense/config.json", {"in_features": 16}, "in_features = 16 .* 32 features"),
+        ("2_Dense/config.json", {"out_features": None}, "out_features = null"),
+        ("2_Dense/config.json", {"use_residual": True}, "use_residual = true"),
+        ("2_Dense/config.json", {"module_output_name": "other"}, 'module_output_name = "other"'),
+        ("2_Dense/config.json", {"gate": True}, "gate = true is not a known key"),
+        (
+            "2_Dense/config.json",
+            {"activation_function": "own.Swish"},
+            'activation_function = "own.Swish" is not supported; accepted: torch.nn.modules.lin',
+        ),
+        ("3_LayerNorm/config.json", {"dimension": 32}, "dimension = 32 .* 20 features"),
+    ],
+)
+def test_refusals_of_modules(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    _change(folder / name, **changes)
+    with pytest.raises(ModelUnsupportedError, match=f"^{name}: {message}"):
+        load_spec(folder)
+
+
+@pytest.mark.parametrize(
+    ("position", "changes", "message"),
+    [
+        (0, {"type": "sentence_transformers.models.CLIPModel"}, 'type = ".*CLIPModel"'),
+        (0, {"type": "sentence_transformers.models.Pooling"}, 'type = ".*Pooling"'),
+        (1, {"type": "sentence_transformers.models.WeightedLayerPooling"}, 'type = ".*Weighted'),
+        (2, {"type": "sentence_transformers.models.Dropout"}, 'type = ".*Dropout"'),
+        (2, {"type": "own_code.Normalize"}, 'type = "own_code.Normalize"'),
+        (2, {"type": 5}, "type = 5"),
+        (1, {"path": "../1_Pooling"}, 'path = "../1_Pooling"'),
+        (1, {"path": "/1_Pooling"}, 'path = "/1_Pooling"'),
+        (1, {"kwargs": ["task"]}, r'kwargs = \["task"\]'),
+    ],
+)
+def test_refusals_of_modules_json(
+    tmp_path: Path, position: int, changes: dict[str, Any], message: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change_modules(folder, position, **changes)
+    with pytest.raises(ModelUnsupportedError, match=rf"^modules.json: \[{position}\]: {message}"):
+        load_spec(folder)
+
+
+def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    path = folder / "modules.json"
+    path.write_text(json.dumps(json.loads(path.read_text())[:1]))
+    with pytest.raises(ModelUnsupportedError, match=r"^modules.json: has 1 modules"):
+        load_spec(folder)

@@ -1,0 +1,268 @@
+"""Models with a head: their numbers against transformers and sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.weighted import Weights
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.load import load_weights, weights_digest
+from embedlib.testing import check_engine
+from embedlib.testing.models.table import SCORING_VARIANTS
+
+Array = NDArray[np.float32]
+Stored = dict[str, NDArray[Any]]
+GOLDENS = Path(__file__).parents[2] / "goldens" / "heads"
+TOLERANCE = 1e-4
+"""Of the length of all numbers together."""
+
+
+def _read(folder: Path, variant: str) -> ModelFiles:
+    template = SCORING_VARIANTS[variant].template
+    return read_model_files(folder, with_head=True, template=template)
+
+
+def _stored(variant: str) -> Stored:
+    with np.load(GOLDENS / f"{variant}.npz") as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+@pytest.fixture(scope="module")
+def run(
+    compile_graph: Callable[[ModelSpec, Weights], Callable[[Batch], Array]],
+    tiny_folder: Callable[[str], Path],
+) -> Callable[..., Array]:
+    """Return a function that runs stored ids as one padded batch.
+
+    A variant, of which every model is compiled once, or files that differ from it.
+    """
+    compiled: dict[str, Callable[[Batch], Array]] = {}
+
+    def run(model: str | ModelFiles, stored: Stored, kind: str = "pairs") -> Array:
+        lengths = stored[f"{kind}.lengths"]
+        num_first_tokens = stored.get(f"{kind}.num_first_tokens", lengths)
+        batch = _batch(stored[f"{kind}.ids"], lengths, num_first_tokens)
+        if isinstance(model, ModelFiles):
+            return compile_graph(model.spec, load_weights(model))(batch)
+        if model not in compiled:
+            files = _read(tiny_folder(model), model)
+            compiled[model] = compile_graph(files.spec, load_weights(files))
+        return compiled[model](batch)
+
+    return run
+
+
+def _run_engine(spec: ModelSpec, weights: Mapping[str, Array], batch: Batch) -> Array:
+    engine = OpenVINOEngine(spec, weights, threads=1)
+    done = threading.Event()
+    pending = engine.submit(batch, done.set)
+    assert done.wait(30)
+    numbers = pending.result()
+    engine.close()
+    return numbers
+
+
+def _batch(
+    ids: NDArray[np.int32], lengths: NDArray[np.int32], num_first_tokens: NDArray[np.int32]
+) -> Batch:
+    return Batch(
+        lane=Lane.BULK,
+        token_ids=ids,
+        cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        num_prompt_tokens=np.zeros(len(lengths), np.int32),
+        num_first_tokens=num_first_tokens,
+    )
+
+
+def _distance(found: Array, expected: Array) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def _activate(numbers: Array, activation: str) -> Array:
+    if activation == "softmax":
+        powers = np.exp(numbers)
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    return 1 / (1 + np.exp(-numbers)) if activation == "sigmoid" else numbers
+
+
+@pytest.mark.parametrize("variant", SCORING_VARIANTS)
+def test_pairs_have_the_scores_of_the_reference(
+    variant: str, tiny_folder: Callable[[str], Path], run: Callable[..., Array]
+) -> None:
+    stored = _stored(variant)
+    files = _read(tiny_folder(variant), variant)
+    numbers = run(variant, stored)
+    expected = stored["pairs.numbers"]
+    assert numbers.shape == expected.shape == (len(expected), files.spec.embedding_dim)
+    assert _distance(numbers, expected) <= TOLERANCE
+    # The pairs are further apart than that.
+    assert (expected.std(axis=0) > 100 * TOLERANCE * np.abs(expected).max()).all()
+    assert files.spec.head is not None
+    scores = _activate(numbers, files.spec.head.reranker_activation)
+    np.testing.assert_allclose(scores, stored["pairs.scores"], atol=1e-4)
+
+
+CLASSIFIERS = [name for name in SCORING_VARIANTS if "texts.ids" in _stored(name)]
+
+
+@pytest.mark.parametrize("variant", CLASSIFIERS)
+def test_texts_have_the_scores_of_the_reference(
+    variant: str, tiny_folder: Callable[[str], Path], run: Callable[..., Array]
+) -> None:
+    stored = _stored(variant)
+    files = _read(tiny_folder(variant), variant)
+    numbers = run(variant, stored, "texts")
+    assert _distance(numbers, stored["texts.numbers"]) <= TOLERANCE
+    assert files.spec.head is not None
+    scores = _activate(numbers, files.spec.head.activation)
+    np.testing.assert_allclose(scores, stored["texts.scores"], atol=1e-4)
+
+
+def test_the_stored_scores_try_what_they_should() -> None:
+    # Types of tokens, pairs of many lengths, and a last token that is the padding token.
+    bert = _stored("bert-reranker")
+    assert (bert["pairs.num_first_tokens"] < bert["pairs.lengths"]).any()
+    assert len(set(bert["pairs.lengths"].tolist())) > 4
+    qwen2 = _stored("qwen2-classifier")
+    assert (qwen2["texts.ids"][np.cumsum(qwen2["texts.lengths"]) - 1] == 0).all()
+
+
+@pytest.mark.parametrize("variant", SCORING_VARIANTS)
+def test_the_stored_scores_were_made_with_these_weights(
+    variant: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    # transformers read the names that are digested here.
+    stored = json.loads((GOLDENS / "weights.json").read_text())
+    assert weights_digest(_read(tiny_folder(variant), variant), FileHashes()) == stored[variant]
+
+
+def test_every_variant_has_stored_scores() -> None:
+    assert {path.stem for path in GOLDENS.glob("*.npz")} == set(SCORING_VARIANTS)
+
+
+@pytest.mark.parametrize("variant", ["bert-reranker", "llama-reward"])
+def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:
+    files = _read(tiny_folder(variant), variant)
+    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
+    # Numbers, unlike vectors of unit length, may be large.
+    check_engine(engine, files.spec, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["bert", "qwen3"])
+def test_without_pooling_every_token_has_a_vector(
+    variant: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    weights = load_weights(files)
+    dim = files.spec.encoder.hidden_size
+    spec = replace(files.spec, modules=(Normalize(),), embedding_dim=dim)
+    engine = OpenVINOEngine(spec, weights, threads=1)
+    assert engine.limits.is_per_token
+    check_engine(engine, spec)
+
+
+def test_the_mean_of_the_tokens_is_what_mean_pooling_gives(
+    tiny_folder: Callable[[str], Path], run: Callable[..., Array]
+) -> None:
+    files = read_model_files(tiny_folder("bert-bare"))
+    assert files.spec.modules == (Pooling(modes=("mean",)),)
+    ids = np.array([2, 30, 31, 3, 2, 40, 3], np.int32)
+    lengths = np.array([4, 3], np.int32)
+    stored = {"pairs.ids": ids, "pairs.lengths": lengths}
+    bare = replace(files.spec, modules=())
+    tokens = _run_engine(bare, load_weights(files), _batch(ids, lengths, lengths))
+    assert tokens.shape == (7, files.spec.encoder.hidden_size)
+    means = np.stack([tokens[:4].mean(axis=0), tokens[4:].mean(axis=0)])
+    np.testing.assert_allclose(means, run(files, stored), atol=1e-5)
+
+
+def test_modules_behind_no_pooling_are_applied_to_every_token(
+    tiny_folder: Callable[[str], Path], run: Callable[..., Array]
+) -> None:
+    # Dense, LayerNorm and Normalize, in the places in which their weights lie.
+    files = read_model_files(tiny_folder("bert-cls-dense"))
+    pooling, *others = files.spec.modules
+    assert pooling == Pooling(modes=("cls",))
+    assert [type(module) for module in others] == [Dense, LayerNorm, Normalize]
+    weights = load_weights(files)
+    moved = {role: weights[role] for role in weights if not role.startswith("modules.")}
+    for position in range(1, 3):
+        for role in weights:
+            if role.startswith(f"modules.{position}."):
+                moved[role.replace(str(position), str(position - 1), 1)] = weights[role]
+    spec = replace(files.spec, modules=tuple(others))
+    ids = np.array([2, 30, 31, 3], np.int32)
+    length = np.array([4], np.int32)
+    tokens = _run_engine(spec, moved, _batch(ids, length, length))
+    expected = run(files, {"pairs.ids": ids, "pairs.lengths": np.array([4], np.int32)})
+    assert tokens.shape == (4, 20)
+    np.testing.assert_allclose(tokens[:1], expected, atol=1e-5)
+
+
+# Every field of a head's modules makes other numbers.
+
+
+def _with_module(files: ModelFiles, position: int, **changes: Any) -> ModelFiles:
+    modules = list(files.spec.modules)
+    modules[position] = replace(modules[position], **changes)
+    return replace(files, spec=replace(files.spec, modules=tuple(modules)))
+
+
+CHANGES: dict[str, tuple[str, Callable[[ModelFiles], ModelFiles]]] = {
+    "cls": ("bert-reranker", lambda files: _with_module(files, 0, modes=("mean",))),
+    "mean": ("modernbert-reranker", lambda files: _with_module(files, 0, modes=("cls",))),
+    "last_token": ("llama-reward", lambda files: _with_module(files, 0, modes=("cls",))),
+    "skipped token": (
+        "qwen2-classifier",
+        lambda files: _with_module(files, 0, skipped_token_id=None),
+    ),
+    "tanh": ("bert-reranker", lambda files: _with_module(files, 1, activation="relu")),
+    "relu": ("distilbert-classifier", lambda files: _with_module(files, 1, activation="tanh")),
+    "silu": ("modernbert-classifier", lambda files: _with_module(files, 1, activation="gelu")),
+    "eps": ("modernbert-reranker", lambda files: _with_module(files, 2, eps=0.5)),
+    "true token": (
+        "qwen3-logit-score",
+        lambda files: replace(files, module_tensors={1: AnswerRows(None, 301, 17)}),
+    ),
+    "false token": (
+        "qwen3-logit-score",
+        lambda files: replace(files, module_tensors={1: AnswerRows(None, 300, None)}),
+    ),
+    "tied": (
+        "llama-logit-score",
+        lambda files: replace(files, module_tensors={1: AnswerRows(None, 40, None)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_head_makes_other_numbers(
+    name: str, tiny_folder: Callable[[str], Path], run: Callable[..., Array]
+) -> None:
+    variant, change = CHANGES[name]
+    files = _read(tiny_folder(variant), variant)
+    stored = _stored(variant)
+    changed = change(files)
+    assert changed != files
+    assert _distance(run(changed, stored), stored["pairs.numbers"]) > 10 * TOLERANCE
+
+
+def test_the_type_of_a_token_makes_other_numbers(run: Callable[..., Array]) -> None:
+    stored = _stored("bert-reranker")
+    stored["pairs.num_first_tokens"] = stored["pairs.lengths"]
+    numbers = run("bert-reranker", stored)
+    assert _distance(numbers, stored["pairs.numbers"]) > 10 * TOLERANCE

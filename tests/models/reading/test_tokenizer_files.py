@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tokenizers import Tokenizer, processors
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import write_tiny_model
+
+if TYPE_CHECKING:
+    from conftest import Golden
+
+
+def _change(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def _load(folder: Path) -> Tokenizer:
+    return load_tokenizer(read_model_files(folder))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ids_are_those_of_sentence_transformers(
+    variant: str, tiny_folder: Callable[[str], Path], golden: Callable[[str], Golden]
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    tokenizer = load_tokenizer(files)
+    # A tokenizer comes without the truncation and padding its file carries; see the BERT variants.
+    assert tokenizer.truncation is None
+    assert tokenizer.padding is None
+    tokenizer.enable_truncation(files.spec.max_seq_tokens)
+    stored = golden(variant)
+    for case in stored.cases:
+        name = case.prompt_name or files.spec.default_prompt_name
+        prompt = files.spec.prompts[name] if name else ""
+        ids = [tokenizer.encode(prompt + text).ids for text in stored.texts]
+        assert ids == case.ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "same_as"),
+    [
+        ({"do_lower_case": False}, "FOX", "[UNK]"),
+        ({"do_lower_case": True}, "FOX", "fox"),
+        ({"do_lower_case": False, "strip_accents": True}, "é", "e"),
+        ({"tokenize_chinese_chars": False}, "你好", "你##好"),
+    ],
+)
+def test_bert_takes_its_normalizer_from_tokenizer_config(
+    tmp_path: Path, changes: dict[str, Any], text: str, same_as: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change(folder / "tokenizer_config.json", **changes)
+    tokenizer = _load(folder)
+    assert "".join(tokenizer.encode(text, add_special_tokens=False).tokens) == same_as
+
+
+def test_a_plain_class_takes_everything_from_tokenizer_json(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change(
+        folder / "tokenizer_config.json",
+        tokenizer_class="PreTrainedTokenizerFast",
+        do_lower_case=False,
+    )
+    assert _load(folder).encode("FOX", add_special_tokens=False).tokens == ["fox"]
+
+
+def test_roberta_takes_the_space_before_a_text_from_tokenizer_config(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "roberta")
+    assert _load(folder).encode("fox").tokens[1] == "fox"
+    _change(folder / "tokenizer_config.json", add_prefix_space=True)
+    assert _load(folder).encode("fox").tokens[1] == "Ġfox"
+
+
+@pytest.mark.parametrize(
+    ("flags", "first", "last"),
+    [
+        ({"add_bos_token": True, "add_eos_token": True}, "<s>", "</s>"),
+        ({"add_bos_token": None, "add_eos_token": True}, "<s>", "</s>"),
+        ({"add_bos_token": True, "add_eos_token": False}, "<s>", "▁fox"),
+        ({"add_bos_token": False, "add_eos_token": True}, "▁fox", "</s>"),
+        # Without flags tokenizer.json decides; here it adds the first token alone.
+        ({"add_bos_token": None, "add_eos_token": None}, "<s>", "▁fox"),
+    ],
+)
+@pytest.mark.parametrize("end", ["</s>", {"content": "</s>", "lstrip": False}])
+def test_flags_of_a_llama_tokenizer_decide_on_its_ends(
+    tmp_path: Path, flags: dict[str, Any], first: str, last: str, end: object
+) -> None:
+    # e5-mistral-7b-instruct is such a folder: its tokenizer.json adds <s> and no </s>.
+    folder = write_tiny_model(tmp_path, "mistral")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _change(folder / "tokenizer_config.json", **flags, eos_token=end)
+    tokens = _load(folder).encode("fox").tokens
+    assert (tokens[0], tokens[-1]) == (first, last)
+
+
+@pytest.mark.parametrize("has_names", [True, False])
+def test_flags_of_a_gemma_tokenizer_decide_on_its_ends(tmp_path: Path, has_names: bool) -> None:
+    folder = write_tiny_model(tmp_path, "gemma2")
+    names = {} if has_names else {"bos_token": None, "eos_token": None}
+    assert _load(folder).encode("fox").tokens[-1] == "<eos>"
+    _change(folder / "tokenizer_config.json", add_eos_token=False, **names)
+    tokens = _load(folder).encode("fox").tokens
+    assert (tokens[0], tokens[-1]) == ("<bos>", "fox")
+
+
+@pytest.mark.parametrize("variant", ["distilbert", "mpnet"])
+def test_classes_like_berts_take_their_normalizer_from_tokenizer_config(
+    tmp_path: Path, variant: str
+) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    assert _load(folder).encode("FOX", add_special_tokens=False).tokens == ["fox"]
+    _change(folder / "tokenizer_config.json", do_lower_case=False)
+    assert _load(folder).encode("FOX", add_special_tokens=False).tokens == ["[UNK]"]
+
+
+def test_special_tokens_can_be_text(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    assert _load(folder).encode("[SEP]", add_special_tokens=False).tokens == ["[SEP]"]
+    _change(folder / "tokenizer_config.json", split_special_tokens=True)
+    assert _load(folder).encode("[SEP]", add_special_tokens=False).tokens != ["[SEP]"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"truncation_side": "left"}, 'truncation_side = "left"'),
+        ({"eos_token": "<nowhere>"}, 'eos_token = "<nowhere>"'),
+        ({"do_lower_case": "yes", "tokenizer_class": "BertTokenizer"}, None),
+    ],
+)
+def test_what_is_not_understood_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str | None
+) -> None:
+    folder = write_tiny_model(tmp_path, "mistral")
+    _change(folder / "tokenizer_config.json", **changes)
+    if message is None:
+        # Only a BERT normalizer is replaced.
+        assert _load(folder).normalizer is None
+        return
+    with pytest.raises(ModelUnsupportedError, match=f"^tokenizer_config.json: {message}"):
+        _load(folder)
+
+
+def test_a_missing_tokenizer_comes_with_the_remedy(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: .*save_pretrained"):
+        _load(folder)
+
+
+def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    (folder / "0_Transformer" / "tokenizer.json").write_text('{"version": 1')
+    with pytest.raises(ModelUnsupportedError, match=r"^0_Transformer/tokenizer.json: cannot be"):
+        _load(folder)
+
+
+def test_more_tokens_than_rows_are_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _change(folder / "config.json", vocab_size=100)
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: has 187 tokens.* 100 "):
+        _load(folder)

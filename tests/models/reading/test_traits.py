@@ -1,0 +1,208 @@
+"""No key of config.json is read over: changed or missing it is refused, or the model is another.
+
+The first half is that every key makes another spec, the second that every field of the spec makes
+other vectors. What the vectors are for the spec as it is, the goldens say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.openvino.weighted import Weights
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.families.row import Key
+from embedlib.models.families.table import FAMILIES
+from embedlib.models.reading.config_file import read_encoder
+from embedlib.models.reading.config_keys import HARMLESS_KEYS
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.spec import Encoder, ModelSpec, PositionBias, Rope
+from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import encoder_shapes
+from embedlib.testing.models.table import VARIANTS
+
+if TYPE_CHECKING:
+    from conftest import Golden
+
+DEFAULTS = Path(__file__).parents[2] / "goldens" / "defaults.json"
+
+COUNTS_ELSEWHERE = {
+    # n_positions of the model's own code counts.
+    ("nomic_bert-both-keys", "max_position_embeddings"),
+    # There is no window to use.
+    *((name, "use_sliding_window") for name in ("qwen3", "qwen3-bidirectional")),
+    *((name, "max_window_layers") for name in ("qwen3", "qwen3-bidirectional")),
+    # layer_types tells the layers.
+    ("gemma3_text", "_sliding_window_pattern"),
+}
+"""Variant and key that changes nothing there, though it would elsewhere."""
+
+
+def _read(config: dict[str, Any]) -> Encoder | None:
+    """The encoder, or None where the file is refused."""
+    try:
+        return read_encoder(JsonObject("config.json", {"vocab_size": 100, **config}))
+    except ModelUnsupportedError:
+        return None
+
+
+def _others(value: Any) -> Iterator[Any]:
+    """Values of the same kind, and of another."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, (int, float)):
+        if value:
+            yield value * 2
+        yield value + 1
+    elif isinstance(value, str):
+        yield "sigmoid"
+    elif isinstance(value, list):
+        yield [*value[1:], value[0]] if value[1:] != value[:-1] else value[1:]
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            for other in _others(inner):
+                yield value | {key: other}
+    else:
+        yield 3.0
+    yield {"other": 1}
+
+
+def _keys(variant: str) -> list[str]:
+    """The keys of a variant that may change its vectors."""
+    config = VARIANTS[variant].config
+    harmless = HARMLESS_KEYS | FAMILIES[config["model_type"]].harmless
+    if FAMILIES[config["model_type"]].positions == "learned_after_padding":
+        harmless -= {"pad_token_id"}
+    return [
+        key for key in config if key not in harmless and (variant, key) not in COUNTS_ELSEWHERE
+    ] + ["model_type"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_another_value_is_refused_or_makes_another_model(variant: str) -> None:
+    config = VARIANTS[variant].config
+    before = _read(config)
+    assert before is not None
+    for key in _keys(variant):
+        for value in _others(config[key]):
+            assert _read(config | {key: value}) != before, f"{key} = {value} changes nothing"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_missing_key_is_refused_or_means_what_it_means_in_transformers(variant: str) -> None:
+    config = VARIANTS[variant].config
+    defaults = json.loads(DEFAULTS.read_text())[config["model_type"]]
+    for key in defaults.keys() & set(_keys(variant)):
+        missing = _read({name: config[name] for name in config if name != key})
+        default = _read(config | {key: defaults[key]})
+        assert missing is None or default is None or missing == default
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_defaults_are_those_of_transformers(model_type: str) -> None:
+    stored = json.loads(DEFAULTS.read_text())[model_type]
+    family = FAMILIES[model_type]
+    traits = [trait for trait in vars(family).values() if isinstance(trait, Key)]
+    compared = {trait.name: trait.default for trait in traits if trait.name in stored}
+    assert compared == {name: stored[name] for name in compared}
+    assert compared
+    theta = stored["default_theta"]
+    thetas = (theta["global"], theta["local"]) if isinstance(theta, dict) else (theta,)
+    read = [trait.default for trait in (family.rope_theta, family.window_rope_theta) if trait]
+    assert read == list(thetas) or (read == [] and family.positions != "rotary")
+
+
+FIELDS: dict[str, tuple[str, Any]] = {
+    "activation": ("gemma3_text", "silu"),
+    "norm_eps": ("gemma3_text", 0.3),
+    "pad_token_id": ("mpnet", 0),
+    "rope": ("gemma3_text", Rope(theta=2.0)),
+    "window_rope": ("gemma3_text", None),
+    "position_bias": ("mpnet", PositionBias(num_buckets=32, max_distance=64)),
+    "is_causal": ("gemma3_text", True),
+    "windows": ("gemma3_text", (4, 4, 4)),
+    "attention_scale": ("gemma3_text", None),
+    "attention_cap": ("gemma2", None),
+    "embedding_scale": ("gemma3_text", 1.0),
+    "norms_embeddings": ("modernbert", False),
+    "norm_placement": ("gemma2", "pre"),
+    "num_heads": ("mpnet", 2),
+    "num_kv_heads": ("gemma2", 4),
+    "head_dim": ("modernbert", 6),
+    "is_gated": ("modernbert", False),
+    "norm": ("modernbert", "rms_norm"),
+    "has_norm_bias": ("modernbert-biases", False),
+    "has_qk_norm": ("gemma3_text", False),
+    "has_qkv_bias": ("modernbert-biases", False),
+    "has_output_bias": ("modernbert-biases", False),
+    "has_mlp_bias": ("modernbert-biases", False),
+    "has_down_bias": ("new", False),
+    "num_token_types": ("nomic_bert", 0),
+}
+"""A field of the spec, a variant that has it, and another value."""
+
+SIZES = {
+    "family", "vocab_size", "hidden_size", "num_layers", "intermediate_size", "num_positions",
+    "position_offset",
+}  # fmt: skip
+"""Fields that the stored tensors must fit; the offset is one more than the padding id."""
+
+
+def test_every_field_of_the_spec_is_tried() -> None:
+    assert {field.name for field in fields(Encoder)} == FIELDS.keys() | SIZES
+
+
+@pytest.fixture(scope="module")
+def distance(
+    tiny_folder: Callable[[str], Path],
+    golden: Callable[[str], Golden],
+    compile_graph: Callable[[ModelSpec, Weights], Callable[[Batch], NDArray[np.float32]]],
+) -> Callable[[str, ModelSpec], float]:
+    """Return a function from a variant and a spec to how far its vector is from the stored one."""
+
+    def distance(variant: str, spec: ModelSpec) -> float:
+        case = golden(variant).cases[0]
+        row, ids = max(enumerate(case.ids), key=lambda item: len(item[1]))
+        weights = load_weights(read_model_files(tiny_folder(variant)))
+        batch = Batch(
+            lane=Lane.BULK,
+            token_ids=np.array(ids, np.int32),
+            cu_seqlens=np.array([0, len(ids)], np.int32),
+            num_prompt_tokens=np.zeros(1, np.int32),
+            num_first_tokens=np.array([len(ids)], np.int32),
+        )
+        expected = case.vectors[row]
+        found = compile_graph(spec, weights)(batch)[0]
+        return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+    return distance
+
+
+@pytest.mark.parametrize("variant", sorted({variant for variant, _ in FIELDS.values()}))
+def test_the_spec_as_it_is_makes_the_stored_vectors(
+    variant: str,
+    tiny_folder: Callable[[str], Path],
+    distance: Callable[[str, ModelSpec], float],
+) -> None:
+    assert distance(variant, read_model_files(tiny_folder(variant)).spec) <= 2e-5
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_of_the_spec_makes_other_vectors(
+    name: str, tiny_folder: Callable[[str], Path], distance: Callable[[str, ModelSpec], float]
+) -> None:
+    variant, value = FIELDS[name]
+    spec = read_model_files(tiny_folder(variant)).spec
+    assert getattr(spec.encoder, name) != value
+    changed = replace(spec.encoder, **{name: value})
+    if encoder_shapes(changed) == encoder_shapes(spec.encoder):  # else its tensors are refused
+        assert distance(variant, replace(spec, encoder=changed)) > 1e-3

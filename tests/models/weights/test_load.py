@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.load import Weights, load_weights, weights_digest
+from embedlib.models.weights.safetensors_files import StoredTensor
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.write import uniform, write_tiny_model
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+def _load(folder: Path) -> Weights:
+    return load_weights(read_model_files(folder))
+
+
+def _rewrite(folder: Path, change: Callable[[Arrays], object]) -> None:
+    """Change the tensors of model.safetensors."""
+    path = folder / "model.safetensors"
+    arrays = {name: array.copy() for name, array in load_file(path).items()}
+    change(arrays)
+    save_file(arrays, path)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_loads(variant: str, tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder(variant))
+    encoder = files.spec.encoder
+    weights = load_weights(files)
+    assert len(weights) == len(list(weights))
+    assert weights["tokens"].shape == (encoder.vocab_size, encoder.hidden_size)
+    assert ("positions" in weights) == (encoder.rope is None)
+    assert ("layers.1.gate.weight" in weights) == encoder.is_gated
+    assert ("layers.0.q_norm.weight" in weights) == encoder.has_qk_norm
+    assert ("layers.0.v.bias" in weights) == encoder.has_qkv_bias
+    assert ("layers.0.o.bias" in weights) == encoder.has_output_bias
+    assert ("layers.0.up.bias" in weights) == encoder.has_mlp_bias
+    assert ("layers.0.down.bias" in weights) == encoder.has_down_bias
+    for array in weights.values():
+        assert array.dtype == np.float32
+        assert np.isfinite(array).all()
+
+
+def test_rows_are_outputs_as_torch_stores_them(tiny_folder: Callable[[str], Path]) -> None:
+    weights = _load(tiny_folder("qwen3"))
+    shapes = {stem: weights[f"layers.0.{stem}.weight"].shape for stem in ("q", "k", "o", "up")}
+    assert shapes == {"q": (48, 32), "k": (24, 32), "o": (32, 48), "up": (64, 32)}
+    weights = _load(tiny_folder("bert-cls-dense"))
+    assert weights["modules.1.weight"].shape == (20, 32)
+    assert weights["modules.2.bias"].shape == (20,)
+
+
+def test_float32_is_a_view_onto_the_file_that_never_writes_to_it(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    stored = load_file(folder / "model.safetensors")["encoder.layer.0.attention.self.query.weight"]
+    weights = _load(folder)
+    array = weights["layers.0.q.weight"]
+    assert np.shares_memory(array, weights["layers.0.q.weight"])
+    np.testing.assert_array_equal(array, stored)
+    # Writable, since some libraries share no other memory.
+    array[:] = 0
+    assert _load(folder)["layers.0.q.weight"].any()
+
+
+def test_float16_is_converted_exactly(tiny_folder: Callable[[str], Path]) -> None:
+    weights = _load(tiny_folder("qwen2"))
+    role = "layers.0.attention_norm.weight"
+    exact = 1 + uniform(f"qwen2/{role}", (32,)) * np.float32(0.25)
+    np.testing.assert_array_equal(weights[role], exact.astype(np.float16).astype(np.float32))
+
+
+def test_bfloat16_over_several_files_is_converted_exactly(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    assert len(list(tiny_folder("mistral").glob("model-*.safetensors"))) == 3
+    weights = _load(tiny_folder("mistral"))
+    exact = uniform("mistral/tokens", weights["tokens"].shape)
+    upper_half = exact.view(np.uint32) & np.uint32(0xFFFF0000)
+    np.testing.assert_array_equal(weights["tokens"].view(np.uint32), upper_half)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=16))
+def test_every_bfloat16_is_the_upper_half_of_a_float32(halves: list[int]) -> None:
+    stored = np.array(halves, dtype="<u2")
+    tensor = StoredTensor(Path("x"), "x", "BF16", (len(halves),), 0)
+    read = tensor.read(stored.view(np.uint8))
+    assert read.view(np.uint32).tolist() == [half << 16 for half in halves]
+
+
+@pytest.mark.parametrize(
+    ("variant", "prefix"),
+    [
+        ("bert", "bert."),
+        ("bert", "0.auto_model."),
+        ("roberta", ""),
+        ("xlm-roberta", "roberta."),
+        ("qwen3", "model."),
+        ("llama", ""),
+    ],
+)
+def test_names_may_have_the_prefix_of_who_wrote_them(
+    tmp_path: Path, variant: str, prefix: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+
+    def rename(arrays: Arrays) -> None:
+        for name in list(arrays):
+            bare = name.removeprefix("roberta.").removeprefix("model.")
+            arrays[prefix + bare] = arrays.pop(name)
+
+    _rewrite(folder, rename)
+    expected, weights = _load(tiny_folder(variant)), _load(folder)
+    assert list(weights) == list(expected)
+    assert all(np.array_equal(weights[role], expected[role]) for role in expected)
+
+
+def test_norms_may_have_the_names_of_tensorflow(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    expected = np.array(_load(folder)["layers.0.mlp_norm.bias"])
+
+    def rename(arrays: Arrays) -> None:
+        for name in list(arrays):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            arrays[old.replace("LayerNorm.bias", "LayerNorm.beta")] = arrays.pop(name)
+
+    _rewrite(folder, rename)
+    np.testing.assert_array_equal(_load(folder)["layers.0.mlp_norm.bias"], expected)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("bert", "embeddings.position_ids"),
+        ("bert", "pooler.dense.weight"),
+        ("bert", "cls.predictions.bias"),
+        ("roberta", "lm_head.dense.bias"),
+        ("roberta", "roberta.pooler.dense.bias"),
+        ("llama", "lm_head.weight"),
+        ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+    ],
+)
+def test_tensors_of_heads_are_ignored(tmp_path: Path, variant: str, name: str) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    roles = set(_load(folder))
+    _rewrite(folder, lambda arrays: arrays.update({name: np.arange(3)}))
+    assert set(_load(folder)) == roles
+
+
+QUERY = "encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop(QUERY), rf"tensor {QUERY} \[32, 32\] is missing"),
+        (
+            lambda arrays: arrays.pop("embeddings.word_embeddings.weight"),
+            "tensor embeddings.word_embeddings.weight is missing",
+        ),
+        (
+            lambda arrays: arrays.update({QUERY: np.zeros((32, 16), np.float32)}),
+            rf"tensor {QUERY} has shape \[32, 16\]; expected: \[32, 32\]",
+        ),
+        (
+            lambda arrays: arrays.update({QUERY: np.zeros((32, 32), np.int8)}),
+            f"tensor {QUERY} has type I8; accepted: F32, F16, BF16",
+        ),
+        (
+            lambda arrays: arrays.update({"encoder.layer.2.x": np.zeros(5, np.float32)}),
+            r"tensor encoder.layer.2.x \[5\] is left over",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    tmp_path: Path, change: Callable[[Arrays], object], message: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    _rewrite(folder, change)
+    with pytest.raises(ModelWeightsError, match=f"^model.safetensors: {message}"):
+        _load(folder)
+
+
+def test_weights_of_modules_are_checked(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    _rewrite(folder / "2_Dense", lambda arrays: arrays.pop("linear.bias"))
+    message = r"^2_Dense/model.safetensors: tensor linear.bias \[20\] is missing"
+    with pytest.raises(ModelWeightsError, match=message):
+        _load(folder)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [("bert", "pytorch_model.bin"), ("bert-cls-dense", "2_Dense/pytorch_model.bin")],
+)
+def test_pickles_are_refused_with_the_remedy(tmp_path: Path, variant: str, name: str) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    path = folder / name
+    path.with_name("model.safetensors").rename(path)
+    with pytest.raises(ModelWeightsError, match=rf"^{name}: .*pickle.*save_pretrained"):
+        _load(folder)
+
+
+def test_no_weights_at_all(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelWeightsError, match=r"there is no model.safetensors"):
+        _load(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 20_000])
+def test_a_file_cut_short_is_damaged(tmp_path: Path, keep: int) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    path = folder / "model.safetensors"
+    assert path.stat().st_size > keep
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ModelWeightsError, match=r"^model.safetensors: is damaged") as caught:
+        _load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "mistral")
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(ModelWeightsError, match=r"^model-00002-of-00003.safetensors: there is no"):
+        _load(folder)
+
+
+def test_an_index_stays_in_its_folder(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "mistral")
+    index = {"weight_map": {"a": "../elsewhere.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(Exception, match=r"^model.safetensors.index.json: weight_map = "):
+        _load(folder)
+
+
+def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    first = weights_digest(read_model_files(folder), FileHashes())
+    assert len(first) == 32
+    (folder / "0_Transformer" / "model.safetensors").touch()
+    assert weights_digest(read_model_files(folder), FileHashes()) == first
+    _rewrite(
+        folder / "2_Dense", lambda arrays: arrays.update({"linear.bias": arrays["linear.bias"] + 1})
+    )
+    assert weights_digest(read_model_files(folder), FileHashes()) != first
+
+
+def test_the_digest_reads_no_blob_that_its_name_tells(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "snapshot", "bert")
+    plain = weights_digest(read_model_files(folder), FileHashes())
+    path = folder / "model.safetensors"
+    blob = tmp_path / "blobs" / hashlib.sha256(path.read_bytes()).hexdigest()
+    blob.parent.mkdir()
+    path.rename(blob)
+    path.symlink_to(blob)
+    assert weights_digest(read_model_files(folder), FileHashes()) == plain
+    # As long as its name stays, the content is not looked at.
+    blob.write_bytes(blob.read_bytes()[:-1])
+    assert weights_digest(read_model_files(folder), FileHashes()) == plain
