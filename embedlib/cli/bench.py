@@ -13,12 +13,12 @@ from typing import Any, TextIO, get_args
 
 import click
 
-from embedlib.bench.gpu.models import SHAPES
-from embedlib.bench.gpu.options import BLOCKS, Device, GpuOptions
 from embedlib.bench.options import PEERS, BenchOptions
 from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.config import Config
 from embedlib.version import __version__
+from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.options import BLOCKS, Device, GpuOptions
 
 _STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
@@ -217,10 +217,10 @@ def _check_kind(context: click.Context, *, is_cuda: bool) -> None:
 
 def _bench_gpu(context: click.Context, options: GpuOptions, json_path: str | None) -> None:
     """Run, show the lines and the table, and end with 1 where something is wrong."""
-    from embedlib.bench.gpu.run import run_gpu_bench
-    from embedlib.bench.gpu.table import render
     from embedlib.engines.machine import describe_machine, describe_packages
     from embedlib.measuring.provenance import checkout_commit, now
+    from tests.acceptance.gpu.run import run_gpu_bench
+    from tests.acceptance.gpu.table import render
 
     versions = describe_packages()
     circumstances = {

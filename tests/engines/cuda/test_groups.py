@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib.bench.gpu.models import SHAPES
-from embedlib.bench.gpu.texts import batch_flops, make_batch, texts_of
 from embedlib.engines.base import Lane
 from embedlib.engines.cuda import groups
 from embedlib.engines.cuda.groups import Group, Part, groups_of
@@ -16,6 +14,8 @@ from embedlib.engines.cuda.inputs import fill, layout_of, split
 from embedlib.engines.cuda.lowering import build_plan, linear_roles
 from embedlib.engines.cuda.plan import Attend, Linear, Plan
 from embedlib.models.spec import ModelSpec, Pooling
+from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.texts import batch_flops, make_batch, texts_of
 
 LARGE = SHAPES["qwen3-embedding-0.6b"].spec
 DECODER = replace(LARGE, encoder=replace(LARGE.encoder, num_layers=3, windows=(None,) * 3))

@@ -10,14 +10,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from embedlib.bench.gpu.models import SHAPES
-from embedlib.bench.gpu.texts import make_batch, texts_of
 from embedlib.engines.base import Lane
 from embedlib.engines.cuda.groups import MAX_GROUP_WORK, groups_of
 from embedlib.engines.cuda.inputs import fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.lowering import build_plan, linear_roles
 from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.turns import MAX_GROUPS_OUT, MAX_SHORT_IN_A_ROW, Turn, Turns
+from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.texts import make_batch, texts_of
 
 NUM_GROUPS = 16
 GROUP_MS = 6.0

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib.bench.gpu import gate
-from embedlib.bench.gpu.budget import MAX_MEASURING_S, MIN_MEASURING_S, Budget
-from embedlib.bench.gpu.clients import ask_all
-from embedlib.bench.gpu.gpu_state import GpuState
-from embedlib.bench.gpu.journal import Journal
-from embedlib.bench.gpu.models import SHAPES, shape_of
-from embedlib.bench.gpu.texts import (
+from embedlib.engines.base import Batch, Lane
+from embedlib.errors import QueueFullError
+from embedlib.testing import FakeEngine, fake_spec
+from tests.acceptance.gpu import gate
+from tests.acceptance.gpu.budget import MAX_MEASURING_S, MIN_MEASURING_S, Budget
+from tests.acceptance.gpu.clients import ask_all
+from tests.acceptance.gpu.gpu_state import GpuState
+from tests.acceptance.gpu.journal import Journal
+from tests.acceptance.gpu.models import SHAPES, shape_of
+from tests.acceptance.gpu.texts import (
     batch_flops,
     batches_of,
     id_tokenizer,
@@ -24,10 +27,7 @@ from embedlib.bench.gpu.texts import (
     texts_of,
     written,
 )
-from embedlib.bench.gpu.traffic import drive
-from embedlib.engines.base import Batch, Lane
-from embedlib.errors import QueueFullError
-from embedlib.testing import FakeEngine, fake_spec
+from tests.acceptance.gpu.traffic import drive
 
 VOCAB_SIZE = 50
 ENCODER = fake_spec().encoder

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from embedlib.bench.gpu import run
-from embedlib.bench.gpu.models import SHAPES
-from embedlib.bench.gpu.options import BLOCKS, GpuOptions
-from embedlib.bench.gpu.run import plan_of
-from embedlib.bench.gpu.table import render
 from embedlib.errors import ConfigError, EngineUnavailableError
+from tests.acceptance.gpu import run
+from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.options import BLOCKS, GpuOptions
+from tests.acceptance.gpu.run import plan_of
+from tests.acceptance.gpu.table import render
 
 Line = dict[str, Any]
 Find = Callable[..., list[Line]]

@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.bench.contestants import missing_modules
-from embedlib.bench.gpu.children import Place
-from embedlib.bench.gpu.models import Precision
-from embedlib.bench.gpu.session import RACE, GpuSession
-from embedlib.bench.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
 from embedlib.measuring.process import ContestantFailedError
+from tests.acceptance.gpu.children import Place
+from tests.acceptance.gpu.models import Precision
+from tests.acceptance.gpu.session import RACE, GpuSession
+from tests.acceptance.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
 
 SENTENCE_TRANSFORMERS: Final = "sentence-transformers"
 VLLM_QUANTIZATIONS: Final = MappingProxyType({"fp8": ("fp8_per_channel", "fp8"), "bf16": (None,)})

@@ -38,7 +38,7 @@ StartProcess = Callable[[str, str, "Path | None"], Process]
 
 
 class GpuChild(JsonProcess):
-    """Runs `embedlib.bench.gpu.worker`."""
+    """Runs `tests.acceptance.gpu.worker`."""
 
     def __init__(self, name: str, device: str, path: Path | None) -> None:
         """Start it."""
@@ -48,7 +48,7 @@ class GpuChild(JsonProcess):
         if path is not None:
             paths = (str(path), os.environ.get("PYTHONPATH", ""))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        command = [sys.executable, "-m", "embedlib.bench.gpu.worker", name, device]
+        command = [sys.executable, "-m", "tests.acceptance.gpu.worker", name, device]
         super().__init__(name, command, environment)
 
 

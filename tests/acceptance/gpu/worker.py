@@ -1,4 +1,4 @@
-"""What runs in a child process: `python -m embedlib.bench.gpu.worker NAME DEVICE`.
+"""What runs in a child process: `python -m tests.acceptance.gpu.worker NAME DEVICE`.
 
 It is driven by the lines that `embedlib.bench.worker` describes.
 """
@@ -29,7 +29,7 @@ CALLS: Final = MappingProxyType(
 def make_calls(name: str, device: str) -> object:
     """Return what answers for a contestant."""
     module, kind = CALLS[name]
-    maker = getattr(importlib.import_module(f"embedlib.bench.gpu.{module}"), kind)
+    maker = getattr(importlib.import_module(f"tests.acceptance.gpu.{module}"), kind)
     calls: object = maker(device)
     return calls
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib.bench.gpu import peers_block, run
-from embedlib.bench.gpu.options import GpuOptions
 from embedlib.bench.worker import serve
 from embedlib.measuring.process import ContestantFailedError, OverBudgetError
+from tests.acceptance.gpu import peers_block, run
+from tests.acceptance.gpu.options import GpuOptions
 
 Line = dict[str, Any]
 

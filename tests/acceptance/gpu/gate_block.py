@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from embedlib.bench.gpu.children import Place
-from embedlib.bench.gpu.gate import (
+from embedlib.measuring.process import ContestantFailedError
+from tests.acceptance.gpu.children import Place
+from tests.acceptance.gpu.gate import (
     LENGTHS,
     MAX_FP8_ERROR,
     MAX_FP8_OUTLIER_ERROR,
@@ -15,9 +16,8 @@ from embedlib.bench.gpu.gate import (
     MAX_REFERENCE_ERROR,
     NUM_LAYERS,
 )
-from embedlib.bench.gpu.models import Precision
-from embedlib.bench.gpu.session import GpuSession
-from embedlib.measuring.process import ContestantFailedError
+from tests.acceptance.gpu.models import Precision
+from tests.acceptance.gpu.session import GpuSession
 
 ORDER: Final[tuple[Precision, ...]] = ("bf16", "fp8")
 """bfloat16 is held against the reference, FP8 against bfloat16."""

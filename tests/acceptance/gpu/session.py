@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from embedlib.bench.gpu.budget import Budget
-from embedlib.bench.gpu.children import Children, Place, StartProcess
-from embedlib.bench.gpu.gpu_state import GpuState
-from embedlib.bench.gpu.journal import Journal, Line
-from embedlib.bench.gpu.models import Precision, Shape, shape_of
-from embedlib.bench.gpu.options import GpuOptions
 from embedlib.bench.result import aba_ratios
 from embedlib.measuring.process import ContestantFailedError
+from tests.acceptance.gpu.budget import Budget
+from tests.acceptance.gpu.children import Children, Place, StartProcess
+from tests.acceptance.gpu.gpu_state import GpuState
+from tests.acceptance.gpu.journal import Journal, Line
+from tests.acceptance.gpu.models import Precision, Shape, shape_of
+from tests.acceptance.gpu.options import GpuOptions
 
 TURNS: Final = 2
 """Of the other one in a race; ours are before, between and behind."""

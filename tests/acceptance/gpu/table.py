@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from embedlib.bench.gpu.journal import Line, found
-from embedlib.bench.gpu.models import SHAPES
-from embedlib.bench.gpu.verdicts import ceiling_tflops
 from embedlib.bench.table import Row, markdown
+from tests.acceptance.gpu.journal import Line, found
+from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.verdicts import ceiling_tflops
 
 NONE: Final = "–"  # noqa: RUF001 - a dash in an empty cell
 MET: Final = {True: "met", False: "NOT MET", None: NONE}

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from embedlib.bench.gpu.models import Precision
-from embedlib.bench.gpu.session import RACE, GpuSession
-from embedlib.bench.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
 from embedlib.measuring.process import ContestantFailedError
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
+from tests.acceptance.gpu.models import Precision
+from tests.acceptance.gpu.session import RACE, GpuSession
+from tests.acceptance.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
 
 PREFIX_TOKENS: Final = 480
 """Of examples in front of a query: with them it just fits the largest recording."""

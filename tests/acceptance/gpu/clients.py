@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from embedlib.bench.gpu.texts import percentiles
 from embedlib.errors import EmbedlibError
+from tests.acceptance.gpu.texts import percentiles
 
 REQUESTS_PER_CLIENT_PER_S: Final = 1.0
 

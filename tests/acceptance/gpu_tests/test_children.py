@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from embedlib.bench.gpu.children import Children, GpuChild, Place
-from embedlib.bench.gpu.worker import CALLS, make_calls
 from embedlib.measuring.process import ContestantFailedError, JsonProcess, OverBudgetError
+from tests.acceptance.gpu.children import Children, GpuChild, Place
+from tests.acceptance.gpu.worker import CALLS, make_calls
 
 SILENT = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 ANSWERS = [sys.executable, "-c", "for line in open(0): print('{\"result\": 7}', flush=True)"]

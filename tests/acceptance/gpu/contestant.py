@@ -11,12 +11,17 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from embedlib.bench.gpu import gate
-from embedlib.bench.gpu.clients import ask_all
-from embedlib.bench.gpu.folder import roomy_place, weight_bytes, write_model
-from embedlib.bench.gpu.models import TINY_BATCH_TOKENS, Precision, Shape, shape_of
-from embedlib.bench.gpu.seeded import SeededWeights
-from embedlib.bench.gpu.texts import (
+from embedlib.config import Config
+from embedlib.embedder import Embedder
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.cuda.attention import AttentionName
+from embedlib.engines.cuda.engine import CudaEngine
+from tests.acceptance.gpu import gate
+from tests.acceptance.gpu.clients import ask_all
+from tests.acceptance.gpu.folder import roomy_place, weight_bytes, write_model
+from tests.acceptance.gpu.models import TINY_BATCH_TOKENS, Precision, Shape, shape_of
+from tests.acceptance.gpu.seeded import SeededWeights
+from tests.acceptance.gpu.texts import (
     Ids,
     batches_of,
     id_tokenizer,
@@ -26,12 +31,7 @@ from embedlib.bench.gpu.texts import (
     texts_of,
     written,
 )
-from embedlib.bench.gpu.traffic import Traffic, drive
-from embedlib.config import Config
-from embedlib.embedder import Embedder
-from embedlib.engines.base import Batch, Lane
-from embedlib.engines.cuda.attention import AttentionName
-from embedlib.engines.cuda.engine import CudaEngine
+from tests.acceptance.gpu.traffic import Traffic, drive
 
 WARM_UP: Final = 0.2
 """Share of a measurement's time that is spent before it."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from embedlib.bench.gpu import run
 from embedlib.cli import main
+from tests.acceptance.gpu import run
 
 ARGUMENTS = ["bench", "--engine", "cuda"]
 

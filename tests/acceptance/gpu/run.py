@@ -9,20 +9,20 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.bench.gpu import blocks
-from embedlib.bench.gpu.budget import SECONDS, Budget
-from embedlib.bench.gpu.children import GpuChild, StartProcess
-from embedlib.bench.gpu.gate_block import gate
-from embedlib.bench.gpu.journal import Journal, Line
-from embedlib.bench.gpu.models import SHAPES
-from embedlib.bench.gpu.options import Device, GpuOptions
-from embedlib.bench.gpu.peers_block import peers
-from embedlib.bench.gpu.session import GpuSession
-from embedlib.bench.gpu.variants_block import variants
-from embedlib.bench.gpu.verdicts import QUESTIONS
 from embedlib.engines.gpus import list_gpus
 from embedlib.errors import EngineUnavailableError
 from embedlib.measuring.process import ContestantFailedError
+from tests.acceptance.gpu import blocks
+from tests.acceptance.gpu.budget import SECONDS, Budget
+from tests.acceptance.gpu.children import GpuChild, StartProcess
+from tests.acceptance.gpu.gate_block import gate
+from tests.acceptance.gpu.journal import Journal, Line
+from tests.acceptance.gpu.models import SHAPES
+from tests.acceptance.gpu.options import Device, GpuOptions
+from tests.acceptance.gpu.peers_block import peers
+from tests.acceptance.gpu.session import GpuSession
+from tests.acceptance.gpu.variants_block import variants
+from tests.acceptance.gpu.verdicts import QUESTIONS
 
 Block = Callable[[GpuSession, str], None]
 

@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from embedlib.bench.gpu import peers  # noqa: E402
-from embedlib.bench.gpu.peers import SentenceTransformersCalls, VllmCalls  # noqa: E402
-from embedlib.bench.gpu.texts import texts_of  # noqa: E402
+from tests.acceptance.gpu import peers  # noqa: E402
+from tests.acceptance.gpu.peers import SentenceTransformersCalls, VllmCalls  # noqa: E402
+from tests.acceptance.gpu.texts import texts_of  # noqa: E402
 
 MODEL = "bge-en-icl"
 LENGTHS = [3, 100, 7, 7, 2, 30]

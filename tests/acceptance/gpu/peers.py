@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.bench.gpu.models import Shape, shape_of
-from embedlib.bench.gpu.texts import Ids, lengths_of, percentiles, texts_of
+from tests.acceptance.gpu.models import Shape, shape_of
+from tests.acceptance.gpu.texts import Ids, lengths_of, percentiles, texts_of
 
 Vectors = NDArray[np.float32]
 Result = dict[str, Any]

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.bench.gpu.models import Precision
-from embedlib.bench.gpu.texts import NUM_MARKED_IDS, Ids, make_batch, texts_of
 from embedlib.engines.base import Engine, Lane
+from tests.acceptance.gpu.models import Precision
+from tests.acceptance.gpu.texts import NUM_MARKED_IDS, Ids, make_batch, texts_of
 
 Vectors = NDArray[np.float32]
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import torch
 
-from embedlib.bench.gpu.models import Shape
 from embedlib.models.weights.tensor_roles import encoder_shapes
+from tests.acceptance.gpu.models import Shape
 
 BIAS_SCALE: Final = 0.1
 HUGE_TOKEN: Final = 1000.0

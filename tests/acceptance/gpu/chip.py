@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from embedlib.bench.gpu.models import shape_of
-from embedlib.bench.gpu.texts import linear_shapes
+from tests.acceptance.gpu.models import shape_of
+from tests.acceptance.gpu.texts import linear_shapes
 
 ROWS: Final = (16, 64, 512, 2048, 8192, 16_384)
 TINY_ROWS: Final = (16, 64)

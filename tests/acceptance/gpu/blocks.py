@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from embedlib.bench.gpu.children import Place
-from embedlib.bench.gpu.session import GpuSession
-from embedlib.bench.gpu.texts import MIXED
-from embedlib.bench.gpu.verdicts import (
+from tests.acceptance.gpu.children import Place
+from tests.acceptance.gpu.session import GpuSession
+from tests.acceptance.gpu.texts import MIXED
+from tests.acceptance.gpu.verdicts import (
     BULK_LENGTHS,
     FEW_QUERIES_PER_S,
     NUM_CLIENTS,

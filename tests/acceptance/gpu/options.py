@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from embedlib.bench.gpu.models import SHAPES
 from embedlib.errors import ConfigError
+from tests.acceptance.gpu.models import SHAPES
 
 Device = Literal["cuda", "cpu"]
 

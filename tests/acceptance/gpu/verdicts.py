@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from embedlib.bench.gpu.journal import Line, found
-from embedlib.bench.gpu.models import ENCODER, LARGE
+from tests.acceptance.gpu.journal import Line, found
+from tests.acceptance.gpu.models import ENCODER, LARGE
 
 BULK_LENGTHS: Final = "512"
 """Tokens of the texts that bulk rates are compared on."""

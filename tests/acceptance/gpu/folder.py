@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import torch
 
-from embedlib.bench.gpu.models import Shape
-from embedlib.bench.gpu.seeded import SeededWeights
-from embedlib.bench.gpu.texts import id_tokenizer
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.weights.load import WEIGHTS_NAME
 from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
+from tests.acceptance.gpu.models import Shape
+from tests.acceptance.gpu.seeded import SeededWeights
+from tests.acceptance.gpu.texts import id_tokenizer
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _MODULES: Final = "sentence_transformers.models."

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.gpu.texts import batch_flops
 from embedlib.engines.base import Batch, Engine, Lane
 from embedlib.models.spec import Encoder
+from tests.acceptance.gpu.texts import batch_flops
 
 
 @dataclass
