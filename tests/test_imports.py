@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,53 +14,36 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "embedlib"
 
-# What each part may import of the others. A part may always import itself, except that engines are
-# parts of their own. Both cells of a row are prefixes of module names, without "embedlib.".
+# What each room may import of the others, lowest first. A room may always import itself, except
+# that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
+# without "embedlib.".
 LOW = {"version", "errors", "config"}
-MODELS = LOW | {"models"}
-COMPUTE = MODELS | {"batching", "engines", "similarity"}
+MODELS = LOW | {"models", "vectors"}
+COMPUTE = MODELS | {"batching", "engines"}
+FACES = COMPUTE | {"session", "embedder", "reranker", "classifier"}
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
-    "foreign_names": set(),
-    "stack": set(),
-    "config": {"errors", "foreign_names"},
+    "config": {"errors"},
     "models": LOW,
+    "vectors": LOW | {"models"},
     "batching": MODELS | {"engines.base"},
-    "similarity": MODELS,
-    "vector_files": LOW,
-    "quantization": LOW,
-    "token_vectors": LOW,
     "engines.base": LOW,
-    "engines": MODELS | {"engines.base", "engines.pooled_rows"},
-    "engines.precision": MODELS | {"engines"},
-    "engines.available": MODELS | {"engines"},
-    "engines.make": MODELS | {"engines"},
-    "engines.select": MODELS | {"engines"},
-    # A compiled model: what engines read, and what writes it.
-    "engines.compiled": MODELS | {"engines.fp8", "engines.int8", "engines.pooled_rows"},
-    "pooled_modules": MODELS | {"similarity"},
-    "call": COMPUTE | {"pooled_modules", "quantization"},
-    "token_outputs": COMPUTE | {"call", "loading", "pooled_modules", "token_vectors"},
-    "loading": MODELS | {"engines"},
-    "progress": COMPUTE,
-    "session": COMPUTE | {"foreign_names", "loading", "progress", "stack"},
-    "streaming": COMPUTE | {"call"},
-    "embedding": COMPUTE | {"call", "loading", "session"},
-    "embedder": COMPUTE
-    | {"call", "embedding", "loading", "streaming"}
-    | {"quantization", "token_outputs", "token_vectors"},
-    "scoring": COMPUTE | {"session"},
-    "reranker": COMPUTE | {"call", "loading", "scoring"},
-    "classifier": COMPUTE | {"scoring"},
-    "fidelity": COMPUTE | {"embedder", "reranker", "classifier", "loading"},
-    "indexing": COMPUTE | {"embedder", "fidelity", "vector_files"},
-    "testing": COMPUTE | {"embedder", "fidelity", "indexing"},
-    "bench": COMPUTE | {"embedder", "reranker", "fidelity", "indexing"},
-    "cli": COMPUTE
-    | {"embedder", "reranker", "classifier", "fidelity", "indexing", "bench", "vector_files"},
+    "engines": MODELS,
+    "engines.*": MODELS | {"engines.base", "engines.gpus"},
+    "measuring": COMPUTE,
+    "session": COMPUTE,
+    "embedding": COMPUTE | {"session"},
+    "embedder": COMPUTE | {"session", "embedding"},
+    "reranker": COMPUTE | {"session"},
+    "classifier": COMPUTE | {"session"},
+    "fidelity": FACES,
+    "indexing": FACES | {"fidelity"},
+    "": FACES | {"indexing"},
+    "testing": FACES | {"indexing", "fidelity"},
+    "bench": FACES | {"fidelity", "indexing", "measuring", "testing"},
+    "cli": FACES | {"fidelity", "indexing", "bench", "measuring"},
     "__main__": {"cli"},
-    "": COMPUTE | {"embedder", "reranker", "classifier", "fidelity", "indexing"},
 }
 
 # Slow to import, or not installed: loaded inside the function that needs them.
@@ -71,12 +55,10 @@ HEAVY = {
 }
 # An engine's own modules are loaded only when that engine was chosen.
 AT_HOME = {
-    "engines.fp8": {"ml_dtypes"},
+    "models.compiled.fp8": {"ml_dtypes"},
     "engines.openvino": {"openvino"},
     "engines.cuda": {"torch", "triton"},
     "engines.tensorrt_llm": {"torch", "tensorrt_llm"},
-    # What runs in the process of a contestant.
-    **{f"bench.gpu.{name}": {"torch"} for name in ("chip", "contestant", "folder", "seeded")},
 }
 
 
@@ -91,16 +73,25 @@ def is_in(module: str, part: str) -> bool:
 
 
 def part_of(module: str) -> str:
-    """The longest row of the table that the module belongs to."""
+    """The row of the table that the module belongs to: the longest one that fits."""
+    if is_in_engine_folder(module):
+        return "engines.*"
     rows = [row for row in MAY_IMPORT if is_in(module, row)]
     assert rows, f"embedlib.{module} belongs to no part of the house: add it to MAY_IMPORT"
     return max(rows, key=len)
 
 
+def is_in_engine_folder(module: str) -> bool:
+    folder = PACKAGE.joinpath(*module.split(".")[:2])
+    return module.startswith("engines.") and folder.is_dir()
+
+
 def own_part(module: str) -> str:
     # Engines do not import one another: each one's home is its own folder.
     parts = module.split(".")
-    return ".".join(parts[:2]) if parts[0] == "engines" else parts[0]
+    if module == "engines.base":
+        return module
+    return ".".join(parts[:2]) if is_in_engine_folder(module) else parts[0]
 
 
 def imports(node: ast.AST, *, is_loaded: bool = True) -> Iterator[tuple[str, bool]]:
@@ -147,6 +138,45 @@ MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_one_way(module: str) -> None:
     assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+def folder_graph(folder: str, edges: set[tuple[str, str]]) -> dict[str, set[str]]:
+    """Which of the files and folders in one folder import which others of them."""
+    depth = len(folder.split(".")) if folder else 0
+    graph: dict[str, set[str]] = {}
+    for source, target in edges:
+        if is_below(source, folder) and is_below(target, folder):
+            first, second = source.split(".")[depth], target.split(".")[depth]
+            if first != second:
+                graph.setdefault(first, set()).add(second)
+    return graph
+
+
+def is_below(module: str, folder: str) -> bool:
+    return module != "" and (folder == "" or module.startswith(f"{folder}."))
+
+
+def all_edges() -> set[tuple[str, str]]:
+    return {
+        (module, name.removeprefix("embedlib."))
+        for module, path in MODULES.items()
+        for name, _ in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name.startswith("embedlib.")
+    }
+
+
+FOLDERS = sorted({module_name(path) for path in PACKAGE.rglob("__init__.py")})
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_folder_holds_a_circle(folder: str) -> None:
+    list(TopologicalSorter(folder_graph(folder, all_edges())).static_order())  # CycleError
+
+
+def test_a_circle_between_two_rooms_is_seen() -> None:
+    edges = {("models.reading.files", "models.hub"), ("models.hub", "models.reading.heads")}
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(folder_graph("models", edges)).static_order())
 
 
 @pytest.mark.parametrize(
