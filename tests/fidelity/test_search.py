@@ -34,7 +34,7 @@ from embedlib.models.compiled.fidelity_report import read_report, write_report
 from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.session.base import loading
+from embedlib.session import loading
 from embedlib.testing.models.write import write_tiny_model
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedlib import testing
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import EngineOutOfMemoryError
 from embedlib.models.spec import Head
@@ -24,6 +23,7 @@ from embedlib.testing import (
     fake_spec,
     fake_vector,
 )
+from embedlib.testing import engine as engine_module
 
 
 def batch_of(*ids: list[int]) -> Batch:
@@ -123,7 +123,7 @@ def test_an_engine_that_says_done_twice_is_refused() -> None:
 
 
 def test_an_engine_that_never_says_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(engine_module, "WAIT_SECONDS", 0.01)
     engine = FakeEngine()
     engine.hold()
     with pytest.raises(AssertionError, match="on_done was not called"):
@@ -182,7 +182,7 @@ def test_the_gate_holds_and_lets_go_in_turn() -> None:
 
 
 def test_waiting_for_what_does_not_come_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(engine_module, "WAIT_SECONDS", 0.01)
     with pytest.raises(AssertionError, match="0 batches came, not 1"):
         FakeEngine().wait_submitted(1)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from embedlib.models.weights import file_hashes
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import file_hashes
 
 
 @pytest.fixture
