@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.batching.sequence import Job, Sequence, Vectors
+from embedlib.batching.sequence import Job, TokenizedText, Vectors
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import EngineLimits
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
 
-def check_shape(vectors: Vectors, sequences: Items[Sequence], limits: EngineLimits) -> None:
+def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: EngineLimits) -> None:
     """Refuse what an engine returned for a batch if it has another shape than promised.
 
     Raises:
@@ -30,7 +30,7 @@ def check_shape(vectors: Vectors, sequences: Items[Sequence], limits: EngineLimi
 
 
 def answer(
-    sequences: Items[Sequence], vectors: Vectors, limits: EngineLimits, meter: Meter
+    sequences: Sequence[TokenizedText], vectors: Vectors, limits: EngineLimits, meter: Meter
 ) -> None:
     """Count a batch that was computed and give its jobs their rows."""
     lengths = [sequence.num_tokens for sequence in sequences]
@@ -41,7 +41,7 @@ def answer(
     deliver(sequences, vectors, is_per_token=limits.is_per_token)
 
 
-def fail(sequences: Items[Sequence], error: BaseException, meter: Meter) -> None:
+def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter) -> None:
     """Count a batch that failed and tell its jobs."""
     meter.batch_failed()
     num_tokens = sum(sequence.num_tokens for sequence in sequences)
@@ -53,7 +53,9 @@ def fail(sequences: Items[Sequence], error: BaseException, meter: Meter) -> None
         job.fail(error if isinstance(error, EngineOutOfMemoryError) else told)
 
 
-def deliver(sequences: Items[Sequence], vectors: Vectors, *, is_per_token: bool = False) -> None:
+def deliver(
+    sequences: Sequence[TokenizedText], vectors: Vectors, *, is_per_token: bool = False
+) -> None:
     """Give each job its rows; one that is not finite fails its job instead.
 
     Args:
@@ -82,7 +84,7 @@ def deliver(sequences: Items[Sequence], vectors: Vectors, *, is_per_token: bool 
             job.deliver([sequences[index].row for index in indices], rows[indices])
 
 
-def _not_finite(sequence: Sequence) -> EngineRunError:
+def _not_finite(sequence: TokenizedText) -> EngineRunError:
     row = sequence.job.first_row + sequence.row
     return EngineRunError(
         f"the vector of text {row} ({sequence.num_tokens} tokens) is not finite; "

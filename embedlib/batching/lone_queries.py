@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 
 from embedlib.batching.answers import answer, check_shape, fail
-from embedlib.batching.sequence import Sequence, pack
+from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CallerEngine, Engine, Lane
 
@@ -26,7 +26,7 @@ class LoneQueries:
         self._is_computing = False
         self._is_closed = False
 
-    def compute(self, sequences: Items[Sequence]) -> bool:
+    def compute(self, sequences: Sequence[TokenizedText]) -> bool:
         """Compute a text of one sequence and answer its job; False: it must go another way."""
         if self._engine is None or len(sequences) != 1 or self._is_computing:
             return False
@@ -40,7 +40,7 @@ class LoneQueries:
                 self._is_computing = False
         return True
 
-    def _compute(self, engine: CallerEngine, sequences: Items[Sequence]) -> None:
+    def _compute(self, engine: CallerEngine, sequences: Sequence[TokenizedText]) -> None:
         started = self._meter.clock()
         self._meter.batch_submitted(started - sequences[0].queued_at, is_query=True)
         try:

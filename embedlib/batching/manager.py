@@ -14,7 +14,7 @@ from typing import Any
 
 from embedlib.batching.answers import answer, check_shape, fail
 from embedlib.batching.scheduler import Scheduler
-from embedlib.batching.sequence import Sequence, pack
+from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
@@ -29,7 +29,7 @@ class _InFlight:
 
     pending: Pending
 
-    def __init__(self, sequences: list[Sequence], lane: Lane, submitted_at: float) -> None:
+    def __init__(self, sequences: list[TokenizedText], lane: Lane, submitted_at: float) -> None:
         self.sequences = sequences
         self.lane = lane
         self.submitted_at = submitted_at
@@ -67,7 +67,7 @@ class BatchManager:
         self._meter = meter
         self._scheduler = Scheduler(engine.limits)
         self._inflight: list[_InFlight] = []
-        self._inbox: SimpleQueue[list[Sequence] | _InFlight | _Gone | _Stop] = SimpleQueue()
+        self._inbox: SimpleQueue[list[TokenizedText] | _InFlight | _Gone | _Stop] = SimpleQueue()
         self._gone = _Gone()
         self._max_queued = max_queued_texts
         self._num_inbox = dict.fromkeys(Lane, 0)
@@ -80,7 +80,7 @@ class BatchManager:
         self._thread = threading.Thread(target=self._run, name="embedlib-batches", daemon=True)
         self._thread.start()
 
-    def add_bulk(self, sequences: list[Sequence]) -> None:
+    def add_bulk(self, sequences: list[TokenizedText]) -> None:
         """Queue sequences; blocks while too many wait.
 
         Raises:
@@ -92,7 +92,7 @@ class BatchManager:
             )
             self._accept(Lane.BULK, sequences)
 
-    def add_queries(self, sequences: list[Sequence]) -> None:
+    def add_queries(self, sequences: list[TokenizedText]) -> None:
         """Queue sequences without ever blocking.
 
         Raises:
@@ -113,7 +113,7 @@ class BatchManager:
             tell_gone = partial(self._gone.tell, self._inbox)
             sequences[0].job.future.add_done_callback(tell_gone)
 
-    def _accept(self, lane: Lane, sequences: list[Sequence]) -> None:
+    def _accept(self, lane: Lane, sequences: list[TokenizedText]) -> None:
         if self._refusal is not None:
             raise self._refusal
         self._num_inbox[lane] += len(sequences)
@@ -208,7 +208,7 @@ class BatchManager:
             if isinstance(batch.pending, CancellablePending) and not is_wanted:
                 batch.pending.cancel()
 
-    def _publish(self, received: list[Sequence]) -> None:
+    def _publish(self, received: list[TokenizedText]) -> None:
         """Count what waits anew and let blocked producers look."""
         with self._changed:
             if received:
@@ -218,7 +218,7 @@ class BatchManager:
             self._num_computing_queries = sum(batch.lane is Lane.QUERY for batch in self._inflight)
             self._changed.notify_all()
 
-    def _submit(self, sequences: list[Sequence]) -> None:
+    def _submit(self, sequences: list[TokenizedText]) -> None:
         lane = sequences[0].job.lane
         now = self._meter.clock()
         inflight = _InFlight(sequences, lane, now)
@@ -249,7 +249,7 @@ class BatchManager:
             return
         answer(sequences, vectors, self._limits, self._meter)
 
-    def _recover(self, sequences: list[Sequence], error: BaseException) -> None:
+    def _recover(self, sequences: list[TokenizedText], error: BaseException) -> None:
         """Split a batch that did not fit; fail the jobs of any other."""
         if isinstance(error, EngineOutOfMemoryError) and len(sequences) > 1:
             self._scheduler.retry(sequences)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import tokenizers
 
-from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import describe_truncated
 from embedlib.config import OnTruncate
@@ -40,7 +40,7 @@ class PairForm(Protocol):
     num_special_tokens: int
     """Tokens that are there whatever the texts are."""
 
-    def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+    def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
         """Return every pair's ids, at most `max_seq_tokens` of them."""
 
 
@@ -83,7 +83,9 @@ class PairTokenizer:
         """Tokens around every pair: special ones, or those of the template."""
         return self._form.num_special_tokens
 
-    def __call__(self, job: Job, first_row: int, pairs: Items[Pair], prompt: str) -> list[Sequence]:
+    def __call__(
+        self, job: Job, first_row: int, pairs: Sequence[Pair], prompt: str
+    ) -> list[TokenizedText]:
         """Tokenize consecutive pairs of a job.
 
         Args:
@@ -115,11 +117,11 @@ class PairTokenizer:
         now = self._meter.clock()
         self._meter.tokenized(now - started, len(truncated))
         return [
-            Sequence(job, row, pair.ids, num_first_tokens=pair.num_first_tokens, queued_at=now)
+            TokenizedText(job, row, pair.ids, num_first_tokens=pair.num_first_tokens, queued_at=now)
             for row, pair in enumerate(encoded, first_row)
         ]
 
-    def _encode(self, pairs: Items[Pair], prompt: str, told_row: int) -> list[EncodedPair]:
+    def _encode(self, pairs: Sequence[Pair], prompt: str, told_row: int) -> list[EncodedPair]:
         for row, pair in enumerate(pairs, told_row):
             for name, text in zip(("first", "second"), pair, strict=True):
                 _check_text(f"the {name} text of pair {row}", text)
@@ -165,7 +167,7 @@ class _TokenizerForm:
         self._num_zeros_between = None if num_zeros == len(types) else num_zeros - start - first
         self.num_special_tokens = len(self._before + self._between + self._after)
 
-    def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+    def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
         """Cut the longer text first."""
         firsts = list(dict.fromkeys(prompt + first for first, _ in pairs))
         rows = _encode_all(self._tokenizer, [*firsts, *(second for _, second in pairs)])
@@ -208,7 +210,7 @@ class _TemplateForm:
         )
         self.num_special_tokens = len(self._prefix) + len(self._suffix)
 
-    def encode(self, pairs: Items[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+    def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
         """Cut the document."""
         room = max_seq_tokens - self.num_special_tokens
         encoded = []
@@ -223,7 +225,7 @@ class _TemplateForm:
             )
         return encoded
 
-    def _encode_bodies(self, pairs: Items[Pair], instruction: str) -> list[list[int]]:
+    def _encode_bodies(self, pairs: Sequence[Pair], instruction: str) -> list[list[int]]:
         texts = [
             part.format(instruction=instruction, query=query, document=document)
             for query, document in pairs

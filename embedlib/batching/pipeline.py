@@ -7,8 +7,7 @@ threads and has to be closed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -62,7 +61,7 @@ class Pipeline:
     def feed(
         self,
         job: Job,
-        texts: Items[Any],
+        texts: Sequence[Any],
         tokenize: Tokenize,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
@@ -96,7 +95,9 @@ class Pipeline:
             job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute
             raise
 
-    def feed_queries(self, job: Job, first_row: int, texts: Items[Any], tokenize: Tokenize) -> None:
+    def feed_queries(
+        self, job: Job, first_row: int, texts: Sequence[Any], tokenize: Tokenize
+    ) -> None:
         """Tokenize consecutive texts of a job right here and send them on their way.
 
         Raises:

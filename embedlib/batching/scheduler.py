@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from embedlib.batching.sequence import Sequence
+from embedlib.batching.sequence import TokenizedText
 from embedlib.engines.base import EngineLimits, Lane
 
 WINDOW_SEQS = 1024
@@ -33,22 +33,22 @@ class Scheduler:
 
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
-        self._queries: deque[Sequence] = deque()
-        self._bulk: deque[Sequence] = deque()
-        self._window: list[Sequence] = []
+        self._queries: deque[TokenizedText] = deque()
+        self._bulk: deque[TokenizedText] = deque()
+        self._window: list[TokenizedText] = []
         """Bulk sequences being cut into batches, longest last."""
         self._num_admitted = 0
         """Sequences the present window has taken in; it is refilled only up to WINDOW_SEQS, so
         that short texts are not overtaken for ever."""
-        self._retries: dict[Lane, deque[list[Sequence]]] = {lane: deque() for lane in Lane}
+        self._retries: dict[Lane, deque[list[TokenizedText]]] = {lane: deque() for lane in Lane}
         self._query_streak = 0
 
-    def add(self, sequences: Iterable[Sequence]) -> None:
+    def add(self, sequences: Iterable[TokenizedText]) -> None:
         """Take the sequences of a call in, each into the lane of its job.
 
         Queries of one call are answered together, so each goes next to those of its length.
         """
-        queries: list[Sequence] = []
+        queries: list[TokenizedText] = []
         for sequence in sequences:
             (queries if sequence.job.lane is Lane.QUERY else self._bulk).append(sequence)
         self._queries += sorted(queries, key=lambda query: query.num_tokens, reverse=True)
@@ -59,7 +59,7 @@ class Scheduler:
             return len(self._queries)
         return len(self._bulk) + len(self._window)
 
-    def retry(self, sequences: list[Sequence]) -> None:
+    def retry(self, sequences: list[TokenizedText]) -> None:
         """Put back a batch that did not fit, in two halves that are not joined again."""
         middle = len(sequences) // 2
         self._retries[sequences[0].job.lane] += (sequences[:middle], sequences[middle:])
@@ -68,7 +68,7 @@ class Scheduler:
         """Drop queries whose callers have gone: in a full queue they hold the places of others."""
         self._queries = deque(query for query in self._queries if not query.job.is_over)
 
-    def clear(self) -> list[Sequence]:
+    def clear(self) -> list[TokenizedText]:
         """Give up everything that waits and return it."""
         waiting = [*self._queries, *self._bulk, *self._window]
         for queue in (self._queries, self._bulk, self._window):
@@ -78,7 +78,7 @@ class Scheduler:
             batches.clear()
         return waiting
 
-    def next_batch(self, num_queries: int, num_bulk: int) -> list[Sequence]:
+    def next_batch(self, num_queries: int, num_bulk: int) -> list[TokenizedText]:
         """Return the sequences to compute next, of one lane; empty: nothing fits or nothing waits.
 
         Args:
@@ -100,7 +100,7 @@ class Scheduler:
                 return batch
         return self._cut_queries() if bulk_starves else []
 
-    def lane_for(self, batch: list[Sequence], num_inflight: int) -> Lane:
+    def lane_for(self, batch: list[TokenizedText], num_inflight: int) -> Lane:
         """Return the lane on which the engine is to compute a batch that was handed out.
 
         It is that of its job; but few tokens of bulk that come alone would leave all streams but
@@ -121,7 +121,7 @@ class Scheduler:
         num_streams = self.limits.num_parallel_batches
         return num_streams > 1 and num_tokens <= MIN_SPLIT_TOKENS * num_streams
 
-    def _retry(self, lane: Lane) -> list[Sequence]:
+    def _retry(self, lane: Lane) -> list[TokenizedText]:
         """The next half of a batch that did not fit."""
         while self._retries[lane]:
             batch = [item for item in self._retries[lane].popleft() if not item.job.is_over]
@@ -129,7 +129,7 @@ class Scheduler:
                 return batch
         return []
 
-    def _cut_queries(self) -> list[Sequence]:
+    def _cut_queries(self) -> list[TokenizedText]:
         """First call, first served, up to the token budget."""
         if batch := self._retry(Lane.QUERY):
             return batch
@@ -138,7 +138,7 @@ class Scheduler:
             self._queries.popleft()
         return cut.sequences
 
-    def _cut_bulk(self, num_idle: int) -> list[Sequence]:
+    def _cut_bulk(self, num_idle: int) -> list[TokenizedText]:
         """Longest first out of the window, up to the budget or a fair share for idle streams."""
         if batch := self._retry(Lane.BULK):
             return batch
@@ -148,7 +148,7 @@ class Scheduler:
                 return batch
         return []
 
-    def _cut_window(self, num_idle: int) -> list[Sequence]:
+    def _cut_window(self, num_idle: int) -> list[TokenizedText]:
         """A batch of the window; empty: nobody waits for what was in it, and it is empty too."""
         budget = self.limits.max_batch_tokens
         if num_idle > 1 and not self._bulk:
@@ -175,13 +175,13 @@ class _Cut:
     """A batch being filled up to its token budget."""
 
     def __init__(self, budget: int, is_padded: bool) -> None:
-        self.sequences: list[Sequence] = []
+        self.sequences: list[TokenizedText] = []
         self._budget = budget
         self._is_padded = is_padded
         self._longest = 0
         self._num_tokens = 0
 
-    def try_add(self, sequence: Sequence, num_alike: int = 1) -> bool:
+    def try_add(self, sequence: TokenizedText, num_alike: int = 1) -> bool:
         """Take a sequence, or drop it if its caller has gone; False: the batch is full.
 
         Args:
@@ -202,7 +202,7 @@ class _Cut:
         self._longest, self._num_tokens = longest, num_tokens
         return True
 
-    def _padding(self, sequence: Sequence, num_alike: int) -> int:
+    def _padding(self, sequence: TokenizedText, num_alike: int) -> int:
         """Tokens of padding that a new batch, begun with this sequence, would not have."""
         longer = sequence.num_tokens - self._longest
         if longer > 0:

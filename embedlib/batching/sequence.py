@@ -1,8 +1,8 @@
-"""The nouns of batching: a Job is one call, a Sequence is one of its texts as token ids."""
+"""The nouns of batching: a Job is one call, a TokenizedText is one of its texts as token ids."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class Job:
         """Take so many windows for a row; called before any of them is on its way."""
         self._windows_left[row] = num_windows
 
-    def deliver(self, rows: Items[int], vectors: NDArray[Any]) -> None:
+    def deliver(self, rows: Sequence[int], vectors: NDArray[Any]) -> None:
         """Take len(rows) rows; with the last one the future is resolved.
 
         A window's vector comes times its share of the text, and is added.
@@ -89,7 +89,7 @@ class Job:
 
 
 @dataclass(eq=False)
-class Sequence:
+class TokenizedText:
     """The token ids of one text."""
 
     job: Job
@@ -109,7 +109,7 @@ class Sequence:
         return len(self.token_ids)
 
 
-def pack(sequences: Items[Sequence], lane: Lane) -> Batch:
+def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
     """Lay B sequences one behind the other."""
     ends = accumulate(sequence.num_tokens for sequence in sequences)
     return Batch(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from copy import copy
 from itertools import pairwise, takewhile
 from typing import TypeVar
 
 import tokenizers
 
-from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, SequenceTooLongError
@@ -19,7 +18,7 @@ from embedlib.models.prompts import Prompt
 TRUNCATED_ROWS_TOLD = 10
 """Rows named in a message; the rest is counted."""
 
-WarnTruncated = Callable[[Items[tuple[int, int]], int], None]
+WarnTruncated = Callable[[Sequence[tuple[int, int]], int], None]
 """Takes rows that were cut, and how many there are in all."""
 
 T = TypeVar("T")
@@ -89,8 +88,8 @@ class Tokenizer:
         return room - self._count(prompt.prefix)
 
     def __call__(
-        self, job: Job, first_row: int, texts: Items[str], prompt: Prompt
-    ) -> list[Sequence]:
+        self, job: Job, first_row: int, texts: Sequence[str], prompt: Prompt
+    ) -> list[TokenizedText]:
         """Tokenize consecutive texts of a job; with on_truncate "chunk" one may become several.
 
         Raises:
@@ -103,7 +102,7 @@ class Tokenizer:
         num_prompt_tokens = 0
         if self._excludes_prompt and prompt.prefix:
             num_prompt_tokens = self._count_prompt(prompt.examples + prompt.prefix)
-        sequences: list[Sequence] = []
+        sequences: list[TokenizedText] = []
         truncated = []
         told_row = job.first_row + first_row
         encode = self._encode_framed if prompt.suffix else self._encode_plain
@@ -117,7 +116,7 @@ class Tokenizer:
             if num_tokens is None and self._is_divided(ids, prompt):
                 sequences += self._divide(job, first_row + index, ids, prompt)
             else:
-                sequences.append(Sequence(job, first_row + index, ids, num_prompt_tokens))
+                sequences.append(TokenizedText(job, first_row + index, ids, num_prompt_tokens))
         if truncated and self._on_truncate in ("error", "chunk"):
             why = ""
             if self._on_truncate == "chunk":
@@ -135,7 +134,7 @@ class Tokenizer:
         self._meter.tokenized(now - started, len(truncated))
         return sequences
 
-    def _encode_plain(self, texts: Items[str], prompt: Prompt, first_row: int) -> list[Encoded]:
+    def _encode_plain(self, texts: Sequence[str], prompt: Prompt, first_row: int) -> list[Encoded]:
         """Return the ids of texts with a prefix, cut at the limit unless they are divided."""
         found: list[Encoded] = []
         for ids in self._encode(texts, prompt.prefix, first_row):
@@ -144,7 +143,7 @@ class Tokenizer:
             found.append((kept, len(ids) if is_cut else None))
         return found
 
-    def _encode_framed(self, texts: Items[str], prompt: Prompt, first_row: int) -> list[Encoded]:
+    def _encode_framed(self, texts: Sequence[str], prompt: Prompt, first_row: int) -> list[Encoded]:
         """Return the ids of texts between examples and a suffix; only the text itself is cut.
 
         Every text becomes tokens, as many as there is room for, and text again; special tokens may
@@ -175,7 +174,7 @@ class Tokenizer:
         is_long = len(ids) > self.max_seq_tokens
         return is_long and self._on_truncate == "chunk" and not prompt.suffix
 
-    def _divide(self, job: Job, row: int, ids: list[int], prompt: Prompt) -> list[Sequence]:
+    def _divide(self, job: Job, row: int, ids: list[int], prompt: Prompt) -> list[TokenizedText]:
         """Return a text's windows: as few as fit, of the same length, each with the prompt.
 
         Together they have every token of the text once.
@@ -200,7 +199,7 @@ class Tokenizer:
         places = [num_head + num_tokens * index // num_windows for index in range(num_windows + 1)]
         job.expect_windows(row, num_windows)
         return [
-            Sequence(
+            TokenizedText(
                 job,
                 row,
                 ids[:num_head] + ids[first:last] + ids[end:],
@@ -249,7 +248,7 @@ class Tokenizer:
         return room
 
     def _encode(
-        self, texts: Items[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
+        self, texts: Sequence[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
     ) -> list[list[int]]:
         if not all(isinstance(text, str) for text in texts):  # tokenizers would join a pair of str
             raise _explain(texts, first_row, TypeError("not a str"))
@@ -281,7 +280,7 @@ class Tokenizer:
         return len(self._tokenizer.encode(prompt).ids) - self._num_trailing
 
 
-def describe_truncated(truncated: Items[tuple[int, int]], num_truncated: int) -> str:
+def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> str:
     """Say which rows are too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'.
 
     Args:
@@ -295,7 +294,7 @@ def describe_truncated(truncated: Items[tuple[int, int]], num_truncated: int) ->
     return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
 
 
-def _explain(texts: Items[str], first_row: int, error: Exception) -> InputError:
+def _explain(texts: Sequence[str], first_row: int, error: Exception) -> InputError:
     """Find the text that the tokenizer refused."""
     for row, text in enumerate(texts, first_row):
         if not isinstance(text, str):

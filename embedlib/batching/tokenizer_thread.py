@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as Items
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.errors import EmbedderClosedError
 
 MICRO_BATCH_TEXTS = 64
 """Texts tokenized in one call: enough for every core, few enough that the engine starts soon."""
 
-Tokenize = Callable[[Job, int, Items[Any]], list[Sequence]]
+Tokenize = Callable[[Job, int, Sequence[Any]], list[TokenizedText]]
 """Makes the sequences of consecutive texts, or pairs, of a job; the number is their first row."""
 
 
@@ -25,7 +24,7 @@ class _Chunk:
 
     job: Job
     first_row: int
-    texts: Items[Any]
+    texts: Sequence[Any]
     tokenize: Tokenize
 
 
@@ -37,7 +36,7 @@ class TokenizerThread:
 
     def __init__(
         self,
-        deliver: Callable[[list[Sequence]], None],
+        deliver: Callable[[list[TokenizedText]], None],
         *,
         max_queued_texts: int,
     ) -> None:
@@ -54,7 +53,7 @@ class TokenizerThread:
         self,
         job: Job,
         first_row: int,
-        texts: Items[Any],
+        texts: Sequence[Any],
         tokenize: Tokenize,
         *,
         may_wait: bool = True,

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from os import PathLike
 from time import perf_counter
@@ -180,7 +180,7 @@ class Session:
 
     def _run(
         self,
-        items: Items[Any],
+        items: Sequence[Any],
         lane: Lane,
         tokenize: Tokenize,
         show_progress_bar: bool | None,
@@ -210,7 +210,7 @@ class Session:
 
     async def _arun(
         self,
-        items: Items[Any],
+        items: Sequence[Any],
         lane: Lane,
         tokenize: Tokenize,
         *,
@@ -241,7 +241,7 @@ class Session:
         if can_divide:
             choices = f'"chunk" (for the vector of a whole text), {choices}'
 
-        def warn(truncated: Items[tuple[int, int]], num_truncated: int) -> None:
+        def warn(truncated: Sequence[tuple[int, int]], num_truncated: int) -> None:
             if truncated and self.config.on_truncate == "warn":
                 self._warn(
                     f"{describe_truncated(truncated, num_truncated)}, cut at {max_seq_length} "

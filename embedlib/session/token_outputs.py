@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.sequence import Job
-from embedlib.batching.sequence import Sequence as TokenSequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.config import Config
@@ -43,7 +42,7 @@ class TokenOutput:
         self._finish_text = finish_text
         self._token_ids: dict[int, list[int]] = {}
 
-    def tokenize(self, job: Job, first_row: int, texts: Sequence[str]) -> list[TokenSequence]:
+    def tokenize(self, job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
         """Make the sequences of consecutive texts, and remember them."""
         sequences = self._tokenizer(job, first_row, texts, prompt=self._call.prompt)
         for sequence in sequences:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.scheduler import Scheduler
-from embedlib.batching.sequence import Job, Sequence, Vectors
+from embedlib.batching.sequence import Job, TokenizedText, Vectors
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
@@ -41,10 +41,10 @@ def start(engine: FakeEngine, max_queued_texts: int = 1000) -> BatchManager:
     return BatchManager(engine, Meter(lambda: 0.0), max_queued_texts=max_queued_texts)
 
 
-def make(ids: list[list[int]], lane: Lane = Lane.BULK) -> list[Sequence]:
+def make(ids: list[list[int]], lane: Lane = Lane.BULK) -> list[TokenizedText]:
     """One job with these sequences."""
     job = Job(len(ids), FAKE_DIM, lane)
-    return [Sequence(job, row, item) for row, item in enumerate(ids)]
+    return [TokenizedText(job, row, item) for row, item in enumerate(ids)]
 
 
 def add(manager: BatchManager, ids: list[list[int]], lane: Lane = Lane.BULK) -> Job:
@@ -486,7 +486,7 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.Mo
     jobs = [add(manager, full(token)) for token in (1, 2, 3)]
     engine.wait_submitted(2)
 
-    def broken(*_: object) -> list[Sequence]:
+    def broken(*_: object) -> list[TokenizedText]:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(Scheduler, "next_batch", broken)
@@ -504,7 +504,7 @@ def test_an_engine_of_tokens_gives_a_row_for_each() -> None:
     engine = FakeEngine(is_per_token=True)
     manager = start(engine)
     job = Job(2, None, Lane.BULK)
-    manager.add_bulk([Sequence(job, 0, [5, 6]), Sequence(job, 1, [7])])
+    manager.add_bulk([TokenizedText(job, 0, [5, 6]), TokenizedText(job, 1, [7])])
     assert [rows.tolist() for rows in result(job)] == [
         [fake_vector([5]).tolist(), fake_vector([5, 6]).tolist()],
         [fake_vector([7]).tolist()],

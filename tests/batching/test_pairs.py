@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, models, pre_tokenizers, processors
 
 from embedlib.batching.pairs import Pair, PairTokenizer, longest_first
-from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
@@ -91,11 +91,11 @@ def pair_tokenizer(
 
 def sequences(
     tokenize: PairTokenizer, pairs: list[Pair], prompt: str = "", first_row: int = 0
-) -> list[Sequence]:
+) -> list[TokenizedText]:
     return tokenize(Job(len(pairs), 1, Lane.BULK), first_row, pairs, prompt)
 
 
-def token_types(sequence: Sequence) -> list[int]:
+def token_types(sequence: TokenizedText) -> list[int]:
     num_zeros = sequence.num_first_tokens
     if num_zeros is None:
         num_zeros = sequence.num_tokens

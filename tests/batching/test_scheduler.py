@@ -13,7 +13,7 @@ from embedlib.batching.scheduler import (
     WINDOW_SEQS,
     Scheduler,
 )
-from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.engines.base import EngineLimits, Lane
 
 LIMITS = EngineLimits(
@@ -27,13 +27,13 @@ LIMITS = EngineLimits(
 LENGTHS = st.lists(st.integers(1, 20), max_size=60)
 
 
-def sequences(lengths: list[int], lane: Lane = Lane.BULK) -> list[Sequence]:
+def sequences(lengths: list[int], lane: Lane = Lane.BULK) -> list[TokenizedText]:
     """One job with a sequence of each length."""
     job = Job(len(lengths), 1, lane)
-    return [Sequence(job, row, [7] * length) for row, length in enumerate(lengths)]
+    return [TokenizedText(job, row, [7] * length) for row, length in enumerate(lengths)]
 
 
-def drain(scheduler: Scheduler) -> list[list[Sequence]]:
+def drain(scheduler: Scheduler) -> list[list[TokenizedText]]:
     """Every batch of an engine that computes one at a time."""
     batches = []
     while batch := scheduler.next_batch(0, 0):
@@ -41,7 +41,7 @@ def drain(scheduler: Scheduler) -> list[list[Sequence]]:
     return batches
 
 
-def cost(batch: list[Sequence], is_padded: bool) -> int:
+def cost(batch: list[TokenizedText], is_padded: bool) -> int:
     lengths = [sequence.num_tokens for sequence in batch]
     return max(lengths) * len(lengths) if is_padded else sum(lengths)
 
@@ -269,9 +269,9 @@ def test_limits_hold_whatever_comes_and_whenever_it_ends(
     arrivals: list[tuple[Lane, list[int]]], data: st.DataObject
 ) -> None:
     scheduler = Scheduler(LIMITS)
-    inflight: list[list[Sequence]] = []
-    computed: list[Sequence] = []
-    waiting: list[Sequence] = []
+    inflight: list[list[TokenizedText]] = []
+    computed: list[TokenizedText] = []
+    waiting: list[TokenizedText] = []
 
     def finish() -> None:
         batch = inflight.pop(data.draw(st.integers(0, len(inflight) - 1)))

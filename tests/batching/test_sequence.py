@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlib.batching.answers import deliver
-from embedlib.batching.sequence import Job, Sequence, pack
+from embedlib.batching.sequence import Job, TokenizedText, pack
 from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError
 
@@ -14,7 +14,9 @@ from embedlib.errors import EngineRunError
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=9))
 def test_pack_lays_sequences_one_behind_the_other(ids: list[list[int]]) -> None:
     job = Job(len(ids), 1, Lane.BULK)
-    sequences = [Sequence(job, row, item, row % 3, row % 2 or None) for row, item in enumerate(ids)]
+    sequences = [
+        TokenizedText(job, row, item, row % 3, row % 2 or None) for row, item in enumerate(ids)
+    ]
     batch = pack(sequences, Lane.QUERY)
     assert batch.lane is Lane.QUERY
     assert batch.num_seqs == len(ids)
@@ -73,8 +75,12 @@ def test_a_cancelled_job_takes_rows_and_errors_in_silence() -> None:
 def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None:
     first, second = Job(2, 2, Lane.BULK), Job(1, 2, Lane.BULK, first_row=100)
     third = Job(1, 2, Lane.BULK, first_row=200)
-    sequences = [Sequence(first, 1, [1]), Sequence(second, 0, [1, 2, 3]), Sequence(first, 0, [4])]
-    sequences.append(Sequence(third, 0, [5]))
+    sequences = [
+        TokenizedText(first, 1, [1]),
+        TokenizedText(second, 0, [1, 2, 3]),
+        TokenizedText(first, 0, [4]),
+    ]
+    sequences.append(TokenizedText(third, 0, [5]))
     vectors = np.arange(8, dtype=np.float32).reshape(4, 2)
     vectors[1, 1] = bad
     deliver(sequences, vectors)
@@ -86,11 +92,11 @@ def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None
 
 def test_windows_of_a_text_are_added_and_counted_as_one_text() -> None:
     job = Job(3, 2, Lane.BULK)
-    sequences = [Sequence(job, 0, [1])]
+    sequences = [TokenizedText(job, 0, [1])]
     deliver(sequences, np.array([[1, 2]], np.float32))
     job.expect_windows(1, 2)
-    windows = [Sequence(job, 1, [1], share=0.75), Sequence(job, 1, [2], share=0.25)]
-    deliver([windows[1], Sequence(job, 2, [3])], np.array([[4, 8], [5, 6]], np.float32))
+    windows = [TokenizedText(job, 1, [1], share=0.75), TokenizedText(job, 1, [2], share=0.25)]
+    deliver([windows[1], TokenizedText(job, 2, [3])], np.array([[4, 8], [5, 6]], np.float32))
     assert job.num_done == 2
     assert not job.is_over
     deliver([windows[0]], np.array([[8, 4]], np.float32))
@@ -100,7 +106,11 @@ def test_windows_of_a_text_are_added_and_counted_as_one_text() -> None:
 
 def test_an_engine_of_tokens_gives_every_text_an_array() -> None:
     first, second = Job(2, None, Lane.BULK), Job(1, None, Lane.BULK)
-    sequences = [Sequence(first, 1, [1, 2]), Sequence(second, 0, [3, 4]), Sequence(first, 0, [5])]
+    sequences = [
+        TokenizedText(first, 1, [1, 2]),
+        TokenizedText(second, 0, [3, 4]),
+        TokenizedText(first, 0, [5]),
+    ]
     vectors = np.arange(10, dtype=np.float32).reshape(5, 2)
     deliver(sequences, vectors, is_per_token=True)
     assert [rows.tolist() for rows in first.future.result(0)] == [[[8, 9]], [[0, 1], [2, 3]]]
@@ -111,7 +121,9 @@ def test_a_token_that_is_not_finite_fails_its_text() -> None:
     first, second = Job(1, None, Lane.BULK), Job(1, None, Lane.BULK)
     vectors = np.ones((3, 2), np.float32)
     vectors[1, 0] = np.nan
-    deliver([Sequence(first, 0, [1, 2]), Sequence(second, 0, [3])], vectors, is_per_token=True)
+    deliver(
+        [TokenizedText(first, 0, [1, 2]), TokenizedText(second, 0, [3])], vectors, is_per_token=True
+    )
     with pytest.raises(EngineRunError, match=r"text 0 \(2 tokens\) is not finite"):
         first.future.result(0)
     assert second.future.result(0)[0].tolist() == [[1, 1]]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, processors
 
-from embedlib.batching.sequence import Job, Sequence
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer, describe_truncated
 from embedlib.batching.tokenizer_thread import TokenizerThread
@@ -389,7 +389,7 @@ class Outlet:
         self.arrived = threading.Event()
         self.rows: list[int] = []
 
-    def __call__(self, sequences: list[Sequence]) -> None:
+    def __call__(self, sequences: list[TokenizedText]) -> None:
         self.arrived.set()
         assert self.gate.wait(WAIT_SECONDS)
         self.rows += [sequence.row for sequence in sequences]
