@@ -524,11 +524,11 @@ def test_scores_and_ids_are_cross_encoders(
     ends = np.cumsum(golden["pairs.lengths"])[:-1]
     expected_ids = [ids.tolist() for ids in np.split(golden["pairs.ids"], ends)]
     assert [sequence.token_ids for sequence in sequences] == expected_ids
-    num_first_tokens = golden.get("pairs.num_first_tokens", golden["pairs.lengths"])
+    num_type0_tokens = golden.get("pairs.num_first_tokens", golden["pairs.lengths"])
     assert [
-        sequence.num_tokens if sequence.num_first_tokens is None else sequence.num_first_tokens
+        sequence.num_tokens if sequence.num_type0_tokens is None else sequence.num_type0_tokens
         for sequence in sequences
-    ] == num_first_tokens.tolist()
+    ] == num_type0_tokens.tolist()
     for found, name in ((numbers, "numbers"), (scores, "scores")):
         expected = golden[f"pairs.{name}"]
         distance = np.linalg.norm(found.reshape(expected.shape) - expected)

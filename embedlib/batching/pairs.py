@@ -30,7 +30,7 @@ class EncodedPair:
     """As many as are allowed."""
     num_tokens: int
     """Before the cut."""
-    num_first_tokens: int | None = None
+    num_type0_tokens: int | None = None
     """Leading tokens of type 0; None: all are."""
 
 
@@ -117,7 +117,7 @@ class PairTokenizer:
         now = self._meter.clock()
         self._meter.tokenized(now - started, len(truncated))
         return [
-            TokenizedText(job, row, pair.ids, num_first_tokens=pair.num_first_tokens, queued_at=now)
+            TokenizedText(job, row, pair.ids, num_type0_tokens=pair.num_type0_tokens, queued_at=now)
             for row, pair in enumerate(encoded, first_row)
         ]
 

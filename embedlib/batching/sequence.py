@@ -96,7 +96,7 @@ class TokenizedText:
     row: int
     token_ids: list[int]
     num_prompt_tokens: int = 0
-    num_first_tokens: int | None = None
+    num_type0_tokens: int | None = None
     """Tokens of a pair's first text, special tokens included; None: it is one text."""
     share: float = 1.0
     """Of its text, where that was divided into windows."""
@@ -117,8 +117,8 @@ def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
         token_ids=np.array([i for sequence in sequences for i in sequence.token_ids], np.int32),
         cu_seqlens=np.array([0, *ends], np.int32),
         num_prompt_tokens=np.array([s.num_prompt_tokens for s in sequences], np.int32),
-        num_first_tokens=np.array(
-            [s.num_tokens if s.num_first_tokens is None else s.num_first_tokens for s in sequences],
+        num_type0_tokens=np.array(
+            [s.num_tokens if s.num_type0_tokens is None else s.num_type0_tokens for s in sequences],
             np.int32,
         ),
     )

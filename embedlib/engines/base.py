@@ -32,7 +32,7 @@ class Batch:
     """int32[B + 1], starts at 0: sequence b is token_ids[cu_seqlens[b]:cu_seqlens[b + 1]]."""
     num_prompt_tokens: NDArray[np.int32]
     """int32[B]: leading tokens that pooling leaves out (0 unless the model excludes its prompt)."""
-    num_first_tokens: NDArray[np.int32]
+    num_type0_tokens: NDArray[np.int32]
     """int32[B]: leading tokens of type 0, those of a pair's first text; the others are of type 1.
     The whole length where a sequence is one text."""
 

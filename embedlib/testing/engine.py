@@ -300,13 +300,13 @@ def _run(
 
 
 def _batch(sequences: Iterable[tuple[NDArray[np.int64], int]], lane: Lane) -> Batch:
-    ids, num_first_tokens = zip(*sequences, strict=True)
+    ids, num_type0_tokens = zip(*sequences, strict=True)
     return Batch(
         lane=lane,
         token_ids=np.concatenate(ids).astype(np.int32),
         cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(ids), np.int32),
-        num_first_tokens=np.array(num_first_tokens, np.int32),
+        num_type0_tokens=np.array(num_type0_tokens, np.int32),
     )
 
 

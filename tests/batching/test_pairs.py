@@ -96,7 +96,7 @@ def sequences(
 
 
 def token_types(sequence: TokenizedText) -> list[int]:
-    num_zeros = sequence.num_first_tokens
+    num_zeros = sequence.num_type0_tokens
     if num_zeros is None:
         num_zeros = sequence.num_tokens
     return [0] * num_zeros + [1] * (sequence.num_tokens - num_zeros)
@@ -136,7 +136,7 @@ def test_a_pair_of_bert_by_hand() -> None:
     [sequence] = sequences(tokenize, [("the river", "is it in the city or not")])
     tokens = [tokenizer.id_to_token(token_id) for token_id in sequence.token_ids]
     assert tokens == ["[CLS]", "the", "river", "[SEP]", "is", "it", "in", "the", "[SEP]"]
-    assert sequence.num_first_tokens == 4
+    assert sequence.num_type0_tokens == 4
 
 
 @pytest.mark.parametrize(("num_token_types", "has_token_types"), [(2, False), (1, True), (0, True)])
@@ -150,7 +150,7 @@ def test_a_model_without_token_types_has_none(num_token_types: int, has_token_ty
         meter=Meter(lambda: 0.0),
     )
     [sequence] = sequences(tokenize, [("a", "b")])
-    assert sequence.num_first_tokens is None
+    assert sequence.num_type0_tokens is None
 
 
 @pytest.mark.parametrize("pair", ["$B:0 $A:1", "$A:1 $B:0", "$A:0 $B:2", "$A:0 [SEP]:1 $B:0"])
@@ -240,7 +240,7 @@ def test_a_template_is_filled() -> None:
     pairs = [("q{}", "{query}"), ("", "")]
     found = sequences(tokenize, pairs, prompt="in")
     assert [bytes(sequence.token_ids) for sequence in found] == [b"<in|q{}|{query}>", b"<in||>"]
-    assert {sequence.num_first_tokens for sequence in found} == {None}
+    assert {sequence.num_type0_tokens for sequence in found} == {None}
 
 
 @pytest.mark.parametrize("max_seq_tokens", [8, 9, 11])

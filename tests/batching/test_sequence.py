@@ -27,8 +27,8 @@ def test_pack_lays_sequences_one_behind_the_other(ids: list[list[int]]) -> None:
     ] == ids
     assert batch.num_prompt_tokens.tolist() == [row % 3 for row in range(len(ids))]
     first = [row % 2 or len(item) for row, item in enumerate(ids)]
-    assert batch.num_first_tokens.tolist() == first
-    arrays = (batch.token_ids, batch.cu_seqlens, batch.num_prompt_tokens, batch.num_first_tokens)
+    assert batch.num_type0_tokens.tolist() == first
+    arrays = (batch.token_ids, batch.cu_seqlens, batch.num_prompt_tokens, batch.num_type0_tokens)
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
 
 

@@ -55,7 +55,7 @@ def make_batch(text: str, lane: Lane = Lane.BULK) -> Batch:
         token_ids=ids,
         cu_seqlens=np.array([0, len(ids)], np.int32),
         num_prompt_tokens=np.zeros(1, np.int32),
-        num_first_tokens=np.array([len(ids)], np.int32),
+        num_type0_tokens=np.array([len(ids)], np.int32),
     )
 
 

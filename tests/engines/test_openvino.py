@@ -45,7 +45,7 @@ def batch_of(ids: list[list[int]], lane: Lane = Lane.BULK, num_prompt_tokens: in
         token_ids=np.concatenate(ids).astype(np.int32),
         cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
         num_prompt_tokens=np.full(len(ids), num_prompt_tokens, np.int32),
-        num_first_tokens=np.array([len(part) for part in ids], np.int32),
+        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
     )
 
 

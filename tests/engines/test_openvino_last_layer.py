@@ -163,7 +163,7 @@ def run(engine: OpenVINOEngine, ids: list[NDArray[np.int32]], lane: Lane) -> NDA
         token_ids=np.concatenate(ids),
         cu_seqlens=np.cumsum([0, *seq_lens]).astype(np.int32),
         num_prompt_tokens=seq_lens // 2,
-        num_first_tokens=seq_lens,
+        num_type0_tokens=seq_lens,
     )
     done = threading.Event()
     pending = engine.submit(batch, done.set)

@@ -35,7 +35,7 @@ def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
             arrays = {
                 "token_ids": pad(batch),
                 "seq_lens": batch.seq_lens,
-                "num_first_tokens": batch.num_first_tokens,
+                "num_type0_tokens": batch.num_type0_tokens,
             }
             return np.array(model([arrays[name] for name in names])[0])
 

@@ -32,7 +32,7 @@ def batch_of(*ids: list[int]) -> Batch:
         token_ids=np.concatenate(ids).astype(np.int32),
         cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(ids), np.int32),
-        num_first_tokens=np.array([len(part) for part in ids], np.int32),
+        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
     )
 
 
@@ -105,9 +105,9 @@ def test_a_model_with_a_head_is_given_pairs() -> None:
     engine = FakeEngine()
     head = Head(labels=tuple("abcdef"), activation="identity")
     check_engine(engine, fake_spec(head=head))
-    assert all((batch.num_first_tokens <= batch.seq_lens).all() for batch in engine.batches)
-    assert any((batch.num_first_tokens < batch.seq_lens).any() for batch in engine.batches)
-    mixed = Bad(lambda vectors, batch: vectors + np.float32(batch.num_first_tokens[::-1, None]))
+    assert all((batch.num_type0_tokens <= batch.seq_lens).all() for batch in engine.batches)
+    assert any((batch.num_type0_tokens < batch.seq_lens).any() for batch in engine.batches)
+    mixed = Bad(lambda vectors, batch: vectors + np.float32(batch.num_type0_tokens[::-1, None]))
     with pytest.raises(AssertionError, match="changes by"):
         check_engine(mixed, fake_spec(head=head))
 

@@ -163,7 +163,7 @@ def fill(
     parts["token_ids"][:num_tokens] = batch.token_ids
     parts["positions"][:num_tokens] = _positions(batch, places, spec.encoder)
     if spec.encoder.num_token_types > 1 and spec.head is not None and spec.head.has_token_types:
-        parts["token_types"][:num_tokens] = places >= np.repeat(batch.num_first_tokens, lengths)
+        parts["token_types"][:num_tokens] = places >= np.repeat(batch.num_type0_tokens, lengths)
     parts["cu_seqlens"][: num_seqs + 1] = batch.cu_seqlens
     parts["cu_seqlens"][num_seqs + 1 :] = num_tokens
     parts["num_prompt_tokens"][:num_seqs] = batch.num_prompt_tokens

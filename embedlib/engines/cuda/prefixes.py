@@ -154,7 +154,7 @@ def batch_of_one(ids: Ints) -> Batch:
         token_ids=ids,
         cu_seqlens=np.array([0, len(ids)], np.int32),
         num_prompt_tokens=np.zeros(1, np.int32),
-        num_first_tokens=length,
+        num_type0_tokens=length,
     )
 
 

@@ -231,7 +231,7 @@ class _Infer:
         arrays = {
             "token_ids": pad(batch),
             "seq_lens": batch.seq_lens,
-            "num_first_tokens": batch.num_first_tokens,
+            "num_type0_tokens": batch.num_type0_tokens,
             "num_prompt_tokens": batch.num_prompt_tokens,
         }
         try:

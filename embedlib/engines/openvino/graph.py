@@ -1,7 +1,7 @@
 """A ModelSpec and its weights as an OpenVINO graph, built from OpenVINO's own operators.
 
 Inputs: `token_ids` int32[B, L] (padded on the right) and `seq_lens` int32[B]; only where a model
-with a head tells types of tokens apart, `num_first_tokens` int32[B]; only where pooling leaves the
+with a head tells types of tokens apart, `num_type0_tokens` int32[B]; only where pooling leaves the
 prompt out, `num_prompt_tokens` int32[B]. Output: float32[B, D], or float32[B, L, D] where there is
 no pooling.
 
@@ -144,11 +144,11 @@ class _GraphBuilder:
 
     def _token_types(self) -> ov.Node:
         """The vector of each token's type: float32[B, L, H]; a pair's second text is of type 1."""
-        num_first_tokens = int_input("num_first_tokens", [-1])
-        self.inputs.append(num_first_tokens)
+        num_type0_tokens = int_input("num_type0_tokens", [-1])
+        self.inputs.append(num_type0_tokens)
         is_second = op.greater_equal(
             op.unsqueeze(self.positions, int_constant(0)),
-            op.unsqueeze(num_first_tokens, int_constant(1)),
+            op.unsqueeze(num_type0_tokens, int_constant(1)),
         )
         types = op.convert(is_second, "i32")
         return op.gather(self.weighted.constant("token_types"), types, int_constant(0))

@@ -69,7 +69,7 @@ def make_batch(texts: Sequence[Ids], lane: Lane) -> Batch:
         token_ids=np.concatenate(texts),
         cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_first_tokens=np.array(lengths, np.int32),
+        num_type0_tokens=np.array(lengths, np.int32),
     )
 
 

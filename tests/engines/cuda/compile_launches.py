@@ -63,7 +63,7 @@ def batch_of(lengths: Sequence[int]) -> Batch:
         token_ids=np.zeros(sum(lengths), np.int32),
         cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_first_tokens=np.array(lengths, np.int32),
+        num_type0_tokens=np.array(lengths, np.int32),
     )
 
 

@@ -77,7 +77,7 @@ def batch_of(ids: list[list[int]], lane: Lane = Lane.BULK, num_prompt_tokens: in
         token_ids=np.concatenate(ids).astype(np.int32),
         cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
         num_prompt_tokens=np.full(len(ids), num_prompt_tokens, np.int32),
-        num_first_tokens=np.array([len(part) for part in ids], np.int32),
+        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
     )
 
 
@@ -164,7 +164,7 @@ def test_scores_are_those_of_transformers(variant: str, tiny_folder: Callable[[s
                 token_ids=stored[f"{kind}.ids"],
                 cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
                 num_prompt_tokens=np.zeros(len(lengths), np.int32),
-                num_first_tokens=stored.get(f"{kind}.num_first_tokens", lengths),
+                num_type0_tokens=stored.get(f"{kind}.num_first_tokens", lengths),
             )
             expected = stored[f"{kind}.numbers"]
             difference = np.linalg.norm(run(engine, batch) - expected)

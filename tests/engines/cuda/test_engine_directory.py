@@ -36,7 +36,7 @@ def vectors(engine: CudaEngine) -> NDArray[np.float32]:
         token_ids=np.array([5, 6, 7, 8, 9, 4], np.int32),
         cu_seqlens=np.array([0, 4, 6], np.int32),
         num_prompt_tokens=np.zeros(2, np.int32),
-        num_first_tokens=np.array([4, 2], np.int32),
+        num_type0_tokens=np.array([4, 2], np.int32),
     )
     done = threading.Event()
     pending = engine.submit(batch, done.set)

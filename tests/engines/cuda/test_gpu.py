@@ -65,7 +65,7 @@ def test_the_gpu_computes_what_the_emulation_computes(
         token_ids=random.integers(0, files.spec.encoder.vocab_size, sum(lengths)).astype(np.int32),
         cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_first_tokens=np.array(lengths, np.int32),
+        num_type0_tokens=np.array(lengths, np.int32),
     )
     limits: tuple[tuple[Precision, float], ...] = (("float32", 1e-4), ("bf16", 0.05))
     for precision, limit in limits:
@@ -124,7 +124,7 @@ def test_a_kept_prefix_changes_no_vector(
         token_ids=ids,
         cu_seqlens=np.arange(num_seqs + 1, dtype=np.int32) * length,
         num_prompt_tokens=np.zeros(num_seqs, np.int32),
-        num_first_tokens=np.full(num_seqs, length, np.int32),
+        num_type0_tokens=np.full(num_seqs, length, np.int32),
     )
     results = []
     for keeps in (False, True):
@@ -164,7 +164,7 @@ def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], 
                 token_ids=ids,
                 cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
                 num_prompt_tokens=np.zeros(len(lengths), np.int32),
-                num_first_tokens=lengths,
+                num_type0_tokens=lengths,
             )
         )
     pending = [engine.submit(batch, lambda: None) for batch in batches]
@@ -192,7 +192,7 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
             token_ids=random.integers(5, 50, lengths.sum(), np.int32),
             cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
             num_prompt_tokens=np.zeros(len(lengths), np.int32),
-            num_first_tokens=lengths,
+            num_type0_tokens=lengths,
         )
         done = threading.Event()
         pending = engine.submit(batch, done.set)
@@ -222,7 +222,7 @@ def test_engines_are_made_and_closed_beside_one_that_computes(
             token_ids=np.full(8 * num_seqs, 7, np.int32),
             cu_seqlens=np.arange(num_seqs + 1, dtype=np.int32) * 8,
             num_prompt_tokens=np.zeros(num_seqs, np.int32),
-            num_first_tokens=np.full(num_seqs, 8, np.int32),
+            num_type0_tokens=np.full(num_seqs, 8, np.int32),
         )
         done = threading.Event()
         pending = engine.submit(batch, done.set)

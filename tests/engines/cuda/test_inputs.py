@@ -30,7 +30,7 @@ def batch_of(ids: list[list[int]], **arrays: object) -> Batch:
     lengths = [len(part) for part in ids]
     given = {
         "num_prompt_tokens": np.zeros(len(ids), np.int32),
-        "num_first_tokens": np.array(lengths, np.int32),
+        "num_type0_tokens": np.array(lengths, np.int32),
         **arrays,
     }
     return Batch(
@@ -140,7 +140,7 @@ def test_positions(traits: dict[str, object], positions: list[int]) -> None:
     ],
 )
 def test_token_types(head: Head | None, num_types: int, types: list[int]) -> None:
-    batch = batch_of([[4, 5, 6], [7, 8]], num_first_tokens=np.array([1, 2], np.int32))
+    batch = batch_of([[4, 5, 6], [7, 8]], num_type0_tokens=np.array([1, 2], np.int32))
     spec = replace(spec_with(num_token_types=num_types), head=head)
     assert filled(batch, spec)["token_types"] == types
 

@@ -115,7 +115,7 @@ def test_the_next_batches_are_launched_while_vectors_are_copied(
             token_ids=ids,
             cu_seqlens=np.array([0, length], np.int32),
             num_prompt_tokens=np.zeros(1, np.int32),
-            num_first_tokens=np.array([length], np.int32),
+            num_type0_tokens=np.array([length], np.int32),
         )
         jobs.append(engine.submit(batch, lambda number=number: done.append(number)))  # type: ignore[misc]
     with finished:  # all of them are computed, and none has come to the host

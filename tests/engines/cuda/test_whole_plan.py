@@ -65,7 +65,7 @@ def batch_of(spec: ModelSpec, lengths: tuple[int, ...]) -> Batch:
         token_ids=random.integers(3, spec.encoder.vocab_size, sum(lengths)).astype(np.int32),
         cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_first_tokens=np.array(lengths, np.int32),
+        num_type0_tokens=np.array(lengths, np.int32),
     )
 
 

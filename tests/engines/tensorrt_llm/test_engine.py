@@ -206,7 +206,7 @@ def packed(lengths: list[int]) -> Batch:
         token_ids=np.full(sum(lengths), 5, np.int32),
         cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
         num_prompt_tokens=zeros,
-        num_first_tokens=np.array(lengths, np.int32),
+        num_type0_tokens=np.array(lengths, np.int32),
     )
 
 

@@ -54,8 +54,8 @@ def run(
 
     def run(model: str | ModelFiles, stored: Stored, kind: str = "pairs") -> Array:
         lengths = stored[f"{kind}.lengths"]
-        num_first_tokens = stored.get(f"{kind}.num_first_tokens", lengths)
-        batch = _batch(stored[f"{kind}.ids"], lengths, num_first_tokens)
+        num_type0_tokens = stored.get(f"{kind}.num_first_tokens", lengths)
+        batch = _batch(stored[f"{kind}.ids"], lengths, num_type0_tokens)
         if isinstance(model, ModelFiles):
             return compile_graph(model.spec, load_weights(model))(batch)
         if model not in compiled:
@@ -77,14 +77,14 @@ def _run_engine(spec: ModelSpec, weights: Mapping[str, Array], batch: Batch) -> 
 
 
 def _batch(
-    ids: NDArray[np.int32], lengths: NDArray[np.int32], num_first_tokens: NDArray[np.int32]
+    ids: NDArray[np.int32], lengths: NDArray[np.int32], num_type0_tokens: NDArray[np.int32]
 ) -> Batch:
     return Batch(
         lane=Lane.BULK,
         token_ids=ids,
         cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
         num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_first_tokens=num_first_tokens,
+        num_type0_tokens=num_type0_tokens,
     )
 
 

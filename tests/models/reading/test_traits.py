@@ -178,7 +178,7 @@ def distance(
             token_ids=np.array(ids, np.int32),
             cu_seqlens=np.array([0, len(ids)], np.int32),
             num_prompt_tokens=np.zeros(1, np.int32),
-            num_first_tokens=np.array([len(ids)], np.int32),
+            num_type0_tokens=np.array([len(ids)], np.int32),
         )
         expected = case.vectors[row]
         found = compile_graph(spec, weights)(batch)[0]
