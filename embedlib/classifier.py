@@ -86,7 +86,7 @@ class Classifier(ScoringSession):
             SequenceTooLongError: with on_truncate="error".
             ConfigError: `top_k` is out of range.
             EngineRunError: a batch failed.
-            EmbedderClosedError: the Classifier was closed.
+            ClosedError: the Classifier was closed.
         """
         rows, is_single = _check_texts(texts)
         check_top_k(top_k)

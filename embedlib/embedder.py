@@ -132,7 +132,7 @@ class Embedder(EmbeddingSession):
             EngineUnsupportedError: the engine has no vectors of tokens.
             EngineRunError: a batch failed.
             QueueFullError: `max_queued_texts` queries wait already.
-            EmbedderClosedError: the Embedder was closed.
+            ClosedError: the Embedder was closed.
         """
         check_inert(batch_size, device, pool, chunk_size)
         check_choice("output_value", output_value, OUTPUT_VALUES)
@@ -281,7 +281,7 @@ class Embedder(EmbeddingSession):
             InputError: the text cannot be tokenized.
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range.
-            EmbedderClosedError: the Embedder was closed.
+            ClosedError: the Embedder was closed.
         """
         if not isinstance(text, str):
             raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")

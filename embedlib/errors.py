@@ -15,7 +15,7 @@
     │   └── EngineRunError                   a batch failed
     │       └── EngineOutOfMemoryError       a batch did not fit, even when split
     ├── QueueFullError                       more queries wait than `max_queued_texts`
-    ├── EmbedderClosedError                  the model was closed, or loaded in another process
+    ├── ClosedError                          the model was closed, or loaded in another process
     ├── SourceError                          texts could not be read
     └── SinkError                            vectors could not be written
 
@@ -96,8 +96,12 @@ class QueueFullError(EmbedlibError):
     """Too many queries are waiting already."""
 
 
-class EmbedderClosedError(EmbedlibError):
-    """The model was closed, or was loaded in another process, be it embedder or reranker."""
+class ClosedError(EmbedlibError):
+    """The model was closed, or was loaded in another process."""
+
+
+EmbedderClosedError = ClosedError
+"""The name of `ClosedError` before it was also raised by rerankers and classifiers."""
 
 
 class SourceError(EmbedlibError):

@@ -136,7 +136,7 @@ class Reranker(ScoringSession):
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range, or the model has several scores for a pair.
             EngineRunError: a batch failed.
-            EmbedderClosedError: the Reranker was closed.
+            ClosedError: the Reranker was closed.
         """
         check_inert(batch_size, device, pool, chunk_size)
         documents = _check_documents(query, documents)

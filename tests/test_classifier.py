@@ -17,7 +17,7 @@ import embedlib
 from embedlib import Classifier
 from embedlib.config import Config
 from embedlib.engines.base import Batch
-from embedlib.errors import ConfigError, EmbedderClosedError, InputError, TruncationWarning
+from embedlib.errors import ClosedError, ConfigError, InputError, TruncationWarning
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.session.scoring import activate
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
@@ -185,7 +185,7 @@ def test_cut_texts_are_warned_of_where_the_call_stands(make: Make) -> None:
 def test_life_cycle(make: Make) -> None:
     with make() as classifier, pytest.raises(TypeError, match="a Classifier cannot be pickled"):
         pickle.dumps(classifier)
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         classifier.predict("cab")
     with pytest.raises(ConfigError, match="truncate_dim = 2 is for embeddings and a Classifier"):
         make(truncate_dim=2)

@@ -25,8 +25,8 @@ from embedlib.batching.sequence import Job
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
+    ClosedError,
     ConfigError,
-    EmbedderClosedError,
     EmbedlibError,
     EngineRunError,
     InputError,
@@ -1190,7 +1190,7 @@ def test_use_after_close() -> None:
         lambda: asyncio.run(embedder.aencode(["a"])),
     ]
     for call in calls:
-        with pytest.raises(EmbedderClosedError, match="closed; load it again"):
+        with pytest.raises(ClosedError, match="closed; load it again"):
             call()
 
 
@@ -1227,9 +1227,9 @@ def test_closing_answers_or_fails_everybody() -> None:
     assert not closer.is_alive()
     assert set(outcomes) == set(calls)
     for outcome in outcomes.values():
-        assert isinstance(outcome, EmbedderClosedError)
+        assert isinstance(outcome, ClosedError)
     np.testing.assert_array_equal(inflight.result(WAIT_SECONDS), vector("q"))
-    assert isinstance(waiting.exception(WAIT_SECONDS), EmbedderClosedError)
+    assert isinstance(waiting.exception(WAIT_SECONDS), ClosedError)
     assert engine.is_closed
 
 
@@ -1289,7 +1289,7 @@ def test_what_was_submitted_is_answered_although_its_embedder_is_forgotten() -> 
     engine = FakeEngine()
     future = fake_embedder(engine).submit("a")
     error = future.exception(WAIT_SECONDS)
-    assert error is None or isinstance(error, EmbedderClosedError)
+    assert error is None or isinstance(error, ClosedError)
     assert engine.is_closed
 
 

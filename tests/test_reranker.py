@@ -23,8 +23,8 @@ from embedlib.batching.sequence import Job
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
+    ClosedError,
     ConfigError,
-    EmbedderClosedError,
     InputError,
     ModelUnsupportedError,
     SequenceTooLongError,
@@ -557,7 +557,7 @@ def test_closing(make: Make, engine: FakeEngine) -> None:
     with make() as reranker:
         reranker.rank("q", ["a"])
     assert engine.is_closed
-    with pytest.raises(EmbedderClosedError, match="this model is closed; load it again"):
+    with pytest.raises(ClosedError, match="this model is closed; load it again"):
         reranker.rank("q", ["a"])
 
 

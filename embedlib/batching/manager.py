@@ -18,7 +18,7 @@ from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
-    EmbedderClosedError,
+    ClosedError,
     EngineOutOfMemoryError,
     QueueFullError,
 )
@@ -73,7 +73,7 @@ class BatchManager:
         self._num_inbox = dict.fromkeys(Lane, 0)
         self._num_scheduled = dict.fromkeys(Lane, 0)
         self._num_computing_queries = 0
-        self._refusal: EmbedderClosedError | None = None
+        self._refusal: ClosedError | None = None
         """Set once no sequence is accepted any more."""
         self._changed = threading.Condition()
         """Guards the counts and `_refusal`, the only state shared with callers."""
@@ -84,7 +84,7 @@ class BatchManager:
         """Queue sequences; blocks while too many wait.
 
         Raises:
-            EmbedderClosedError: closed, before or while waiting.
+            ClosedError: closed, before or while waiting.
         """
         with self._changed:
             self._changed.wait_for(
@@ -97,7 +97,7 @@ class BatchManager:
 
         Raises:
             QueueFullError: too many wait already.
-            EmbedderClosedError: closed.
+            ClosedError: closed.
         """
         with self._changed:
             num_queued = self._num_queued(Lane.QUERY)
@@ -135,7 +135,7 @@ class BatchManager:
 
     def stop_accepting(self) -> None:
         """Refuse new sequences and let blocked producers go."""
-        self._refuse(EmbedderClosedError("this model is closed; load it again"))
+        self._refuse(ClosedError("this model is closed; load it again"))
 
     def close(self) -> None:
         """Fail what waits, finish what is in flight and wanted, join the thread."""
@@ -145,7 +145,7 @@ class BatchManager:
         if not self.is_own_thread:
             self._thread.join()
 
-    def _refuse(self, refusal: EmbedderClosedError) -> None:
+    def _refuse(self, refusal: ClosedError) -> None:
         with self._changed:
             if self._refusal is None:
                 self._refusal = refusal
@@ -159,8 +159,8 @@ class BatchManager:
         except BaseException as error:  # a bug: whoever waits must hear of it
             cause: BaseException = error
         else:
-            cause = EmbedderClosedError("the model was closed before this was computed")
-        refusal = EmbedderClosedError(f"this model has stopped: {cause}")
+            cause = ClosedError("the model was closed before this was computed")
+        refusal = ClosedError(f"this model has stopped: {cause}")
         refusal.__cause__ = cause
         self._refuse(refusal)
         left = self._scheduler.clear()

@@ -17,7 +17,7 @@ from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize, TokenizerThread
 from embedlib.engines.base import Engine, Lane
-from embedlib.errors import EmbedderClosedError, EmbedlibError
+from embedlib.errors import ClosedError, EmbedlibError
 
 
 class Pipeline:
@@ -48,7 +48,7 @@ class Pipeline:
             first_row: what the first text is called in messages.
 
         Raises:
-            EmbedderClosedError: closed, or called in a forked child.
+            ClosedError: closed, or called in a forked child.
         """
         self.check_open()
         limits = self._engine.limits
@@ -73,7 +73,7 @@ class Pipeline:
         them.
 
         Raises:
-            EmbedderClosedError: closed, before or while waiting.
+            ClosedError: closed, before or while waiting.
             QueueFullError: too many queries wait.
             InputError: a query cannot be tokenized; bulk texts tell it through the job.
         """
@@ -130,15 +130,15 @@ class Pipeline:
         """Refuse to work after `close`, and in a forked child, where threads and engine are not.
 
         Raises:
-            EmbedderClosedError: closed, or not in the process the pipeline was made in.
+            ClosedError: closed, or not in the process the pipeline was made in.
         """
         if os.getpid() != self._pid:
-            raise EmbedderClosedError(
+            raise ClosedError(
                 f"this model was loaded in process {self._pid} and this is its forked child "
                 f"{os.getpid()}; load it there, or start the child with 'spawn'"
             )
         if self._is_closed:
-            raise EmbedderClosedError("this model is closed; load it again")
+            raise ClosedError("this model is closed; load it again")
 
     def close(self) -> None:
         """Fail what waits, finish what is in flight, join the threads, free the engine."""

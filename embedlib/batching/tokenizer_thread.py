@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedlib.batching.sequence import Job, TokenizedText
-from embedlib.errors import EmbedderClosedError
+from embedlib.errors import ClosedError
 
 MICRO_BATCH_TEXTS = 64
 """Texts tokenized in one call: enough for every core, few enough that the engine starts soon."""
@@ -61,14 +61,14 @@ class TokenizerThread:
         """Queue consecutive texts of a job; blocks while the queue is full, if it may.
 
         Raises:
-            EmbedderClosedError: closed, before or while waiting.
+            ClosedError: closed, before or while waiting.
         """
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_closed or not may_wait or self._num_queued < self._max_queued_texts
             )
             if self._is_closed:
-                raise EmbedderClosedError("this model is closed; load it again")
+                raise ClosedError("this model is closed; load it again")
             self._chunks.append(_Chunk(job, first_row, texts, tokenize))
             self._num_queued += len(texts)
             self._changed.notify_all()
@@ -86,7 +86,7 @@ class TokenizerThread:
             self._chunks.clear()
             self._changed.notify_all()
         for chunk in waiting:
-            chunk.job.fail(EmbedderClosedError("the model was closed before this was computed"))
+            chunk.job.fail(ClosedError("the model was closed before this was computed"))
         # A future's callback, or the garbage collector, may close a model from this thread.
         if not self.is_own_thread:
             self._thread.join()

@@ -295,7 +295,7 @@ class Session:
     # Life cycle.
 
     def close(self) -> None:
-        """Fail what waits with EmbedderClosedError, finish what is computing, free the engine.
+        """Fail what waits with ClosedError, finish what is computing, free the engine.
 
         The handler of a signal that came in the middle of a call does not wait for that: it happens
         once the handler has returned and the call has ended.

@@ -17,7 +17,7 @@ from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EmbedderClosedError, InputError
+from embedlib.errors import ClosedError, ConfigError, InputError
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call
 from embedlib.session.loading import LoadedModel
@@ -127,11 +127,11 @@ class TokenOutputs:
 
         Raises:
             EngineError: it cannot be made.
-            EmbedderClosedError: closed.
+            ClosedError: closed.
         """
         with self._lock:
             if self._is_closed:
-                raise EmbedderClosedError("this model is closed; load it again")
+                raise ClosedError("this model is closed; load it again")
             if self._pipeline is None:
                 assert self._model.lower_tokens is not None, "checked before; a bug in embedlib"
                 self._pipeline = Pipeline(

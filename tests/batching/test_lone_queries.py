@@ -15,7 +15,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.engines.base import Batch, CallerEngine, Lane
-from embedlib.errors import EmbedderClosedError, EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
@@ -246,7 +246,7 @@ def test_nothing_is_computed_after_close(open_pipeline: Callable[[FakeEngine], P
     pipeline = open_pipeline(CallerFake())
     job = pipeline.open_job(1, Lane.QUERY)
     pipeline.close()
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         pipeline.feed(job, ["abc"], by_bytes())
 
 
@@ -257,5 +257,5 @@ def test_a_signal_may_close_on_the_thread_that_computes(
     pipeline = open_pipeline(engine)
     engine.meanwhile = pipeline.close
     check(ask(pipeline, "abc"), "abc")
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         ask(pipeline, "abc")

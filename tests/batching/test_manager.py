@@ -17,7 +17,7 @@ from embedlib.batching.sequence import Job, TokenizedText, Vectors
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
-    EmbedderClosedError,
+    ClosedError,
     EngineOutOfMemoryError,
     EngineRunError,
     QueueFullError,
@@ -401,7 +401,7 @@ def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
     def produce() -> None:
         try:
             add(manager, full(5))
-        except EmbedderClosedError as error:
+        except ClosedError as error:
             errors.append(error)
 
     producer = threading.Thread(target=produce)
@@ -415,7 +415,7 @@ def test_closing_fails_what_waits_and_finishes_what_is_in_flight() -> None:
     assert not closer.is_alive()
     assert [int(result(job)[0, 0]) for job in jobs[:2]] == [1, 2]
     for job in jobs[2:]:
-        assert isinstance(error_of(job), EmbedderClosedError)
+        assert isinstance(error_of(job), ClosedError)
     assert len(engine.batches) == 2
 
 
@@ -459,7 +459,7 @@ def test_closed_twice_and_used_after(lane: Lane) -> None:
     manager = start(FakeEngine())
     manager.close()
     manager.close()
-    with pytest.raises(EmbedderClosedError, match="closed"):
+    with pytest.raises(ClosedError, match="closed"):
         add(manager, [[1]], lane)
 
 
@@ -476,7 +476,7 @@ def test_out_of_memory_while_closing_fails_the_job() -> None:
     closer.join(WAIT_SECONDS)
     # It was tried again before the close was seen, or given up after.
     error = job.future.exception(WAIT_SECONDS)
-    assert error is None or isinstance(error, EmbedderClosedError)
+    assert error is None or isinstance(error, ClosedError)
 
 
 def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +493,7 @@ def test_a_bug_in_the_manager_reaches_everybody_who_waits(monkeypatch: pytest.Mo
     jobs.append(add(manager, full(4)))
     for job in jobs:
         assert isinstance(error_of(job), ZeroDivisionError)
-    with pytest.raises(EmbedderClosedError, match="has stopped: a bug") as caught:
+    with pytest.raises(ClosedError, match="has stopped: a bug") as caught:
         add(manager, full(5))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     engine.release()

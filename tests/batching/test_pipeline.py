@@ -14,7 +14,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize
 from embedlib.engines.base import Lane
-from embedlib.errors import EmbedderClosedError, InputError, QueueFullError
+from embedlib.errors import ClosedError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
@@ -199,7 +199,7 @@ def test_closing_while_the_producer_is_blocked() -> None:
     def produce() -> None:
         try:
             pipeline.feed(job, ["a"] * job.num_texts, by_bytes())
-        except EmbedderClosedError as error:
+        except ClosedError as error:
             errors.append(error)
 
     producer = threading.Thread(target=produce)
@@ -213,7 +213,7 @@ def test_closing_while_the_producer_is_blocked() -> None:
     closer.join(WAIT_SECONDS)
     assert not closer.is_alive()
     # Blocked in the queue it hears of it there; between two micro-batches, through its job.
-    assert errors or isinstance(job.future.exception(WAIT_SECONDS), EmbedderClosedError)
+    assert errors or isinstance(job.future.exception(WAIT_SECONDS), ClosedError)
     assert job.is_over
     assert engine.is_closed
     assert len(engine.batches) == 2
@@ -226,7 +226,7 @@ def test_closed_twice_and_used_after() -> None:
     pipeline.close()
     assert engine.is_closed
     for num_texts in (0, 1):
-        with pytest.raises(EmbedderClosedError, match="closed; load it again"):
+        with pytest.raises(ClosedError, match="closed; load it again"):
             pipeline.open_job(num_texts, Lane.QUERY)
 
 
@@ -235,7 +235,7 @@ def test_a_forked_child_is_refused_and_closes_nothing(monkeypatch: pytest.Monkey
     pipeline = start(engine)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)
-        with pytest.raises(EmbedderClosedError, match="forked child -1"):
+        with pytest.raises(ClosedError, match="forked child -1"):
             pipeline.open_job(1, Lane.QUERY)
         pipeline.close()
     assert not engine.is_closed

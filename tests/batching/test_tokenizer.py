@@ -20,7 +20,7 @@ from embedlib.batching.tokenizer import Tokenizer, describe_truncated
 from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, EmbedderClosedError, InputError, SequenceTooLongError
+from embedlib.errors import ClosedError, ConfigError, InputError, SequenceTooLongError
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompt, Prompts
 from embedlib.models.reading.files import read_model_files
@@ -438,7 +438,7 @@ def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
     def put() -> None:
         try:
             thread.put(jobs[2], 2, ["a"], tokenize)
-        except EmbedderClosedError as error:
+        except ClosedError as error:
             errors.append(error)
 
     producer = threading.Thread(target=put)
@@ -447,12 +447,12 @@ def test_closing_fails_what_waits_and_lets_the_producer_go() -> None:
     closer.start()
     producer.join(WAIT_SECONDS)
     assert len(errors) == 1
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         jobs[1].future.result(WAIT_SECONDS)
     outlet.gate.set()
     closer.join(WAIT_SECONDS)
     assert not closer.is_alive()
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         thread.put(make_job(1), 0, ["a"], tokenize)
 
 

@@ -25,7 +25,7 @@ FAKE = """
 import os, signal, sys, threading
 import numpy as np
 from embedlib import Embedder
-from embedlib.errors import EmbedderClosedError
+from embedlib.errors import ClosedError
 from embedlib.testing import FakeEngine, fake_embedder, fake_vector
 engine = FakeEngine()
 embedder = fake_embedder(engine)
@@ -35,7 +35,7 @@ import os, signal, sys, threading
 from pathlib import Path
 import numpy as np
 from embedlib import Embedder
-from embedlib.errors import EmbedderClosedError
+from embedlib.errors import ClosedError
 embedder = Embedder(sys.argv[1], engine_cache_dir=Path(sys.argv[1]) / "cache")
 embedder.encode(["a river", "a city"] * 50)
 """
@@ -52,7 +52,7 @@ if child == 0:
     ):
         try:
             call()
-        except EmbedderClosedError as error:
+        except ClosedError as error:
             assert "forked child" in str(error), error
         else:
             os._exit(3)
@@ -99,7 +99,7 @@ ENDINGS = {
         def work():
             try:
                 embedder.encode(["a" * 30] * 10_000)
-            except EmbedderClosedError:
+            except ClosedError:
                 pass
         threading.Thread(target=work, daemon=True).start()
         engine.wait_submitted(2)
@@ -137,7 +137,7 @@ def test_a_program_with_a_real_model_ends_while_it_computes(model: Path) -> None
         try:
             for _ in embedder.encode_stream(texts()):
                 pass
-        except EmbedderClosedError:
+        except ClosedError:
             pass
     import warnings
     warnings.simplefilter("ignore")
@@ -163,7 +163,7 @@ def test_multiprocessing_with_fork(model: Path) -> None:
     def work(queue):
         try:
             embedder.encode("a")
-        except EmbedderClosedError as error:
+        except ClosedError as error:
             queue.put(str(error))
         mine = Embedder(sys.argv[1])
         queue.put(mine.encode("a").shape)

@@ -27,8 +27,8 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.many import ManyEngines
 from embedlib.errors import (
+    ClosedError,
     ConfigError,
-    EmbedderClosedError,
     EngineUnsupportedError,
     InputError,
     ModelUnsupportedError,
@@ -241,11 +241,11 @@ def test_the_engine_for_tokens_is_made_once_and_closed_with_the_embedder() -> No
         assert not engine.is_closed
     assert engine.is_closed
     assert first.is_closed
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         encode("a")
     with two_engines(lower) as (embedder, _):
         embedder.close()
-        with pytest.raises(EmbedderClosedError):
+        with pytest.raises(ClosedError):
             encode("a")
     assert len(made) == 1
 
@@ -260,7 +260,7 @@ def test_a_forked_child_makes_no_engine(monkeypatch: pytest.MonkeyPatch) -> None
     with two_engines(lower) as (embedder, _):
         with monkeypatch.context() as child:
             child.setattr("embedlib.batching.pipeline.os.getpid", lambda: -1)
-            with pytest.raises(EmbedderClosedError, match="forked child"):
+            with pytest.raises(ClosedError, match="forked child"):
                 embedder.encode("a", output_value="token_embeddings")
         assert made == []
 

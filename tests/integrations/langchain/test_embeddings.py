@@ -21,8 +21,8 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from embedlib import Embedder
 from embedlib.engines.base import Lane
 from embedlib.errors import (
+    ClosedError,
     ConfigError,
-    EmbedderClosedError,
     InputError,
     ModelNotFoundError,
 )
@@ -426,7 +426,7 @@ def test_a_model_of_its_own_is_closed(load: Callable[..., EmbedlibEmbeddings]) -
         assert embedder_threads() != []
     assert embedder_threads() == []
     embeddings.close()
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         embeddings.embed_query("a river")
 
 
@@ -467,7 +467,7 @@ def test_a_copy_shares_the_model(
     copied.close()
     assert copied.embed_query("a river") == embeddings.embed_query("a river")
     embeddings.close()
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         copied.embed_query("a river")
 
 

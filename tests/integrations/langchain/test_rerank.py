@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedlib import Reranker
 from embedlib.engines.base import Batch
-from embedlib.errors import ConfigError, EmbedderClosedError, InputError, ModelNotFoundError
+from embedlib.errors import ClosedError, ConfigError, InputError, ModelNotFoundError
 from embedlib.models.spec import Head
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 from langchain_embedlib import EmbedlibRerank
@@ -173,7 +173,7 @@ def test_a_reranker_of_its_own(
         again = pickle.loads(pickle.dumps(compressor))
     with again:
         assert again.compress_documents(documents, "a") == found
-    with pytest.raises(EmbedderClosedError):
+    with pytest.raises(ClosedError):
         compressor.compress_documents(documents, "a")
 
 
