@@ -16,7 +16,8 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
-from embedlib.indexing.sinks.protocol import Sink, Target, Vectors, open_sink, parse_url
+from embedlib.indexing.sinks.protocol import Sink, Target, Vectors
+from embedlib.indexing.sinks.urls import open_sink, parse_url
 from embedlib.measuring.texts import docstrings
 
 BENCH_MODEL = "embedlib bench-write"

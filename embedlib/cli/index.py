@@ -151,9 +151,9 @@ def index(
 
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index as run_index
-    from embedlib.indexing.sinks.protocol import open_sink
+    from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.sources.files import open_source, open_sql_source
-    from embedlib.indexing.sources.options import SourceOptions
+    from embedlib.indexing.sources.protocol import SourceOptions
 
     source_options = SourceOptions(
         input_format=input_format,

@@ -40,7 +40,7 @@ def search(
     from embedlib.embedder import Embedder
     from embedlib.indexing.searching import search as run_search
     from embedlib.indexing.searching import stored_state
-    from embedlib.indexing.sinks.protocol import open_sink
+    from embedlib.indexing.sinks.urls import open_sink
 
     with closing(open_sink(sink)) as opened:
         state = stored_state(opened)

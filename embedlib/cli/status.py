@@ -22,7 +22,7 @@ def status(url: str, as_json: bool) -> None:
       embedlib status 'postgresql://localhost/shop?table=tickets'
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.indexing.searching import stored_state
-    from embedlib.indexing.sinks.protocol import open_sink
+    from embedlib.indexing.sinks.urls import open_sink
 
     with closing(open_sink(url)) as sink:
         state = stored_state(sink)

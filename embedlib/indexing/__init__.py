@@ -1,4 +1,138 @@
 """Bulk load: sources, chunking, sinks, and the pipeline between them.
 
-`embedlib.index` runs it; it is called `indexing` so that the function can have the short name.
+This is the one import address for code around a bulk load: sinks, sources and embedders of your
+own. Every name in `__all__` is imported from its module on first use, so that importing this
+package loads nothing else. The names stay; the modules they come from may move.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from embedlib.indexing.embedders import EmbeddingCounts, QueryEmbedder, TextEmbedder
+    from embedlib.indexing.extras import import_extra
+    from embedlib.indexing.options import IndexOptions
+    from embedlib.indexing.pipeline import index
+    from embedlib.indexing.report import IndexProgress, IndexReport
+    from embedlib.indexing.rows import (
+        BadRow,
+        Chunk,
+        Document,
+        Row,
+        has_same_content,
+        model_digest,
+        row_digest,
+        row_id,
+    )
+    from embedlib.indexing.searching import search, stored_state
+    from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
+    from embedlib.indexing.sinks.protocol import (
+        Hit,
+        OtherModelError,
+        RowKey,
+        Sink,
+        SinkState,
+        Target,
+        Tell,
+        Vectors,
+        check_target,
+        check_vectors,
+    )
+    from embedlib.indexing.sinks.urls import (
+        ENTRY_POINT_GROUP,
+        SinkUrl,
+        host_of,
+        is_true,
+        open_sink,
+        parse_url,
+        without_password,
+    )
+    from embedlib.indexing.sources.files import open_source
+    from embedlib.indexing.sources.protocol import InputFormat, Source, SourceOptions
+    from embedlib.indexing.sources.sql import (
+        POSTGRES_NO_ANSWER,
+        open_sql_source,
+        with_connect_timeout,
+    )
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "POSTGRES_NO_ANSWER",
+    "BadRow",
+    "Chunk",
+    "Document",
+    "EmbeddingCounts",
+    "FileLock",
+    "Hit",
+    "IndexOptions",
+    "IndexProgress",
+    "IndexReport",
+    "InputFormat",
+    "OtherModelError",
+    "QueryEmbedder",
+    "Row",
+    "RowKey",
+    "Sink",
+    "SinkState",
+    "SinkUrl",
+    "Source",
+    "SourceOptions",
+    "Target",
+    "Tell",
+    "TextEmbedder",
+    "Vectors",
+    "check_target",
+    "check_vectors",
+    "has_same_content",
+    "host_of",
+    "import_extra",
+    "index",
+    "is_true",
+    "lock_folder",
+    "model_digest",
+    "open_sink",
+    "open_source",
+    "open_sql_source",
+    "parse_url",
+    "row_digest",
+    "row_id",
+    "search",
+    "stored_state",
+    "with_connect_timeout",
+    "without_password",
+]
+
+_MODULES = {
+    "embedders": ("EmbeddingCounts", "QueryEmbedder", "TextEmbedder"),
+    "extras": ("import_extra",),
+    "options": ("IndexOptions",),
+    "pipeline": ("index",),
+    "report": ("IndexProgress", "IndexReport"),
+    "rows": (
+        *("BadRow", "Chunk", "Document", "Row"),
+        *("has_same_content", "model_digest", "row_digest", "row_id"),
+    ),
+    "searching": ("search", "stored_state"),
+    "sinks.file_lock": ("FileLock", "lock_folder"),
+    "sinks.protocol": (
+        *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target", "Tell", "Vectors"),
+        *("check_target", "check_vectors"),
+    ),
+    "sinks.urls": (
+        *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
+        *("open_sink", "parse_url", "without_password"),
+    ),
+    "sources.files": ("open_source",),
+    "sources.protocol": ("InputFormat", "Source", "SourceOptions"),
+    "sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
+}
+_LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The writing half of a bulk load: groups of rows in, rows with vectors out."""
+"""The writing half of a bulk load: takes groups of rows, writes rows with vectors."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from uuid import UUID
 
 import numpy as np
 
-from embedlib.embedder import Embedder
 from embedlib.errors import EngineRunError, InputError
+from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
-from embedlib.indexing.rows import BadRow, Row
+from embedlib.indexing.rows import BadRow, Row, find_changes
 from embedlib.indexing.sinks.protocol import Sink, Vectors
 from embedlib.indexing.sinks.thread import SinkThread
 
 _JOBS = 4
-"""Jobs a batch is divided into: some are being written while the engine works on the others."""
+"""Jobs per `batch_rows`: some are written while the engine works on the others."""
 _LOOKUPS = 2
 _WRITES = 2
-"""Calls to the destination under way, each kind; more would only wait there."""
+"""Queued calls to the destination, of each kind; more would only wait there."""
 
 
 class Load:
-    """Rows under way: looked up, embedded, written, each stage bounded and in order.
+    """Moves rows through three stages, each bounded and in order: look up, embed, write.
 
-    All of it happens on the caller's thread, in small steps, while the engine and the sink thread
-    work. Rows that are embedded or being embedded and not yet written never exceed `batch_rows`.
+    Every method runs on the caller's thread and does a small step, while the engine and the sink
+    thread work in the background. At most `batch_rows` rows are submitted and not yet written.
     """
 
     def __init__(
         self,
-        embedder: Embedder,
+        embedder: TextEmbedder,
         sink: Sink,
         thread: SinkThread,
         bad_rows: BadRows,
@@ -53,14 +53,14 @@ class Load:
         self._num_unwritten = 0
 
     def add(self, group: Group) -> None:
-        """Take rows in; waits while there are too many under way."""
+        """Accept a group of rows; blocks while too many groups are being looked up."""
         ids = [row.id for row in group.rows]
         self._lookups.append((group, self._thread.submit(self._sink.digests, ids)))
         if len(self._lookups) > _LOOKUPS:
             self._compare_oldest()
 
     def work(self) -> bool:
-        """Take the oldest rows one step further; False when there are none."""
+        """Move the oldest rows one stage further; False if there are none."""
         if self._lookups:
             self._compare_oldest()
         elif self._changed:
@@ -75,7 +75,7 @@ class Load:
         return True
 
     def cancel(self) -> None:
-        """Drop what is not being computed or written yet."""
+        """Cancel what has not started to be computed or written."""
         for _, job in self._jobs:
             job.cancel()
         for _, _, write in self._writes:
@@ -83,18 +83,19 @@ class Load:
 
     def _compare_oldest(self) -> None:
         group, lookup = self._lookups.popleft()
-        changed, metadata = self._tally.compare(group.rows, group.num_documents, lookup.result())
-        if metadata:
+        changes = find_changes(group.rows, lookup.result())
+        self._tally.add(changes, group.num_documents)
+        if changes.to_update:
             self._make_room_for_a_write()
-            write = self._thread.submit(self._sink.write_metadata, metadata)
+            write = self._thread.submit(self._sink.write_metadata, changes.to_update)
             self._writes.append((0, 0, write))
-        self._changed += changed
+        self._changed += changes.to_embed
         while len(self._changed) >= self._job_rows:
             self._start_job(self._changed[: self._job_rows])
             del self._changed[: self._job_rows]
 
     def _start_job(self, rows: list[Row]) -> None:
-        """Have rows embedded, once enough others are written."""
+        """Submit rows to the embedder, after enough earlier ones are written."""
         while self._num_unwritten + len(rows) > self._batch_rows:
             if self._jobs:
                 self._write_oldest()
@@ -107,7 +108,7 @@ class Load:
         return self._embedder.submit_batch([row.text for row in rows], role="document")
 
     def _write_oldest(self) -> None:
-        """Wait for the oldest job and write it, with those after it that are done as well."""
+        """Wait for the oldest job, then write it together with the next ones that are done."""
         rows, parts = list[Row](), list[Vectors]()
         num_rows = 0
         while self._jobs and (num_rows == 0 or self._jobs[0][1].done()):
@@ -130,10 +131,10 @@ class Load:
             self._wait_for_write()
 
     def _embed_again(self, rows: list[Row], error: Exception) -> tuple[list[Row], list[Vectors]]:
-        """Embed what can be embedded of a job that failed, by halves; the rest are bad rows.
+        """Halve a failed job until every row is embedded or known to be bad.
 
         Raises:
-            EngineRunError, InputError: not one of them can; it is not the rows' fault.
+            EngineRunError, InputError: no row can be embedded, so the rows are not the cause.
         """
         good, vectors, bad = list[Row](), list[Vectors](), list[BadRow]()
         parts = [(rows, error)]

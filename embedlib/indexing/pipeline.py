@@ -1,14 +1,14 @@
-"""`embedlib.index`: read, chunk, skip what is unchanged, embed, write; all of it at the same time.
+"""`embedlib.index`: read, chunk, skip what is unchanged, embed and write, all at the same time.
 
-Two threads besides the Embedder's own. `embedlib-reader` reads and chunks ahead. `embedlib-sink`
-makes every call to the destination, so that a sink need not be thread-safe. The caller's thread
-moves rows between them and the Embedder. What waits anywhere is bounded, so the slowest of the
-three sets the pace, and that should be embedding.
+It uses two threads besides the embedder's own. `embedlib-reader` reads and chunks ahead.
+`embedlib-sink` makes every call to the destination, so that a sink need not be thread-safe. The
+caller's thread moves rows between them and the embedder. Every queue is bounded, so the slowest of
+the three sets the pace, and that should be the embedder.
 
-The destination row is the checkpoint: its id follows from document and chunk number, its digest
-from text, metadata and model. A run asks for the digests, embeds what differs and writes each batch
-in one step. Killed at any instant, the next run finds what was written and does the rest. So texts
-are embedded at least once, and the effect is that of once.
+The destination row is the checkpoint: its id is derived from document and chunk number, its digest
+from text, metadata and model. A run asks for the stored digests, embeds the rows that differ and
+writes each batch in one step. If a run is killed, the next one finds what was written and does the
+rest: a text is embedded at least once, and each row is stored exactly once.
 """
 
 from __future__ import annotations
@@ -17,39 +17,34 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
+from embedlib.indexing.embedders import TextEmbedder, check_embedder
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import TooManyMissingError, delete_missing
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.searching import check_arguments, describe_other_model, stored_name
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import (
-    OtherModelError,
-    Sink,
-    Target,
-    Tell,
-    check_target,
-    open_sink,
-)
+from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, check_target
 from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sources.files import open_source
 from embedlib.indexing.sources.input_files import check_not_input
-from embedlib.indexing.sources.options import SourceOptions
+from embedlib.indexing.sources.protocol import SourceOptions
+from embedlib.indexing.stored_model import describe_other_model, name_to_store
 
 MAX_CHUNK_TOKENS = 512
-"""Chunks of models with a longer limit: a longer text says too much for one vector."""
+"""Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
 
 _INTERRUPTED_SECONDS = 2.0
-"""How long an interrupted load waits for the call to the destination that is under way."""
+"""How long an interrupted load waits for the running call to the destination."""
 
 
 def _ignore(_: object) -> None:
@@ -60,7 +55,7 @@ def index(
     source: str | os.PathLike[str] | Iterable[str] | Iterable[Document | BadRow],
     sink: str | Sink,
     *,
-    embedder: Embedder,
+    embedder: TextEmbedder,
     source_options: SourceOptions | None = None,
     tell: Tell | None = None,
     on_progress: Callable[[IndexProgress], None] = _ignore,
@@ -68,112 +63,176 @@ def index(
 ) -> IndexReport:
     """Load a destination with the vectors of a source; run it again to bring it up to date.
 
-    One destination belongs to one source: `delete_missing` removes what came from another.
+    One destination belongs to one source: `delete_missing` deletes rows of any other source.
 
     Args:
-        source: a file, a folder or several; or any iterable of `Document`.
-        sink: a URL such as "edge:PATH" or "postgresql://host/db?table=docs", or a `Sink`, which is
-            closed at the end.
-        embedder: makes the vectors, with its prompt for documents.
+        source: a file, a folder or a list of them; or any iterable of `Document`.
+        sink: a URL such as "edge:PATH" or "postgresql://host/db?table=docs", or a `Sink`, which
+            `index` closes at the end.
+        embedder: an `Embedder`, or an object with the members of
+            `embedlib.indexing.TextEmbedder`. Texts get its prompt for documents.
         source_options: how files are read.
-        tell: gets lines for the user: guesses, rows left out, retries, the index build. May be
-            called from any thread. Without it they are logged as warnings of the logger "embedlib".
+        tell: called with lines for the user: guesses, skipped rows, retries, the index build; from
+            any thread. Default: log them as warnings of the logger "embedlib".
         on_progress: called after every step, on the caller's thread.
         **options: fields of `IndexOptions`.
 
     Returns:
-        what was done.
+        counts of what was done.
 
     Raises:
-        ConfigError: an option is unknown or out of range, or an argument is of another type.
+        ConfigError: an option is unknown or out of range, or an argument has another type or lacks
+            a member.
         SourceError: the source cannot be read, or has a bad row with on_error="stop".
-        SinkError: the destination cannot be used, holds something else, or is being written.
+        SinkError: the destination cannot be used, belongs to another model or application, or has
+            another writer.
         EngineRunError: no text of a batch could be embedded.
     """
     settings = IndexOptions.from_options(options)
-    check_arguments(sink, embedder)
+    check_is_sink(sink)
+    check_embedder(embedder, TextEmbedder)
     tell = tell or logging.getLogger("embedlib").warning
-    documents = _open(source, source_options or SourceOptions(), tell)
+    documents = _open_documents(source, source_options or SourceOptions(), tell)
     if settings.errors_file is not None:
-        inputs = getattr(documents, "input_paths", ())  # of a source of one's own: unknown
+        inputs = getattr(documents, "input_paths", ())  # unknown for an iterable of the caller
         check_not_input(settings.errors_file, inputs, "errors_file")
     chunker = _make_chunker(embedder, settings)
     target = _make_target(embedder, settings)
     with ExitStack() as stack:
         opened = open_sink(sink) if isinstance(sink, str) else sink
-        thread = stack.enter_context(_driven(opened))
-        seen = stack.enter_context(closing(Seen()))
-        bad_rows = stack.enter_context(
-            closing(BadRows(settings.errors_file, tell, stops=settings.on_error == "stop"))
+        run = _Run(
+            embedder=embedder,
+            sink=opened,
+            thread=stack.enter_context(_running_thread(opened)),
+            target=target,
+            settings=settings,
+            tell=tell,
+            seen=stack.enter_context(closing(Seen())),
+            bad_rows=stack.enter_context(
+                closing(BadRows(settings.errors_file, tell, stops=settings.on_error == "stop"))
+            ),
+            tally=Tally(embedder, on_progress, _estimate_documents(documents, settings)),
         )
-        tally = Tally(embedder, on_progress, _estimate_documents(documents, settings))
+        has_rows = run.begin()
+        run.bad_rows.start()
+        reader = stack.enter_context(closing(run.read(documents, chunker)))
+        if settings.dry_run:
+            return run.count(reader, has_rows=has_rows)
+        run.load(reader)
+        run.finish()
+        return run.tally.report(run.bad_rows.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The parts of one call of `index`, and its steps in their order."""
+
+    embedder: TextEmbedder
+    sink: Sink
+    thread: SinkThread
+    target: Target
+    settings: IndexOptions
+    tell: Tell
+    seen: Seen
+    bad_rows: BadRows
+    tally: Tally
+
+    def begin(self) -> bool:
+        """Begin to write, or for a dry run only check the destination.
+
+        Returns:
+            whether the destination holds rows to compare with.
+
+        Raises:
+            SinkError: the destination cannot be used, or belongs to another model.
+        """
         try:
-            if settings.dry_run:
-                state = thread.submit(opened.inspect).result()
-                check_target(state, target, opened.name)
-                has_rows = state is not None and not settings.recreate
-            else:
-                thread.submit(opened.begin, target, tell).result()
-        except OtherModelError as error:  # a sink knows nothing of the Embedder
-            told = describe_other_model(error.state, opened.name, embedder, "load")
+            if not self.settings.dry_run:
+                self.thread.submit(self.sink.begin, self.target, self.tell).result()
+                return True
+            state = self.thread.submit(self.sink.inspect).result()
+            check_target(state, self.target, self.sink.name)
+            return state is not None and not self.settings.recreate
+        except OtherModelError as error:  # a sink does not know the embedder's options
+            why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
             raise SinkError(
-                f"{told}, choose another destination, or --recreate to drop these rows and embed "
+                f"{why}, choose another destination, or --recreate to drop these rows and embed "
                 "everything again"
             ) from None
-        bad_rows.start()
-        reader = stack.enter_context(
-            closing(
-                Reader(
-                    documents,
-                    chunker,
-                    target.fingerprint,
-                    seen,
-                    bad_rows,
-                    limit=settings.limit,
-                    shard=settings.part,
-                )
-            )
+
+    def read(self, documents: Iterable[Document | BadRow], chunker: Chunker | None) -> Reader:
+        """Start to read documents on their own thread."""
+        return Reader(
+            documents,
+            chunker,
+            self.target.fingerprint,
+            self.seen,
+            self.bad_rows,
+            limit=self.settings.limit,
+            shard=self.settings.part,
         )
-        if settings.dry_run:
-            dry_run = DryRun(embedder, opened, tally, has_rows=has_rows)
-            for group in reader.groups(lambda: False):
-                dry_run.add(group)
-            return dry_run.report(bad_rows.num_rows)
-        load = Load(embedder, opened, thread, bad_rows, tally, settings.batch_rows)
-        stack.callback(load.cancel)
-        for group in reader.groups(load.work):
-            load.add(group)
-        while load.work():
-            pass
+
+    def count(self, reader: Reader, *, has_rows: bool) -> IndexReport:
+        """Report what a load would do."""
+        dry_run = DryRun(self.embedder, self.sink, self.tally, has_rows=has_rows)
+        for group in reader.groups(while_waiting=lambda: False):
+            dry_run.add(group)
+        return dry_run.report(self.bad_rows.num_rows)
+
+    def load(self, reader: Reader) -> None:
+        """Embed and write until the source has ended and every row is written."""
+        load = Load(
+            *(self.embedder, self.sink, self.thread),
+            *(self.bad_rows, self.tally, self.settings.batch_rows),
+        )
+        try:
+            # The reader drives the loader: while no group is ready, `groups` calls `load.work`,
+            # so this thread embeds and writes instead of waiting for the source.
+            for group in reader.groups(while_waiting=load.work):
+                load.add(group)
+            while load.work():
+                pass
+        finally:
+            load.cancel()
+
+    def finish(self) -> None:
+        """Delete missing rows if asked to, then make the destination ready for search.
+
+        Raises:
+            TooManyMissingError: raised last, since the rows that were written must be searchable.
+        """
         too_many: TooManyMissingError | None = None
-        if settings.delete_missing and not bad_rows.has_unnamed:
-            try:
-                tally.num_deleted = thread.submit(
-                    delete_missing, opened, seen, settings.part, settings.max_delete
-                ).result()
-            except TooManyMissingError as error:
-                too_many = error  # what was written is to be found all the same
-        elif settings.delete_missing:
-            tell(
+        if self.settings.delete_missing and self.bad_rows.has_unnamed:
+            self.tell(
                 "nothing is deleted: some bad rows have no id, and stored rows may be theirs; "
                 "correct the source and run again"
             )
-        thread.submit(opened.finish).result()
+        elif self.settings.delete_missing:
+            try:
+                self.tally.num_deleted = self._delete_missing()
+            except TooManyMissingError as error:
+                too_many = error
+        self.thread.submit(self.sink.finish).result()
         if too_many is not None:
             raise too_many
-        return tally.report(bad_rows.num_rows)
+
+    def _delete_missing(self) -> int:
+        settings = self.settings
+        return self.thread.submit(
+            delete_missing, self.sink, self.seen, settings.part, settings.max_delete
+        ).result()
 
 
 @contextmanager
-def _driven(sink: Sink) -> Iterator[SinkThread]:
-    """A thread that makes the calls to a sink, closing it as the last one."""
+def _running_thread(sink: Sink) -> Iterator[SinkThread]:
+    """Run the thread that makes the calls to a sink; its last call closes the sink."""
     thread = SinkThread()
     try:
         yield thread
     except BaseException as error:
         # After Ctrl-C: a database that builds an index may take minutes to answer.
         timeout_s = None if isinstance(error, Exception) else _INTERRUPTED_SECONDS
-        thread.submit(sink.close)  # if that fails too, the first error is the one to tell
+        thread.submit(sink.close)  # if this fails too, the first error is the one to report
         thread.close(timeout_s)
         raise
     closed = thread.submit(sink.close)
@@ -181,7 +240,7 @@ def _driven(sink: Sink) -> Iterator[SinkThread]:
     closed.result()
 
 
-def _open(
+def _open_documents(
     source: str | os.PathLike[str] | Iterable[str] | Iterable[Document | BadRow],
     options: SourceOptions,
     tell: Tell,
@@ -209,7 +268,7 @@ def _estimate_documents(
     return num_documents or None
 
 
-def _make_chunker(embedder: Embedder, options: IndexOptions) -> Chunker | None:
+def _make_chunker(embedder: TextEmbedder, options: IndexOptions) -> Chunker | None:
     if not options.chunk:
         return None
     room = embedder.count_room("document")
@@ -221,12 +280,12 @@ def _make_chunker(embedder: Embedder, options: IndexOptions) -> Chunker | None:
     return Chunker(embedder.tokenizer, num_tokens, options.chunk_overlap)
 
 
-def _make_target(embedder: Embedder, options: IndexOptions) -> Target:
+def _make_target(embedder: TextEmbedder, options: IndexOptions) -> Target:
     return Target(
         dim=embedder.get_embedding_dimension(),
         similarity=embedder.similarity_fn_name,
         fingerprint=embedder.fingerprint,
-        model=stored_name(embedder),
+        model=name_to_store(embedder),
         recreate=options.recreate,
         shard=options.shard,
     )

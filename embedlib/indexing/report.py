@@ -1,58 +1,57 @@
-"""What a load has done: its progress while it runs, its report at the end."""
+"""Counts of a load: its progress while it runs, and its report at the end."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import UUID
 
-from embedlib.embedder import Embedder
-from embedlib.indexing.rows import Row, has_same_content
+from embedlib.indexing.embedders import TextEmbedder
+from embedlib.indexing.rows import RowChanges
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexProgress:
-    """How far a load is."""
+    """How far a load has come."""
 
     num_documents: int
-    """Documents whose rows are all in the destination or left out."""
+    """Documents whose rows are all stored or skipped."""
     total_documents: int | None
-    """Documents in the source, an estimate; None: not known."""
+    """Estimated number of documents in the source; None: unknown."""
     num_embedded: int
     """Rows embedded and written."""
     num_unchanged: int
-    """Rows that were right already."""
+    """Rows that were up to date."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexReport:
-    """What a load did; of a dry run, what it would have done."""
+    """What a load did, or what it would do if it was a dry run."""
 
     num_documents: int
-    """Documents read, bad ones not counted."""
+    """Documents read, without bad ones."""
     num_rows: int
-    """Rows made of them."""
+    """Rows made from them."""
     num_embedded: int
     """Rows embedded and written: new ones, and those whose text or model changed."""
     num_unchanged: int
-    """Rows that were right already; neither embedded nor written."""
+    """Rows that were up to date; neither embedded nor written."""
     num_metadata: int
-    """Rows whose metadata alone was written."""
+    """Rows of which only the metadata was written."""
     num_deleted: int
-    """Rows removed because the source has them no more."""
+    """Rows deleted because the source does not contain them any more."""
     num_bad: int
-    """Rows of the source that were left out."""
+    """Bad rows of the source, which were skipped."""
     num_truncated: int
-    """Texts cut at the model's limit; only without chunking. 0 of a dry run."""
+    """Texts cut at the model's length limit; only without chunking. 0 for a dry run."""
     num_tokens: int
     """Tokens embedded."""
     seconds: float
-    """From the first to the last moment, the search index included."""
+    """Duration of the whole load, including the search index."""
     estimated_seconds: float | None = None
-    """Of a dry run: how long embedding would take here, by a sample; None: nothing to embed, or
-    a text of the sample cannot be."""
+    """Dry run only: how long embedding would take on this machine, measured on a sample. None:
+    nothing to embed, or a text of the sample cannot be embedded."""
 
 
 class Tally:
@@ -60,7 +59,7 @@ class Tally:
 
     def __init__(
         self,
-        embedder: Embedder,
+        embedder: TextEmbedder,
         on_progress: Callable[[IndexProgress], None],
         total_documents: int | None,
     ) -> None:
@@ -70,40 +69,23 @@ class Tally:
         self._started = time.perf_counter()
         self._on_progress = on_progress
         self._total_documents = total_documents
-        self._num_documents = self._num_rows = self._num_unchanged = self._num_metadata = 0
+        self._num_documents = self._num_unchanged = self._num_metadata = 0
         self._num_embedded = 0
-        # A document is done when so many of the changed rows are.
+        # Per group: the number of changed rows after which its documents are complete.
         self._document_ends: deque[tuple[int, int]] = deque()
         self._num_changed = self._num_done = self._num_documents_done = 0
 
-    def compare(
-        self, rows: Sequence[Row], num_documents: int, stored: Mapping[UUID, bytes]
-    ) -> tuple[list[Row], list[Row]]:
-        """Tell rows to embed and rows that need new metadata only from those that are right.
-
-        Args:
-            rows: read from the source.
-            num_documents: how many documents end with them.
-            stored: the digests that the destination has of them.
-        """
-        changed, metadata = list[Row](), list[Row]()
-        for row in rows:
-            digest = stored.get(row.id)
-            if digest is None or not has_same_content(digest, row.digest):
-                changed.append(row)
-            elif digest != row.digest:
-                metadata.append(row)
+    def add(self, changes: RowChanges, num_documents: int) -> None:
+        """Count rows that were compared, and how many documents end with them."""
         self._num_documents += num_documents
-        self._num_rows += len(rows)
-        self._num_unchanged += len(rows) - len(changed) - len(metadata)
-        self._num_metadata += len(metadata)
-        self._num_changed += len(changed)
+        self._num_changed += len(changes.to_embed)
+        self._num_unchanged += changes.num_unchanged
+        self._num_metadata += len(changes.to_update)
         self._document_ends.append((self._num_changed, num_documents))
         self.done(0, 0)
-        return changed, metadata
 
     def done(self, num_rows: int, num_embedded: int) -> None:
-        """Count changed rows that are dealt with, and how many of them were written."""
+        """Count changed rows that are finished, and how many of them were written."""
         self._num_done += num_rows
         self._num_embedded += num_embedded
         while self._document_ends and self._document_ends[0][0] <= self._num_done:
@@ -122,7 +104,7 @@ class Tally:
         stats = self._stats()
         return IndexReport(
             num_documents=self._num_documents,
-            num_rows=self._num_rows,
+            num_rows=self._num_changed + self._num_unchanged + self._num_metadata,
             num_embedded=self._num_embedded,
             num_unchanged=self._num_unchanged,
             num_metadata=self._num_metadata,

@@ -1,16 +1,16 @@
-"""The nouns of a bulk load: what a source gives, what a chunk is, what a sink gets."""
+"""The data types of a bulk load, row ids and digests, and which rows have to be embedded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 from uuid import UUID, uuid5
 
 ROW_NAMESPACE = UUID("6e5ae0c6-5a0b-5c4e-9a3f-0d8c2c1b7a51")
-"""Namespace of all row ids. Drawn once; another one would be another row for every text."""
+"""Namespace of all row ids. It must never change: every row of every destination would be new."""
 
 CONTENT_BYTES = 16
 METADATA_BYTES = 8
@@ -21,14 +21,14 @@ class Document:
     """One text of a source.
 
     Attributes:
-        id: names the document for ever; a changed text under the same id replaces the old one. Not
-            empty, without NUL. A load takes a whole number as its digits.
+        id: identifies the document in every run; a changed text under the same id replaces the old
+            one. Not empty, without NUL. `index` converts an integer to its digits.
         text: valid Unicode without NUL, not empty.
-        metadata: JSON values by key; a load takes scalars of NumPy too, and None as empty. embedlib
-            adds source (the id) and, to a chunk, chunk, start_index, end_index and headings, each
-            unless it is here already.
+        metadata: JSON values by key; `index` also accepts NumPy scalars, and None as empty. It adds
+            `source` (the id) and, to a chunk, `chunk`, `start_index`, `end_index` and `headings`,
+            each unless the key is present.
         place: where it was read, for messages: "line 12 of 'notes.jsonl'".
-        is_markdown: whether chunks should follow Markdown headings.
+        is_markdown: whether chunks follow Markdown headings.
     """
 
     id: str
@@ -45,7 +45,7 @@ class BadRow:
     Attributes:
         place: where it was read.
         reason: what is wrong with it, in one line.
-        id: the document's id, if that much is known.
+        id: the document's id; None if it could not be read.
     """
 
     place: str
@@ -59,8 +59,8 @@ class Chunk:
 
     Attributes:
         text: what is embedded and stored.
-        start: first character.
-        end: one past the last character.
+        start: index of the first character.
+        end: index after the last character.
         headings: the Markdown headings above it, outermost first.
     """
 
@@ -75,12 +75,12 @@ class Row:
     """One row of the destination.
 
     Attributes:
-        id: of source id and chunk number, see `row_id`.
+        id: derived from source id and chunk number, see `row_id`.
         source_id: the document's id.
         chunk: number of the chunk in its document, from 0.
         text: the chunk's text.
         metadata: JSON values by key.
-        digest: `row_digest`: equal means that nothing has to be done.
+        digest: `row_digest`; a stored row with the same digest is up to date.
     """
 
     id: UUID
@@ -91,26 +91,60 @@ class Row:
     digest: bytes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChanges:
+    """What has to be done with rows that were compared with the stored ones.
+
+    Attributes:
+        to_embed: new rows, and rows whose text or model changed.
+        to_update: rows whose metadata alone changed; their stored vectors are right.
+        num_unchanged: how many rows are up to date.
+    """
+
+    to_embed: list[Row]
+    to_update: list[Row]
+    num_unchanged: int
+
+
+def find_changes(rows: Sequence[Row], stored: Mapping[UUID, bytes]) -> RowChanges:
+    """Decide which rows have to be embedded, and which need new metadata only.
+
+    Args:
+        rows: read from the source.
+        stored: the digests that the destination has of them, by row id.
+    """
+    to_embed, to_update = list[Row](), list[Row]()
+    for row in rows:
+        digest = stored.get(row.id)
+        if digest is None or not has_same_content(digest, row.digest):
+            to_embed.append(row)
+        elif digest != row.digest:
+            to_update.append(row)
+    num_unchanged = len(rows) - len(to_embed) - len(to_update)
+    return RowChanges(to_embed=to_embed, to_update=to_update, num_unchanged=num_unchanged)
+
+
 def row_id(source_id: str, chunk: int) -> UUID:
-    """Return the id that this chunk of this document has in every destination, in every run."""
+    """Return the id of this chunk of this document, the same in every destination and every run."""
     return uuid5(ROW_NAMESPACE, f"{source_id}\0{chunk}")
 
 
 def row_digest(text: str, metadata: Mapping[str, Any], fingerprint: str) -> bytes:
-    """Return bytes[24] that tell whether a stored row is up to date.
+    """Return bytes[24] that change whenever a stored row is out of date.
 
     The first 16 bytes cover what decides the vector, text and model; the last 8 the metadata. A row
     that differs only in the latter gets new metadata and keeps its vector.
     """
     model = model_digest(fingerprint).encode()
-    key = blake2b(model, digest_size=32).digest()  # of any length; a key has 64 bytes at most
+    # Hashed first: a fingerprint has any length, and a key of blake2b at most 64 bytes.
+    key = blake2b(model, digest_size=32).digest()
     content = blake2b(text.encode(), digest_size=CONTENT_BYTES, key=key)
     canonical = json.dumps(metadata, sort_keys=True, ensure_ascii=False, allow_nan=False).encode()
     return content.digest() + blake2b(canonical, digest_size=METADATA_BYTES).digest()
 
 
 def model_digest(fingerprint: str) -> str:
-    """Return what of a fingerprint decides the vectors: not the hub's commit.
+    """Return the part of a fingerprint that decides the vectors, without the hub's commit.
 
     A commit may change nothing but a model's description, and the digest covers everything else.
     """
@@ -118,5 +152,5 @@ def model_digest(fingerprint: str) -> str:
 
 
 def has_same_content(digest: bytes, other: bytes) -> bool:
-    """Whether two rows have the same vector."""
+    """Whether two row digests stand for the same vector."""
     return digest[:CONTENT_BYTES] == other[:CONTENT_BYTES]

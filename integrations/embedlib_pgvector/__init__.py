@@ -8,8 +8,7 @@ bytes), `session` (a connection that comes back), `lock` (one writer), `hnsw` (t
 
 from __future__ import annotations
 
-from embedlib.indexing.extras import import_extra
-from embedlib.indexing.sinks.protocol import Sink, SinkUrl
+from embedlib.indexing import Sink, SinkUrl, import_extra
 
 __all__ = ["open_pgvector_sink"]
 

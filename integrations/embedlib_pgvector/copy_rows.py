@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from embedlib.errors import SinkError
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import Vectors
+from embedlib.indexing import Row, Vectors
 
 COLUMNS = (
     *("langchain_id", "chunk", "embedding"),

@@ -11,8 +11,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import SinkUrl, is_true
-from embedlib.indexing.sources.sql import with_timeout
+from embedlib.indexing import SinkUrl, is_true, with_connect_timeout
 
 LOCAL_SCHEME = "pglocal"
 OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
@@ -36,7 +35,7 @@ CONNECTION_FIXED = {"client_encoding": "UTF8"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions:
+class HnswOptions:
     """How the HNSW index is built; the defaults are pgvector's own.
 
     Source: https://github.com/pgvector/pgvector#hnsw
@@ -68,7 +67,7 @@ class Destination:
     schema: str | None
     table: str
     is_halfvec: bool | None
-    index: IndexOptions | None
+    index: HnswOptions | None
 
 
 def parse_destination(url: SinkUrl) -> Destination:
@@ -128,7 +127,7 @@ def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str
     if not location.startswith("//") or is_odd:
         raise _url_error(scheme)
     try:
-        given = with_timeout({**CONNECTION_DEFAULTS, **options, **CONNECTION_FIXED})
+        given = with_connect_timeout({**CONNECTION_DEFAULTS, **options, **CONNECTION_FIXED})
         conninfo = make_conninfo(f"postgresql:{location}", **given)
     except psycopg.ProgrammingError:
         # libpq's own message may quote the password.
@@ -145,21 +144,21 @@ def _url_error(scheme: str) -> SinkError:
     )
 
 
-def _index(options: Mapping[str, str]) -> IndexOptions | None:
+def _index(options: Mapping[str, str]) -> HnswOptions | None:
     kind = options.get("index", "hnsw")
     if kind not in ("hnsw", "none"):
         raise SinkError(f"index={kind!r}; must be hnsw or none")
     if kind == "none":
         return None
     # Source of the ranges: HNSW_MIN_M and its neighbours in pgvector's src/hnsw.h.
-    default = IndexOptions()
+    default = HnswOptions()
     m = _int(options, "m", default.m, 2, 100)
     # The larger of pgvector's default and what it insists on.
     least = 2 * m
     ef_construction = _int(
         options, "ef_construction", max(default.ef_construction, least), max(4, least), 1000
     )
-    return IndexOptions(m=m, ef_construction=ef_construction)
+    return HnswOptions(m=m, ef_construction=ef_construction)
 
 
 def _int(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -13,8 +13,8 @@ import psycopg
 from psycopg import sql
 
 from embedlib.config import Similarity
-from embedlib_pgvector.destination import MAX_NAME_BYTES, IndexOptions
-from embedlib_pgvector.session import Connection, Session
+from embedlib_pgvector.connection import Connection, DatabaseSession
+from embedlib_pgvector.destination import MAX_NAME_BYTES, HnswOptions
 from embedlib_pgvector.table import Table, count_rows
 
 # Source of operators and classes: https://github.com/pgvector/pgvector#querying and #hnsw
@@ -95,7 +95,7 @@ def drop_index(connection: Connection, table: Table, name: str) -> None:
     )
 
 
-def graph_bytes(num_rows: int, table: Table, options: IndexOptions) -> int:
+def graph_bytes(num_rows: int, table: Table, options: HnswOptions) -> int:
     """Return the memory that the graph of so many rows takes while it is built."""
     vector = 8 + table.dim * (2 if table.is_halfvec else 4)
     row = vector + BYTES_PER_NEIGHBOR * options.m + BYTES_PER_ROW
@@ -107,9 +107,9 @@ class IndexBuild:
 
     def __init__(
         self,
-        session: Session,
+        session: DatabaseSession,
         table: Table,
-        options: IndexOptions,
+        options: HnswOptions,
         *,
         is_live: bool,
         progress_seconds: float = PROGRESS_SECONDS,
@@ -130,7 +130,7 @@ class IndexBuild:
         self._progress_seconds = progress_seconds
 
     def run(self, connection: Connection) -> None:
-        """Build it; for `Session.run`."""
+        """Build it; for `DatabaseSession.run`."""
         for is_parallel in (True, False):
             index = find_index(connection, self._table)
             if index is not None and index.is_valid:
@@ -226,7 +226,7 @@ class IndexBuild:
 
     def _compare(self, index: Index) -> None:
         """Say where an index differs from what the URL asks for."""
-        default = IndexOptions()
+        default = HnswOptions()
         asked = {"m": self._options.m, "ef_construction": self._options.ef_construction}
         for name, value in asked.items():
             there = int(index.options.get(name, getattr(default, name)))

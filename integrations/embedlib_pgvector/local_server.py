@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
+from embedlib.indexing import import_extra
 from embedlib_pgvector.destination import APPLICATION_NAME
 
 _SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")

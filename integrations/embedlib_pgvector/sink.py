@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from embedlib.errors import SinkError
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import (
+from embedlib.indexing import (
     Hit,
+    Row,
     RowKey,
     SinkState,
     Target,
@@ -24,13 +24,12 @@ from embedlib.indexing.sinks.protocol import (
     check_target,
     check_vectors,
 )
+from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.copy_rows import COLUMNS, encode_rows, json_of
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.hnsw import IndexBuild, drop_index, find_index, index_name
 from embedlib_pgvector.local_server import LocalServer
-from embedlib_pgvector.lock import WriterLock
-from embedlib_pgvector.search import describe, search
-from embedlib_pgvector.session import Connection, Session
+from embedlib_pgvector.queries import describe, search
 from embedlib_pgvector.table import (
     DIGEST,
     KEY,
@@ -47,6 +46,7 @@ from embedlib_pgvector.table import (
     find_vector_types,
     resolve_schema,
 )
+from embedlib_pgvector.writer_lock import WriterLock
 
 IDS_PER_STATEMENT = 10_000
 SCAN_PAGES = 256
@@ -74,7 +74,7 @@ class PgvectorSink:
             if destination.local_path is not None
             else None
         )
-        self._session = Session(
+        self._session = DatabaseSession(
             destination.name, self._locate, self._prepare, wait, destination.password
         )
         self._lock: WriterLock | None = None

@@ -16,10 +16,10 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing import Target
+from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import COLUMNS
 from embedlib_pgvector.destination import Destination
-from embedlib_pgvector.session import Connection
 
 FORMAT = 1
 FORMAT_KEY = "embedlib_format"

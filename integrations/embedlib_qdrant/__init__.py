@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from embedlib.indexing.sinks.protocol import Sink, SinkUrl
+    from embedlib.indexing import Sink, SinkUrl
 
 __all__ = ["open_edge_sink", "open_local_sink", "open_server_sink"]
 

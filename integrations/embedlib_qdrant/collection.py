@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import (
+from embedlib.indexing import (
     Hit,
+    Row,
     RowKey,
     SinkState,
     Target,
@@ -21,8 +20,9 @@ from embedlib.indexing.sinks.protocol import (
     Vectors,
     check_target,
     check_vectors,
+    import_extra,
 )
-from embedlib_qdrant.options import OVERSAMPLING, GivenOptions
+from embedlib_qdrant.collection_options import OVERSAMPLING, GivenOptions
 from embedlib_qdrant.points import (
     OWN_KEY,
     SOURCE_ID_KEY,

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.lock import FileLock
-from embedlib.indexing.sinks.protocol import (
+from embedlib.indexing import (
+    FileLock,
     Hit,
+    Row,
     RowKey,
     SinkState,
     SinkUrl,
@@ -27,10 +26,11 @@ from embedlib.indexing.sinks.protocol import (
     Vectors,
     check_target,
     check_vectors,
+    import_extra,
 )
+from embedlib_qdrant.collection_options import GivenOptions, parse_options
 from embedlib_qdrant.edge_config import edge_config, search_params
 from embedlib_qdrant.edge_folder import EdgeFolder, first_line, one_line_errors
-from embedlib_qdrant.options import GivenOptions, parse_options
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from embedlib.indexing.extras import import_extra
-from embedlib_qdrant.options import OVERSAMPLING
+from embedlib.indexing import import_extra
+from embedlib_qdrant.collection_options import OVERSAMPLING
 from embedlib_qdrant.points import DISTANCES, Mark
 
 _FULL_SCAN_KILOBYTES = 10_000

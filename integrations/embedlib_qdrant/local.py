@@ -18,12 +18,10 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import SinkState, SinkUrl, Vectors
+from embedlib.indexing import Row, SinkState, SinkUrl, Vectors, import_extra
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink, one_line
+from embedlib_qdrant.collection_options import parse_options
 from embedlib_qdrant.edge import REMEDIES
-from embedlib_qdrant.options import parse_options
 from embedlib_qdrant.points import DISTANCES, Mark, row_payload
 
 DEFAULT_COLLECTION = "embedlib"

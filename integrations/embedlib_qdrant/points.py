@@ -20,9 +20,8 @@ from uuid import UUID
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import Hit, RowKey, SinkState, Target
-from embedlib_qdrant.options import IndexOptions
+from embedlib.indexing import Hit, Row, RowKey, SinkState, Target
+from embedlib_qdrant.collection_options import CollectionOptions
 
 CONTENT_KEY = "page_content"
 METADATA_KEY = "metadata"
@@ -58,10 +57,10 @@ class Mark:
     similarity: Similarity
     fingerprint: str
     model: str
-    options: IndexOptions
+    options: CollectionOptions
 
     @classmethod
-    def of(cls, target: Target, options: IndexOptions) -> Mark:
+    def of(cls, target: Target, options: CollectionOptions) -> Mark:
         """Return the mark of a load that begins."""
         return cls(
             dim=target.dim,
@@ -89,7 +88,7 @@ class Mark:
                 similarity=data["similarity"],
                 fingerprint=data["fingerprint"],
                 model=data["model"],
-                options=IndexOptions(**data["options"]),
+                options=CollectionOptions(**data["options"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SinkError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
+from embedlib.indexing import import_extra
 
 T = TypeVar("T")
 

@@ -16,14 +16,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from embedlib.config import Config
 from embedlib.errors import SinkError
-from embedlib.indexing.extras import import_extra
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.lock import FileLock
-from embedlib.indexing.sinks.protocol import SinkState, SinkUrl, Vectors, host_of
+from embedlib.indexing import (
+    FileLock,
+    Row,
+    SinkState,
+    SinkUrl,
+    Vectors,
+    host_of,
+    import_extra,
+    lock_folder,
+)
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
-from embedlib_qdrant.options import GivenOptions, parse_options
+from embedlib_qdrant.collection_options import GivenOptions, parse_options
 from embedlib_qdrant.points import DISTANCES, SOURCE_ID_KEY, Mark, row_payload
 from embedlib_qdrant.retry import retry
 
@@ -140,7 +145,7 @@ class ServerSink(CollectionSink):
     def lock(self, shard: str | None) -> None:
         """Take a lock on this machine: a server has none. Shards have one each."""
         place = f"{self._host}:{self._port}/{self.collection}#{shard or ''}"
-        folder = Config().engine_cache_path / "locks"
+        folder = lock_folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

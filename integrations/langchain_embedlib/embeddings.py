@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 from langchain_core.embeddings import Embeddings
 from pydantic import Field
 
-from embedlib.embedder import Embedder
+from embedlib import Embedder
 from embedlib.errors import ConfigError, InputError
-from embedlib.session.call import check_only
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
 
 VECTOR_ARGUMENTS = ("prompt_name", "prompt", "task", "normalize_embeddings", "truncate_dim")
@@ -195,8 +194,10 @@ def _check_fields(names: Collection[str], cls: type[EmbedlibEmbeddings]) -> None
 
 def _check_encode_kwargs(field: str, kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
-        if name in FIXED_ARGUMENTS:
-            check_only(name, value, FIXED_ARGUMENTS[name])
+        if name in FIXED_ARGUMENTS and value != FIXED_ARGUMENTS[name]:
+            raise ConfigError(
+                f"{name} = {value!r} is not supported; it must be {FIXED_ARGUMENTS[name]!r}"
+            )
         if name == "show_progress_bar":
             raise ConfigError(f"{field} cannot hold {name!r}; pass show_progress=True or False")
         if name not in ENCODE_ARGUMENTS:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from pydantic import Field
 
+from embedlib import Reranker
 from embedlib.errors import ConfigError, InputError
-from embedlib.reranker import Ranking, Reranker
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
 
 RANK_ARGUMENTS = ("prompt_name", "prompt", "activation_fn", "instruction", "raw_scores")
@@ -104,7 +104,7 @@ def _texts(documents: Sequence[Document]) -> list[str]:
     return [document.page_content for document in documents]
 
 
-def _ranked(documents: Sequence[Document], ranking: Ranking) -> list[Document]:
+def _ranked(documents: Sequence[Document], ranking: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Return copies with the score in their metadata: what was retrieved may be shared."""
     ranked = []
     for entry in ranking:

@@ -28,7 +28,7 @@ from psycopg import sql
 from embedlib.config import Similarity
 from embedlib.indexing.rows import Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Target
-from embedlib_pgvector.destination import DEFAULT_TABLE, Destination, IndexOptions
+from embedlib_pgvector.destination import DEFAULT_TABLE, Destination, HnswOptions
 from embedlib_pgvector.sink import PgvectorSink
 
 DIM = 6
@@ -132,7 +132,7 @@ class PgServer:
 
     def sink(self, table: str = DEFAULT_TABLE, **options: Any) -> PgvectorSink:
         schema, _, name = table.rpartition(".")
-        values = {"schema": schema or None, "is_halfvec": None, "index": IndexOptions(), **options}
+        values = {"schema": schema or None, "is_halfvec": None, "index": HnswOptions(), **options}
         destination = Destination(
             **{
                 "name": f"postgresql://test/db?table={table}",

@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.lock import FileLock
+from embedlib.indexing.sinks.file_lock import FileLock
 from embedlib.indexing.sinks.protocol import (
     Hit,
     RowKey,
     SinkState,
-    SinkUrl,
     Target,
     Tell,
     Vectors,
     check_target,
     check_vectors,
 )
+from embedlib.indexing.sinks.urls import SinkUrl
 from embedlib.vectors.files import open_writer
 from embedlib.vectors.similarity import similarity
 

@@ -1,21 +1,15 @@
-"""Where rows go: the Sink protocol, and how a URL becomes a sink.
+"""The sink protocol: what a destination must do, and the types its methods use.
 
 A sink is an object with the methods of `Sink`. An installed package offers one for a URL scheme
 with an entry point of the group `embedlib.sinks`: its name is the scheme, its value a function from
-`SinkUrl` to `Sink`. `embedlib.testing.check_sink` checks what is promised here.
+`SinkUrl` to `Sink`. `embedlib.testing.check_sink` tests a sink against this contract.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from importlib import import_module
-from importlib.metadata import entry_points
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import numpy as np
@@ -25,11 +19,9 @@ from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row, model_digest
 
-ENTRY_POINT_GROUP = "embedlib.sinks"
-
 Vectors = NDArray[np.float32]
 Tell = Callable[[str], None]
-"""Takes a line for the user: a notice, a retry, the progress of an index build."""
+"""Takes one line for the user: a notice, a retry, the progress of an index build."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +30,12 @@ class Target:
 
     Attributes:
         dim: D of the vectors.
-        similarity: how they are to be compared.
-        fingerprint: of the embedder; vectors of two fingerprints do not belong together.
-        model: the name the embedder was made with, so that a search can find it.
-        recreate: drop what is there first.
-        shard: "I/N" if this load is one of several that may run at the same time; None: the only.
+        similarity: how they are compared.
+        fingerprint: of the embedder; a destination holds vectors of one fingerprint only.
+        model: the name the embedder was loaded by; `embedlib search` loads the same one.
+        recreate: drop the stored rows first.
+        shard: "I/N" if this load is one of several that may run at the same time; None: the only
+            one.
     """
 
     dim: int
@@ -55,10 +48,10 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkState:
-    """What is in a destination now.
+    """What a destination holds now.
 
     Attributes:
-        num_rows: rows stored.
+        num_rows: stored rows.
         dim: D of the vectors.
         similarity: how they are compared.
         fingerprint: of the embedder that made them.
@@ -85,7 +78,7 @@ class RowKey:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
-    """One result of a search; the score is the similarity of the two: higher is better."""
+    """One search result; the score is its similarity to the query, higher is better."""
 
     score: float
     id: UUID
@@ -98,10 +91,11 @@ class Hit:
 class Sink(Protocol):
     """A destination: a table, a collection, a file.
 
-    Calls come from one thread at a time, not always the same. `inspect`, `search` and `digests`
-    work on a sink that was just made, if `inspect` finds something; the rest only after `begin`.
-    Every method raises `SinkError` with one line that names the destination without its password
-    and says what to do. What embedlib did not make is never changed or dropped.
+    The methods are called from one thread at a time, which may change between calls. `inspect`,
+    `search` and `digests` must work on a new sink object if `inspect` finds rows; the other methods
+    are called only after `begin`. Every method raises `SinkError` with a one-line message that
+    names the destination without its password and says what to do. A sink never changes or drops
+    anything that embedlib did not create.
     """
 
     @property
@@ -109,175 +103,64 @@ class Sink(Protocol):
         """The destination as a user would write it, without secrets."""
 
     def inspect(self) -> SinkState | None:
-        """Return what is there; None: nothing yet. Changes nothing and takes no lock.
+        """Return what is stored, or None if nothing is. Changes nothing and takes no lock.
 
         Raises:
-            SinkError: something that embedlib did not make, or it cannot be read.
+            SinkError: embedlib did not create what is there, or it cannot be read.
         """
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Become the only writer and have a place for rows of `target`.
+        """Become the only writer and prepare the destination for rows of `target`.
 
-        Creates what is missing, repairs what a killed writer left, and calls `check_target` on what
-        is there. `tell` may be called by any later method. With `target.shard` a sink may let in
+        Creates what is missing, repairs what a killed writer left behind, and calls `check_target`
+        on what is stored. Any later method may call `tell`. With `target.shard` a sink may admit
         writers of other shards. After an error `close` is called all the same.
 
         Raises:
-            SinkError: another writer is at work, or what is there does not fit.
+            SinkError: another writer is active, or the stored rows do not match `target`.
         """
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """Return `Row.digest` of those of these rows that are stored."""
+        """Return `Row.digest` by id for those of these rows that are stored."""
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Insert rows or replace those of the same id; they last when this returns.
+        """Insert rows, or replace those with the same id; they are durable when this returns.
 
-        Killed before it returns, each row is there whole or as it was before.
+        If the process is killed before it returns, each row is stored whole or unchanged.
 
         Args:
-            rows: at most some thousand, all ids different.
+            rows: at most a few thousand, all ids different.
             vectors: float32[N, D], finite.
         """
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
-        """Replace metadata and digest of rows, not their vectors; unknown ids are no error."""
+        """Replace metadata and digest of rows, not their vectors; unknown ids are ignored."""
 
     def scan(self) -> Iterator[RowKey]:
-        """Yield every stored row, in bounded memory; rows may be deleted after its end only."""
+        """Yield every stored row in bounded memory; rows are deleted only after it has ended."""
 
     def delete(self, ids: Sequence[UUID]) -> None:
-        """Remove rows; unknown ids are no error."""
+        """Remove rows; unknown ids are ignored."""
 
     def finish(self) -> None:
         """Make the rows ready for search: build the index, write the final file.
 
-        Called once, after the last row; not called when the load failed. Quick when nothing
+        Called once, after the last row, and not after a failed load. Returns quickly if no row
         changed.
         """
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Return the `k` rows nearest to float32[D], best first; all of them if there are fewer."""
+        """Return the `k` rows nearest to float32[D], best first; all rows if there are fewer."""
 
     def close(self) -> None:
-        """Give up the lock and all connections; may be called twice, and after a failed `begin`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SinkUrl:
-    """A destination as the user wrote it: `scheme:location?option=value`.
-
-    Attributes:
-        scheme: what is before the first colon.
-        location: the rest, without the options; for `scheme://...` it begins with `//`.
-        options: the query part.
-    """
-
-    scheme: str
-    location: str = field(repr=False)  # it may hold a password
-    options: Mapping[str, str] = field(repr=False)
-
-    @property
-    def path(self) -> Path:
-        """The location as a path; `~` is the home folder, as in a shell.
-
-        Raises:
-            SinkError: there is no such home folder.
-        """
-        try:
-            return Path(self.location).expanduser()
-        except RuntimeError as error:
-            raise SinkError(
-                f"{self.scheme}:{self.location}: there is no such home folder; write ./~ for a "
-                "name that begins with ~"
-            ) from error
-
-    def take(self, *known: str) -> dict[str, str]:
-        """Return the options after checking their names.
-
-        Raises:
-            SinkError: an option is not one of `known`.
-        """
-        for option in self.options:
-            if option not in known:
-                if "@" in option:  # the rest of a password with a bare ? in it
-                    raise SinkError(
-                        f"{self.scheme}: the URL has an option with @ in its name; write ? and @ "
-                        "in a password as %3F and %40"
-                    )
-                near = get_close_matches(option, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise SinkError(f"{self.scheme}: has no option {option!r}; {hint}")
-        return dict(self.options)
-
-
-def parse_url(url: str) -> SinkUrl:
-    """Split a destination.
-
-    Raises:
-        SinkError: it has no scheme, or an option twice.
-    """
-    scheme, colon, rest = url.partition(":")
-    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
-        # Not quoted in full: what looks like a path may be a mistyped URL with a password in it.
-        raise SinkError(
-            "a destination is SCHEME:PLACE, such as postgresql://localhost/mydb?table=docs, "
-            f"edge:PATH or jsonl:FILE; {without_password(url)!r} has no scheme"
-        )
-    location, _, query = rest.partition("?")
-    pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
-    options: dict[str, str] = {}
-    for key, value in pairs:
-        option = unquote(key)  # + is a plus, as in libpq
-        if option in options:
-            raise SinkError(f"{scheme}: the URL has the option {option!r} twice; give each once")
-        options[option] = unquote(value)
-    return SinkUrl(scheme=scheme.lower(), location=location, options=options)
-
-
-def without_password(url: str) -> str:
-    """Return a URL with `***` in place of its password, wherever that is."""
-    url = re.sub(r"(?i)([?&](?:password|passwd|token|api_key|apikey)=)[^&]*", r"\1***", url)
-    # The last @ of all: a password may hold / ? and @ that should have been written as %2F and so
-    # on. Too much is hidden where an option has an @. What looks like a port is one.
-    return re.sub(r"(//[^/?:@]*):(?!\d+[/?]).*@", r"\1:***@", url)
-
-
-def open_sink(url: str) -> Sink:
-    """Make the sink for a URL; nothing is connected or created yet.
-
-    Raises:
-        SinkError: the scheme is unknown, an option is wrong, or a package is missing; the message
-            has the line that installs it.
-    """
-    parsed = parse_url(url)
-    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if parsed.scheme in _BUILT_IN:
-        module, _, name = _BUILT_IN[parsed.scheme].partition(":")
-        make: Callable[[SinkUrl], Sink] = getattr(import_module(module), name)
-    elif parsed.scheme in found:
-        try:
-            make = found[parsed.scheme].load()
-        except ImportError as error:
-            raise SinkError(f"the sink for {parsed.scheme}: cannot be loaded: {error}") from error
-    else:
-        known = sorted({*_BUILT_IN, *found})
-        near = get_close_matches(parsed.scheme, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        raise SinkError(f"no sink for {parsed.scheme!r}; {hint}")
-    return make(parsed)
-
-
-_BUILT_IN = {
-    "jsonl": "embedlib.indexing.sinks.file_sink:open_file_sink",
-    "npy": "embedlib.indexing.sinks.file_sink:open_file_sink",
-    "parquet": "embedlib.indexing.sinks.file_sink:open_file_sink",
-}
+        """Release the lock and all connections; may be called twice and after a failed `begin`."""
 
 
 class OtherModelError(SinkError):
-    """The rows of a destination were made by another model, or with other options.
+    """The stored rows were made by another model, or with other options.
 
-    Its `state` is what was found, for those who know the Embedder and can tell what differs.
+    Attributes:
+        state: what is stored; callers that know the embedder use it to say what differs.
     """
 
     def __init__(self, message: str, state: SinkState) -> None:
@@ -286,11 +169,11 @@ class OtherModelError(SinkError):
 
 
 def check_target(state: SinkState | None, target: Target, name: str) -> None:
-    """Refuse to write into what does not fit; to be called by `Sink.begin`.
+    """Refuse to write into a destination that does not match; `Sink.begin` calls this.
 
     Raises:
-        SinkError: dimension or similarity differ; says how to go on.
-        OtherModelError: only the fingerprint does.
+        SinkError: dimension or similarity differ; the message says how to continue.
+        OtherModelError: only the fingerprint differs.
     """
     if state is None or target.recreate:
         return
@@ -313,31 +196,13 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
 
 
 def check_vectors(vectors: Vectors, num_rows: int, dim: int) -> None:
-    """Refuse vectors that no destination may get; to be called by `Sink.write`.
+    """Refuse vectors that must not be stored; `Sink.write` calls this.
 
     Raises:
-        SinkError: the wrong shape, or a number that is not finite.
+        SinkError: the shape is wrong, or a number is not finite.
     """
     if vectors.shape != (num_rows, dim):
         raise SinkError(f"vectors have shape {vectors.shape}, not ({num_rows}, {dim})")
     if not np.isfinite(vectors).all():
         row = int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])
         raise SinkError(f"vector {row} of the batch holds NaN or infinity; nothing was written")
-
-
-def is_true(value: str, option: str) -> bool:
-    """Read a yes-or-no option of a URL.
-
-    Raises:
-        SinkError: it is neither.
-    """
-    if value.lower() in ("true", "1", "yes"):
-        return True
-    if value.lower() in ("false", "0", "no"):
-        return False
-    raise SinkError(f"{option}={value}: it must be true or false")
-
-
-def host_of(location: str) -> str:
-    """Return host and port of `//user:password@host:port/...` for messages."""
-    return urlsplit(location).netloc.rpartition("@")[2]

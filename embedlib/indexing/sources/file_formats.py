@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, cast
 from embedlib.errors import SourceError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.sources.json_values import BadValueError, parse_json
-from embedlib.indexing.sources.options import InputFormat
+from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
 
 STDIN: Final = "-"

@@ -20,7 +20,7 @@ from embedlib.indexing.sources.file_formats import (
 )
 from embedlib.indexing.sources.input_files import InputFile, find_files
 from embedlib.indexing.sources.json_values import BadValueError, check_text
-from embedlib.indexing.sources.options import InputFormat, Source, SourceOptions, Tell
+from embedlib.indexing.sources.protocol import InputFormat, Source, SourceOptions, Tell
 from embedlib.indexing.sources.row_fields import (
     SAMPLE_ROWS,
     Fields,

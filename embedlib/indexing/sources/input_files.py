@@ -12,9 +12,9 @@ from pathlib import PurePath
 
 from embedlib.errors import SourceError
 from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX, ROWS_SUFFIX
-from embedlib.indexing.sinks.protocol import without_password
+from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
-from embedlib.indexing.sources.options import InputFormat, SourceOptions, Tell
+from embedlib.indexing.sources.protocol import InputFormat, SourceOptions, Tell
 
 _TOLD_SUFFIXES = 5
 """Kinds of skipped files that are named; the rest is counted."""

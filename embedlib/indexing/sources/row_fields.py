@@ -9,7 +9,7 @@ from typing import Any
 from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
-from embedlib.indexing.sources.options import SourceOptions
+from embedlib.indexing.sources.protocol import SourceOptions
 
 ID_NAMES = ("id", "_id", "uuid", "doc_id", "document_id", "key")
 """Names of id fields, the likeliest first; case does not matter."""

@@ -13,13 +13,13 @@ from typing import Any
 from embedlib.errors import SourceError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sinks.protocol import without_password
-from embedlib.indexing.sources.options import Source, SourceOptions, Tell
+from embedlib.indexing.sinks.urls import without_password
+from embedlib.indexing.sources.protocol import Source, SourceOptions, Tell
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
 
 CONNECT_SECONDS = "10"
 """How long a server may take to answer; what psycopg waits by itself is more than two minutes."""
-NO_ANSWER = (
+POSTGRES_NO_ANSWER = (
     "the server does not answer; check the host and the port, or give it longer with "
     "connect_timeout=SECONDS in the URL or in PGCONNECT_TIMEOUT"
 )
@@ -122,7 +122,7 @@ def _read_postgres(url: str, query: str, name: str) -> _Rows:
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
         given = conninfo.conninfo_to_dict(url)
-        with psycopg.connect(**with_timeout(given)) as connection:
+        with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
             # A cursor with a name lives in the server and sends some rows at a time.
             with connection.cursor(name="embedlib_source") as cursor:
@@ -130,13 +130,13 @@ def _read_postgres(url: str, query: str, name: str) -> _Rows:
                 names = _column_names(cursor.description, name)
                 yield from _number(_batches(cursor), names, name)
     except psycopg.errors.ConnectionTimeout as error:
-        raise SourceError(f"{name}: {NO_ANSWER}") from error
+        raise SourceError(f"{name}: {POSTGRES_NO_ANSWER}") from error
     except psycopg.Error as error:
         first = str(error).strip().partition("\n")[0]
         raise SourceError(f"{name}: {first or type(error).__name__}") from error
 
 
-def with_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_connect_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return libpq's parameters with an end to the wait for a connection, unless one is set."""
     is_set = "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ
     return dict(given) if is_set else {**given, "connect_timeout": CONNECT_SECONDS}

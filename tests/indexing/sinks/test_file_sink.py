@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
+from embedlib.indexing.sinks.file_lock import FileLock
 from embedlib.indexing.sinks.file_sink import FileSink
-from embedlib.indexing.sinks.lock import FileLock
-from embedlib.indexing.sinks.protocol import open_sink
+from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 

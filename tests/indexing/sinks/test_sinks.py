@@ -8,7 +8,7 @@ import pytest
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import has_same_content, row_digest, row_id
-from embedlib.indexing.sinks.protocol import is_true, open_sink, parse_url, without_password
+from embedlib.indexing.sinks.urls import is_true, open_sink, parse_url, without_password
 from embedlib.testing import FakeSink, FakeStore, check_sink
 
 
@@ -130,7 +130,7 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 
 def test_a_sink_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("other", "no_such_module:make", "embedlib.sinks")
-    monkeypatch.setattr("embedlib.indexing.sinks.protocol.entry_points", lambda group: [point])
+    monkeypatch.setattr("embedlib.indexing.sinks.urls.entry_points", lambda group: [point])
     with pytest.raises(SinkError, match=r"other: cannot be loaded: No module named"):
         open_sink("other:x")
 

@@ -16,7 +16,7 @@ import pytest
 
 from embedlib.errors import ConfigError, SourceError
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sinks.protocol import open_sink
+from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources.files import SourceOptions, open_source
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 

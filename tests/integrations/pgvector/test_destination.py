@@ -5,8 +5,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from embedlib.errors import EmbedlibError
-from embedlib.indexing.sinks.protocol import open_sink, parse_url
-from embedlib_pgvector.destination import Destination, IndexOptions, parse_destination
+from embedlib.indexing.sinks.urls import open_sink, parse_url
+from embedlib_pgvector.destination import Destination, HnswOptions, parse_destination
 
 
 def parse(url: str) -> Destination:
@@ -19,7 +19,7 @@ def test_a_url_is_read() -> None:
     assert (given["user"], given["password"], given["host"]) == ("us@er", "p@w", "h")
     assert (given["port"], given["dbname"], given["sslmode"]) == ("5433", "db", "require")
     assert (found.schema, found.table, found.is_halfvec) == ("s", "docs", None)
-    assert found.index == IndexOptions(m=40, ef_construction=80)
+    assert found.index == HnswOptions(m=40, ef_construction=80)
     assert found.name == "postgresql://us%40er@h:5433/db?table=s.docs"
     assert "p@w" not in repr(found)
     assert found.password == "p@w"
@@ -27,7 +27,7 @@ def test_a_url_is_read() -> None:
 
 def test_the_defaults() -> None:
     found = parse("postgres:///?host=/run/postgresql")
-    assert (found.schema, found.table, found.index) == (None, "embedlib", IndexOptions())
+    assert (found.schema, found.table, found.index) == (None, "embedlib", HnswOptions())
     assert conninfo_to_dict(found.conninfo)["host"] == "/run/postgresql"
     assert parse("postgresql://h/db?index=none&halfvec=true").index is None
     assert parse("postgresql://h/db?index=none&halfvec=true").is_halfvec is True

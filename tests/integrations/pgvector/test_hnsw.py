@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from embedlib_pgvector.destination import IndexOptions
+from embedlib_pgvector.destination import HnswOptions
 from embedlib_pgvector.hnsw import (
     BYTES_PER_NEIGHBOR,
     RESERVED_BYTES,
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def test_it_is_built_after_the_load_and_only_once(pg: Any, pg_table: str) -> None:
-    sink = pg.begun(pg_table, index=IndexOptions(m=8, ef_construction=40))
+    sink = pg.begun(pg_table, index=HnswOptions(m=8, ef_construction=40))
     sink.write(pg.rows(0, 50), pg.vectors(pg.rows(0, 50)))
     assert indexes(pg, pg_table) == []
     statements = Recorder(sink)
@@ -171,7 +171,7 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     sink.finish()
     assert [index[0] for index in indexes(pg, pg_table)] == ["my_index", "my_other"]
     sink.close()
-    sink = pg.begun(pg_table, index=IndexOptions(m=24))
+    sink = pg.begun(pg_table, index=HnswOptions(m=24))
     sink.finish()
     assert (
         "the index 'my_other' stays as it is, with m=5; drop it to have it built with m=24"
@@ -196,7 +196,7 @@ def test_progress_and_notices_are_told(
     sink._session.tell = tell
     sink._session.run(lambda c: c.execute("SET maintenance_work_mem = '1MB'"))
     sink._session.run(lambda c: c.execute("SET max_parallel_maintenance_workers = 0"))
-    build = IndexBuild(sink._session, table, IndexOptions(), is_live=False, progress_seconds=0.001)
+    build = IndexBuild(sink._session, table, HnswOptions(), is_live=False, progress_seconds=0.001)
     sink._session.run(build.run)
     assert [line for line in pg.lines if line.startswith("index: ") and "of 4,000 rows" in line]
     assert [line for line in pg.lines if "hnsw graph no longer fits into maintenance_work" in line]
@@ -217,7 +217,7 @@ def test_an_interrupted_build_is_cancelled(pg: Any, pg_table: str) -> None:
 
     sink._session.tell = interrupt
     build = IndexBuild(
-        sink._session, sink._begun, IndexOptions(), is_live=False, progress_seconds=0.001
+        sink._session, sink._begun, HnswOptions(), is_live=False, progress_seconds=0.001
     )
     with pytest.raises(KeyboardInterrupt):
         sink._session.run(build.run)
@@ -256,7 +256,7 @@ def test_the_estimate_is_what_the_server_needs(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table, pg.target(dim=64))
     rows = pg.rows(0, 6000)
     sink.write(rows, pg.vectors(rows, 64))
-    needed = graph_bytes(6000, sink._begun, IndexOptions())
+    needed = graph_bytes(6000, sink._begun, HnswOptions())
 
     def build(num_bytes: float) -> bool:
         with pg.connect() as connection:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import open_sink, parse_url
+from embedlib.indexing.sinks.urls import open_sink, parse_url
 from embedlib_pgvector.destination import parse_destination
 from embedlib_pgvector.sink import PgvectorSink
 
@@ -18,7 +18,8 @@ WRITER = """
 import sys
 import numpy as np
 from embedlib.indexing.rows import Row, row_id
-from embedlib.indexing.sinks.protocol import Target, open_sink
+from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing.sinks.urls import open_sink
 
 sink = open_sink(sys.argv[1])
 sink.begin(Target(dim=6, similarity="cosine", fingerprint="f1", model="fake/model"), print)

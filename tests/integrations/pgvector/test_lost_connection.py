@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib_pgvector.session import GIVE_UP_AFTER_SECONDS
+from embedlib_pgvector.connection import GIVE_UP_AFTER_SECONDS
 
 
 def numbers(pg: Any, table: str) -> list[int]:

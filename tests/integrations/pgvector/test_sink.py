@@ -10,7 +10,8 @@ import pytest
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import SinkState, open_sink
+from embedlib.indexing.sinks.protocol import SinkState
+from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 
 

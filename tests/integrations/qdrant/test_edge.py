@@ -17,7 +17,7 @@ import pytest
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import row_id
-from embedlib.indexing.sinks.protocol import open_sink
+from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
 from embedlib_qdrant import edge as edge_module
@@ -61,7 +61,8 @@ LOADER = """
 import sys
 import numpy as np
 from embedlib.indexing.rows import Row, row_digest, row_id
-from embedlib.indexing.sinks.protocol import Target, open_sink
+from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing.sinks.urls import open_sink
 
 def row(number):
     digest = row_digest(f"text {number}", {}, "f")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import open_sink
+from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 

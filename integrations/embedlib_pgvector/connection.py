@@ -11,8 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import Tell
-from embedlib.indexing.sources.sql import NO_ANSWER
+from embedlib.indexing import POSTGRES_NO_ANSWER, Tell
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")
@@ -41,7 +40,7 @@ NEEDS_PASSWORD = ("password authentication failed", "no password supplied")
 INCURABLE = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist")
 
 
-class Session:
+class DatabaseSession:
     """Runs operations on one connection.
 
     Attributes:
@@ -156,7 +155,7 @@ class Session:
     def _line(self, error: psycopg.Error) -> str:
         """One line with the server's sentence and what to do, without the password."""
         if isinstance(error, psycopg.errors.ConnectionTimeout):
-            return f"{self._name}: {NO_ANSWER}"
+            return f"{self._name}: {POSTGRES_NO_ANSWER}"
         said = error.diag.message_primary or str(error) or type(error).__name__
         if error.diag.message_detail:
             said = f"{said} ({error.diag.message_detail})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import is_true
+from embedlib.indexing import is_true
 
 Quantization = Literal["none", "scalar", "binary"]
 
@@ -18,7 +18,7 @@ exact vectors.
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions:
+class CollectionOptions:
     """How a collection is made; fixed from then on.
 
     Attributes:
@@ -48,9 +48,9 @@ class GivenOptions:
     """
 
     names: tuple[str, ...]
-    options: IndexOptions
+    options: CollectionOptions
 
-    def check_stored(self, stored: IndexOptions, name: str) -> None:
+    def check_stored(self, stored: CollectionOptions, name: str) -> None:
         """Refuse to go on with a collection that was made otherwise.
 
         Raises:
@@ -79,7 +79,7 @@ def parse_options(options: Mapping[str, str]) -> GivenOptions:
             parsed[option] = _parse_quantization(value)
         else:
             parsed[option] = _parse_number(option, value)
-    return GivenOptions(names=tuple(parsed), options=IndexOptions(**parsed))
+    return GivenOptions(names=tuple(parsed), options=CollectionOptions(**parsed))
 
 
 _LOWEST = {"m": 2, "ef_construct": 4, "shards": 1}

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from embedlib.errors import SinkError
-from embedlib.indexing.sinks.protocol import Hit, SinkState
+from embedlib.indexing import Hit, SinkState
+from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.hnsw import OPERATORS, find_index
-from embedlib_pgvector.session import Connection
 from embedlib_pgvector.table import Table, count_rows
 
 MAX_EF_SEARCH = 1_000

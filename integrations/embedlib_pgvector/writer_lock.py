@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from embedlib.errors import SinkError
-from embedlib_pgvector.session import Connection
+from embedlib_pgvector.connection import Connection
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString

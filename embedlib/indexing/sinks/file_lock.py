@@ -1,4 +1,4 @@
-"""One writer per destination, where the destination itself has no lock."""
+"""A file lock for destinations that have no lock of their own: one writer at a time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from embedlib.errors import SinkError
 
 
 class FileLock:
-    """A lock that the kernel gives back when the process ends, however it ends."""
+    """A lock on a file; the kernel releases it when the process ends, also after a kill."""
 
     def __init__(self, path: Path, name: str) -> None:
         """Take the lock.
 
         Args:
-            path: file to lock, made if missing; it stays, as removing it would let two in.
+            path: file to lock, created if missing. It is never removed: a second writer could then
+                lock a new file of the same name while the first still holds the old one.
             name: the destination, for the message.
 
         Raises:
-            SinkError: another process or object holds it, or the file cannot be made.
+            SinkError: another process or object holds the lock, or the file cannot be created.
         """
         try:
             self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -41,7 +42,19 @@ class FileLock:
             raise SinkError(f"cannot lock {name}: {path}: {error.strerror}") from error
 
     def release(self) -> None:
-        """Give the lock back; may be called twice."""
+        """Release the lock; may be called twice."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def lock_folder() -> Path:
+    """Return the user's folder for locks of destinations on other machines; it may not exist yet.
+
+    Two writers exclude each other only if both compute the same path, so this folder does not
+    depend on any option and must not move: earlier versions of embedlib lock here too.
+
+    Source: XDG Base Directory Specification 0.8, `XDG_CACHE_HOME`.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "embedlib" / "locks"

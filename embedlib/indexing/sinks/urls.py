@@ -1,0 +1,166 @@
+"""Sink URLs: parsing, options, passwords, and which sink a scheme opens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from embedlib.errors import ConfigError, SinkError
+from embedlib.indexing.sinks.protocol import Sink
+
+ENTRY_POINT_GROUP = "embedlib.sinks"
+
+_BUILT_IN = {
+    "jsonl": "embedlib.indexing.sinks.file_sink:open_file_sink",
+    "npy": "embedlib.indexing.sinks.file_sink:open_file_sink",
+    "parquet": "embedlib.indexing.sinks.file_sink:open_file_sink",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkUrl:
+    """A destination as the user wrote it: `scheme:location?option=value`.
+
+    Attributes:
+        scheme: the part before the first colon.
+        location: the rest without the options; for `scheme://...` it begins with `//`.
+        options: the query part.
+    """
+
+    scheme: str
+    location: str = field(repr=False)  # it may hold a password
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def path(self) -> Path:
+        """The location as a path; `~` is the home folder, as in a shell.
+
+        Raises:
+            SinkError: there is no such home folder.
+        """
+        try:
+            return Path(self.location).expanduser()
+        except RuntimeError as error:
+            raise SinkError(
+                f"{self.scheme}:{self.location}: there is no such home folder; write ./~ for a "
+                "name that begins with ~"
+            ) from error
+
+    def take(self, *known: str) -> dict[str, str]:
+        """Check the names of the options and return them.
+
+        Raises:
+            SinkError: an option is not one of `known`.
+        """
+        for option in self.options:
+            if option not in known:
+                raise SinkError(f"{self.scheme}: {_describe_unknown(option, known)}")
+        return dict(self.options)
+
+
+def _describe_unknown(option: str, known: tuple[str, ...]) -> str:
+    if "@" in option:  # the second half of a password with an unescaped ? in it
+        return (
+            "the URL has an option with @ in its name; write ? and @ in a password as %3F and %40"
+        )
+    near = get_close_matches(option, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"has no option {option!r}; {hint}"
+
+
+def parse_url(url: str) -> SinkUrl:
+    """Split a destination into scheme, location and options.
+
+    Raises:
+        SinkError: the scheme is missing, or an option is given twice.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        # Not quoted in full: what looks like a path may be a mistyped URL with a password in it.
+        raise SinkError(
+            "a destination is SCHEME:PLACE, such as postgresql://localhost/mydb?table=docs, "
+            f"edge:PATH or jsonl:FILE; {without_password(url)!r} has no scheme"
+        )
+    location, _, query = rest.partition("?")
+    pairs = [pair.partition("=")[::2] for pair in query.split("&") if pair]
+    options: dict[str, str] = {}
+    for key, value in pairs:
+        option = unquote(key)  # + is a plus, as in libpq
+        if option in options:
+            raise SinkError(f"{scheme}: the URL has the option {option!r} twice; give each once")
+        options[option] = unquote(value)
+    return SinkUrl(scheme=scheme.lower(), location=location, options=options)
+
+
+def without_password(url: str) -> str:
+    """Return a URL with `***` in place of its password, wherever that is."""
+    url = re.sub(r"(?i)([?&](?:password|passwd|token|api_key|apikey)=)[^&]*", r"\1***", url)
+    # Up to the last @: a password may contain / ? and @ that should have been written as %2F and so
+    # on. If an option contains an @, this hides too much. A number after the colon is a port.
+    return re.sub(r"(//[^/?:@]*):(?!\d+[/?]).*@", r"\1:***@", url)
+
+
+def open_sink(url: str) -> Sink:
+    """Make the sink for a URL; this connects to nothing and creates nothing.
+
+    Raises:
+        SinkError: the scheme is unknown, an option is wrong, or a package is missing; the message
+            then has the command that installs it.
+    """
+    parsed = parse_url(url)
+    return _find_opener(parsed.scheme)(parsed)
+
+
+def _find_opener(scheme: str) -> Callable[[SinkUrl], Sink]:
+    """Return the function that makes the sinks of a scheme."""
+    if scheme in _BUILT_IN:
+        module, _, name = _BUILT_IN[scheme].partition(":")
+        opener: Callable[[SinkUrl], Sink] = getattr(import_module(module), name)
+        return opener
+    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if scheme not in found:
+        known = sorted({*_BUILT_IN, *found})
+        near = get_close_matches(scheme, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise SinkError(f"no sink for {scheme!r}; {hint}")
+    try:
+        opener = found[scheme].load()
+    except ImportError as error:
+        raise SinkError(f"the sink for {scheme}: cannot be loaded: {error}") from error
+    return opener
+
+
+def check_is_sink(sink: object) -> None:
+    """Refuse an argument that is neither a URL nor a sink.
+
+    Raises:
+        ConfigError: says what it must be.
+    """
+    if not isinstance(sink, str) and not hasattr(sink, "begin"):
+        raise ConfigError(
+            f"sink = {sink!r:.60}; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or a Sink"
+        )
+
+
+def is_true(value: str, option: str) -> bool:
+    """Read a yes-or-no option of a URL.
+
+    Raises:
+        SinkError: the value is neither.
+    """
+    if value.lower() in ("true", "1", "yes"):
+        return True
+    if value.lower() in ("false", "0", "no"):
+        return False
+    raise SinkError(f"{option}={value}: it must be true or false")
+
+
+def host_of(location: str) -> str:
+    """Return host and port of `//user:password@host:port/...` for messages."""
+    return urlsplit(location).netloc.rpartition("@")[2]

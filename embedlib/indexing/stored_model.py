@@ -1,0 +1,85 @@
+"""The model noted in a destination, and how an embedder at hand differs from it."""
+
+from __future__ import annotations
+
+import os
+from typing import get_args
+
+from embedlib.config import PrecisionName
+from embedlib.embedder import Embedder
+from embedlib.indexing.embedders import ModelIdentity
+from embedlib.indexing.rows import model_digest
+from embedlib.indexing.sinks.protocol import SinkState
+
+
+def name_to_store(embedder: ModelIdentity) -> str:
+    """Return the model's name to store: a folder as an absolute path, to be found from anywhere."""
+    name = embedder.model_name
+    return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def describe_other_model(state: SinkState, name: str, embedder: ModelIdentity, verb: str) -> str:
+    """Say why an embedder's vectors do not belong to the stored ones, and what to do.
+
+    Args:
+        state: what is stored, with another fingerprint than the embedder's.
+        name: of the destination.
+        embedder: the one at hand. Only of an `Embedder` is it known which option differs.
+        verb: what the caller wants to do: "load" or "search".
+    """
+    dim = embedder.get_embedding_dimension()
+    if state.dim != dim:
+        return (
+            f"{name} was made by {state.model!r} with {state.dim} dimensions, this is "
+            f"{embedder.model_name!r} with {dim}; {verb} with the same model and truncate_dim"
+        )
+    if isinstance(embedder, Embedder):
+        found = _describe_options(state, name, embedder, verb)
+        if found is not None:
+            return found
+    return (
+        f"{name} was made by {state.model!r} with fingerprint {state.fingerprint}, this is "
+        f"{embedder.model_name!r} with {embedder.fingerprint}; {verb} with the same model and "
+        "options"
+    )
+
+
+def _describe_options(state: SinkState, name: str, embedder: Embedder, verb: str) -> str | None:
+    """Say which option may differ; None: another model."""
+    config = embedder.config
+    made_in = _precision_of(state, embedder)
+    if made_in is not None:
+        why = ", which precision='auto' takes here" if config.precision == "auto" else ""
+        return (
+            f"{name} was made in {made_in}, this is {embedder.precision}{why}; "
+            f"pass precision={made_in!r} (--precision {made_in})"
+        )
+    if state.model != name_to_store(embedder):
+        return None
+    options = {
+        "max_seq_tokens": embedder.max_seq_length,
+        "truncate_dim": config.truncate_dim,
+        "on_truncate": config.on_truncate,
+        "precision": embedder.precision,
+        "revision": config.revision,
+        "default_prompt_name": config.default_prompt_name,
+        "examples": config.examples,
+        "prompts": dict(embedder.prompts),
+    }
+    listed = ", ".join(f"{option}={value!r:.60}" for option, value in options.items())
+    return (
+        f"{name} was made by {state.model!r} too, but with other files or another option than "
+        f"here: {listed}; {verb} with the same model and options"
+    )
+
+
+def _precision_of(state: SinkState, embedder: Embedder) -> PrecisionName | None:
+    """Return the precision in which the embedder's model would have the stored fingerprint."""
+    # A digest cannot be read backwards, so every precision is tried.
+    wanted = model_digest(state.fingerprint)
+    precisions: tuple[PrecisionName, ...] = get_args(PrecisionName)
+    for precision in precisions:
+        guess = None if precision == "auto" else embedder.fingerprint_in(precision)
+        if guess is not None and model_digest(guess) == wanted:
+            return precision
+    return None
