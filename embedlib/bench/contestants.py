@@ -1,9 +1,7 @@
-"""Who can take part. A contestant is loaded and driven in a process of its own by `worker.py`."""
+"""The contestants. Each is loaded and called in a process of its own by `worker.py`."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.bench.options import INT8, PEERS
+from embedlib.measuring.packages import missing_of
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
@@ -18,20 +17,21 @@ if TYPE_CHECKING:
 Vectors = NDArray[np.float32]
 
 EMBEDLIB = "embedlib"
-OURS = (EMBEDLIB, INT8)
-"""They make batches by token budget and take options."""
 
-# Who takes part in `--task rerank`.
+# The contestants of `--task rerank`.
 RERANKER = "embedlib-reranker"
 INT8_RERANKER = "embedlib-int8-reranker"
 CROSS_ENCODER = "sentence-transformers-cross-encoder"
+
+OURS = (EMBEDLIB, INT8, RERANKER, INT8_RERANKER)
+"""They make batches by a token budget, and take embedlib's options."""
 
 BATCH_SIZES = (4, 8, 16, 32, 64)
 """Tried for a peer that makes batches by a number of texts; it then runs at its best."""
 
 
 class Contestant(Protocol):
-    """Texts to vectors, in whatever way."""
+    """A library that makes vectors of texts."""
 
     packages: tuple[str, ...]
     """Distributions whose versions decide the speed."""
@@ -52,10 +52,10 @@ class Contestant(Protocol):
         """Return float32[N, D]: a bulk job."""
 
     def query(self, text: str) -> Vectors:
-        """Return float32[D]: somebody waits for this one."""
+        """Return float32[D] of a single text, as soon as possible."""
 
     def stats(self) -> dict[str, float]:
-        """Return what it counted since it was loaded; may be empty."""
+        """Return the counts since the model was loaded; may be empty."""
 
 
 class EmbedlibContestant:
@@ -170,7 +170,7 @@ class SentenceTransformersContestant:
         """Do nothing: it keeps no cache."""
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
-        """Encode in batches of so many texts; it sorts them by length itself."""
+        """Encode in batches of `batch_size` texts; the library sorts them by length."""
         assert batch_size is not None, "peers get a batch size; this is a bug in embedlib"
         vectors: Vectors = self._model.encode(texts, batch_size=batch_size, show_progress_bar=False)
         return vectors
@@ -212,28 +212,10 @@ class SentenceTransformersOpenVINOContestant(SentenceTransformersContestant):
         )
 
     def fill_cache(self, cache_dir: Path) -> None:
-        """Keep the exported model: a careful user would not convert it at every start."""
+        """Keep the exported model: a user would not convert it at every start."""
         self._model.save_pretrained(str(cache_dir / "exported"))
 
 
 def missing_modules(name: str) -> list[str]:
     """Return the modules a peer needs that are not installed; imports no peer."""
-    return [module for module in PEERS[name] if not _is_installed(module)]
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent package
-        return False
-
-
-def versions(packages: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of distributions; what is not installed as one is left out."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return missing_of(PEERS[name])

@@ -1,4 +1,4 @@
-"""From the name of a contestant to the contestant."""
+"""Makes a contestant by its name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from embedlib.bench.rerank_contestants import (
 
 
 def make_contestant(name: str) -> Contestant:
-    """Return a contestant by its name; loads nothing yet."""
+    """Return a contestant by its name; it has loaded nothing yet."""
     makers: dict[str, Callable[[], Contestant]] = {
         EMBEDLIB: EmbedlibContestant,
         INT8: EmbedlibInt8Contestant,

@@ -15,7 +15,10 @@ PEERS = {
     "sentence-transformers-openvino": ("sentence_transformers", "optimum.intel", "openvino"),
     INT8: ("openvino",),
 }
-"""Who may be named in `vs`, and the modules each needs; the last is embedlib itself."""
+"""The names allowed in `vs`, and the modules each needs; the last is embedlib itself."""
+
+RERANK_PEER = "sentence-transformers"
+"""The only peer with a reranker that takes the same folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,34 @@ class BenchOptions:
         if self.query_seconds <= 0:
             raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
         check_peers(self.vs, tuple(PEERS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankOptions:
+    """Options of `run_rerank`.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    model: str | None = None
+    """A folder, a hub name, or `package:NAME`; None: one of MiniLM's size is written, with
+    seeded random weights."""
+    vs: tuple[str, ...] = ()
+    """Peers to run beside embedlib: `RERANK_PEER` for its CrossEncoder, `INT8`."""
+    texts_path: Path | None = None
+    """A file with one candidate per line; None: pieces of the documentation of Python's library."""
+    num_texts: int = 1000
+    """Candidates, at most."""
+    rounds: int = 5
+    """How often the peer takes its turn."""
+    config: Config = field(default_factory=Config)
+    """How the model is found, and `threads`, for both; the rest is for embedlib."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        check_counts(self, "num_texts", "rounds")
+        check_peers(self.vs, (RERANK_PEER, INT8))
 
 
 @dataclass(frozen=True, kw_only=True)

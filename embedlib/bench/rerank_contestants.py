@@ -1,4 +1,4 @@
-"""Who takes part in `--task rerank`: what they encode are the candidates of one query."""
+"""The contestants of `--task rerank`: the texts they encode are the candidates of one query."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RerankerContestant:
         return np.array([self._loaded.predict((RERANK_QUERY, text))], np.float32)
 
     def stats(self) -> dict[str, float]:
-        """Return what it counted."""
+        """Return the counts since the model was loaded."""
         stats = self._loaded.stats()
         return {"num_tokens": stats.num_tokens, "num_truncated": stats.num_truncated}
 
@@ -84,7 +84,7 @@ class CrossEncoderContestant(SentenceTransformersContestant):
         )
 
     def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
-        """Rank the texts in batches of so many; it sorts them by length itself."""
+        """Rank the texts in batches of `batch_size`; the library sorts them by length."""
         assert batch_size is not None, "peers get a batch size; this is a bug in embedlib"
         ranking = self._model.rank(
             RERANK_QUERY, texts, batch_size=batch_size, show_progress_bar=False

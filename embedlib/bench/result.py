@@ -3,78 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
+from embedlib.bench.race import Loaded
+from embedlib.measuring.provenance import checkout_commit, now
+from embedlib.measuring.spread import Latency, Spread
 
 _T = TypeVar("_T")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """One number measured several times."""
-
-    median: float
-    min: float
-    max: float
-    values: tuple[float, ...]
-    """In the order of measuring."""
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Summarize values; there must be at least one."""
-        return cls(
-            median=statistics.median(values),
-            min=min(values),
-            max=max(values),
-            values=tuple(values),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Latency:
-    """Times from asking one query to having its vector."""
-
-    num_queries: int
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
-
-    @classmethod
-    def of(cls, latencies_ms: Sequence[float]) -> Latency:
-        """Summarize latencies; there must be at least one."""
-        p50, p99 = np.percentile(latencies_ms, (50, 99))
-        return cls(
-            num_queries=len(latencies_ms),
-            p50_ms=float(p50),
-            p99_ms=float(p99),
-            max_ms=max(latencies_ms),
-        )
+TOP = 10
+"""Documents whose place in a ranking is compared: about as many as are shown to a user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """How long a fresh process takes."""
+    """How long a new process takes."""
 
     first_vector_s: float
     """From starting Python to having the first vector: imports, loading, one query."""
     constructor_s: float
     """Of that, loading the model."""
 
+    @classmethod
+    def of(cls, loaded: Loaded) -> Start:
+        """Return the times of a process that has loaded the model."""
+        return cls(first_vector_s=loaded.first_vector_s, constructor_s=loaded.constructor_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContestantResult:
-    """What one contestant did."""
+    """What was measured of one contestant."""
 
     name: str
     versions: Mapping[str, str]
     batch_size: int | None
-    """The best one found; None: it makes batches by itself."""
+    """The best one found; None: the contestant makes batches by a token budget."""
     tokens_per_s: Spread
     texts_per_s: Spread
     embedlib_ratio: Spread | None
@@ -128,8 +95,8 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchResult:
-    """A whole run."""
+class Measured:
+    """What every result says of its run."""
 
     date: str
     command: str
@@ -137,6 +104,27 @@ class BenchResult:
     commit: str | None
     """Of embedlib's checkout, with "-dirty" where files were changed; None outside of one."""
     machine: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for `json.dump`."""
+        return dataclasses.asdict(self)
+
+
+def provenance(machine: Mapping[str, str], embedlib_version: str, command: str) -> dict[str, Any]:
+    """Return the fields of `Measured` for a run that ends now."""
+    return {
+        "date": now(),
+        "command": command,
+        "embedlib_version": embedlib_version,
+        "commit": checkout_commit(),
+        "machine": dict(machine),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult(Measured):
+    """A whole run."""
+
     model: str
     revision: str | None
     precision: str
@@ -159,14 +147,42 @@ class BenchResult:
     """Share of embedlib's bulk passes in which its engine had nothing to do."""
     sgemm: Sgemm
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values for `json.dump`."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> BenchResult:
         """Return the result that `as_json` was made from."""
         return _build(cls, content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankFigures:
+    """What embedlib did in one precision; None: there is no peer."""
+
+    documents_per_s: Spread
+    ratio: Spread | None
+    """This rate divided by the peer's, turn by turn."""
+    max_difference: float | None
+    """Largest difference of any score from the peer's."""
+    top_overlap: float | None
+    """Share of the peer's `TOP` best documents that are among the best here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankResult(Measured):
+    """A whole run of `--task rerank`."""
+
+    model: str
+    num_documents: int
+    num_tokens: int
+    """Of all pairs, special tokens included, as embedlib counts them."""
+    num_truncated: int
+    threads: int
+    rounds: int
+    versions: Mapping[str, str]
+    ours: Mapping[str, RerankFigures]
+    """By name: "embedlib" computes in float32."""
+    peer_batch_size: int | None
+    """The best one found; None: there is no peer."""
+    peer_documents_per_s: Spread | None
 
 
 def _build(kind: type[_T], content: Any) -> _T:
@@ -186,16 +202,3 @@ def _value(hint: Any, value: Any) -> Any:
     if origin is Mapping or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return {name: _value(arguments[1], item) for name, item in value.items()}
     return value
-
-
-def aba_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Return our rate over theirs, for turns that alternate ours, theirs, ours, ..., ours.
-
-    Each of theirs is compared with the mean of ours just before and just after it: a machine that
-    slowly changes its speed cancels out.
-    """
-    assert len(ours) == len(theirs) + 1, "turns must begin and end with ours"
-    return [
-        (before + after) / 2 / rate
-        for before, after, rate in zip(ours[:-1], ours[1:], theirs, strict=True)
-    ]

@@ -1,12 +1,14 @@
-"""A result as people read it: Markdown tables that line up in a terminal, too."""
+"""A result as Markdown tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
-from embedlib.bench.result import BenchResult, ContestantResult, Spread
-
-Row = tuple[str, ...]
+from embedlib.bench.contestants import BATCH_SIZES
+from embedlib.bench.options import RERANK_PEER
+from embedlib.bench.result import TOP, BenchResult, ContestantResult, Measured, RerankResult
+from embedlib.measuring.markdown import Row, markdown
+from embedlib.measuring.spread import Spread
 
 _NONE = "–"  # noqa: RUF001 - a dash in an empty cell
 
@@ -97,43 +99,60 @@ def _own(result: BenchResult) -> list[Row]:
 
 
 def _circumstances(result: BenchResult) -> list[Row]:
-    versions = {"embedlib": result.embedlib_version}
+    versions: dict[str, str] = {}
     for one in result.contestants:
         versions |= one.versions
+    return [("circumstances", ""), *_provenance(result, versions, result.revision)]
+
+
+def _provenance(
+    result: Measured, versions: Mapping[str, str], revision: str | None = None
+) -> list[Row]:
+    named = {"embedlib": result.embedlib_version, **versions}
     known = {
         "command": f"`{result.command}`" if result.command else "",
         "commit": result.commit,
-        "model revision": result.revision,
+        "model revision": revision,
         "date": result.date,
         **result.machine,
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in named.items()),
     }
-    return [("circumstances", ""), *((name, value) for name, value in known.items() if value)]
+    return [(name, value) for name, value in known.items() if value]
+
+
+def render_rerank(result: RerankResult) -> str:
+    """Return the result of `--task rerank` as Markdown."""
+    rows: list[Row] = [("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}")]
+    for name, figures in result.ours.items():
+        rows.append((f"{name}, documents/s", _spread(figures.documents_per_s, "")))
+    if result.peer_documents_per_s is not None:
+        rate = _spread(result.peer_documents_per_s, "")
+        rows += [
+            (f"{RERANK_PEER} CrossEncoder, documents/s", rate),
+            (f"its batch size, the best of {list(BATCH_SIZES)}", f"{result.peer_batch_size}"),
+        ]
+    for name, figures in result.ours.items():
+        if figures.ratio is not None:
+            rows += [
+                (f"{name}, times as fast", _spread(figures.ratio, "x")),
+                (f"{name}, largest difference of a score", f"{figures.max_difference:.1e}"),
+                (f"{name}, its best {TOP} among the peer's", f"{figures.top_overlap:.0%}"),
+            ]
+    rows += _provenance(result, result.versions)
+    cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
+    heading = (
+        f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
+        f"{result.num_documents:,} documents of one query{cut}"
+    )
+    cells = [(name, value.replace("|", "\\|")) for name, value in rows]
+    lines = ["| rerank | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in cells)]
+    return "\n".join([heading, "", *lines])
 
 
 def _spread(spread: Spread, unit: str) -> str:
-    """Median and extremes, as in "1.83x (1.79 to 1.86)"."""
-    scale, digits = (100, 1) if unit == "%" else (1, 2)
+    """Return median and extremes, as in "1.83x (1.79 to 1.86)"."""
+    scale, digits = {"%": (100, 1), "x": (1, 2), "": (1, 0)}[unit]
     median, low, high = (
-        f"{value * scale:.{digits}f}" for value in (spread.median, spread.min, spread.max)
+        f"{value * scale:,.{digits}f}" for value in (spread.median, spread.min, spread.max)
     )
     return f"{median}{unit} ({low} to {high})"
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """A table with its first row as the head; all but the first column are right-aligned."""
-    rows = [tuple(" ".join(cell.replace("|", "\\|").split()) for cell in row) for row in rows]
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    is_wide = len(widths) > 2
-    # A two-column table holds sentences: those read better from the left.
-    lines = []
-    for row in rows:
-        cells = [
-            f"{cell:>{width}}" if place and is_wide else f"{cell:<{width}}"
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    rule = ["-" * width for width in widths]
-    if is_wide:
-        rule[1:] = [f"{line[:-1]}:" for line in rule[1:]]
-    return "\n".join([lines[0], f"| {' | '.join(rule)} |", *lines[1:]])

@@ -1,32 +1,29 @@
-"""What runs in a child process: one contestant, driven by JSON lines on standard input.
+"""What runs in a child process: one contestant, called by JSON lines on standard input.
 
-A line is {"call": name, "arguments": {...}}; the answer is one line, {"result": ...} or
-{"error": "..."}. The process ends when its standard input does.
+`measuring.child` describes the lines.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from embedlib.bench.contestants import Contestant, Vectors, versions
+from embedlib.bench.contestants import Contestant, Vectors
 from embedlib.bench.line_up import make_contestant
+from embedlib.measuring.child import peak_memory_mib, serve_standard_streams
+from embedlib.measuring.packages import versions
 from embedlib.measuring.sgemm import SGEMM, SgemmCalls
-
-_MIB = 1 << 20
 
 
 class ContestantCalls:
-    """What the parent may ask of a contestant. Times are in seconds, or end in `_ms`."""
+    """The calls that the parent can make. Times are in seconds, or end in `_ms`."""
 
     def __init__(
         self, contestant: Contestant, clock: Callable[[], float] = time.perf_counter
@@ -53,11 +50,11 @@ class ContestantCalls:
         }
 
     def fill_cache(self, cache_dir: str) -> None:
-        """Make the next start quicker."""
+        """Store what makes the next start quicker."""
         self._contestant.fill_cache(Path(cache_dir))
 
     def set_texts(self, texts: list[str], queries: list[str]) -> None:
-        """Receive what is to be embedded."""
+        """Keep the texts of a bulk pass, and the queries."""
         self._texts, self._queries = texts, queries
 
     def bulk(self, batch_size: int | None, stride: int = 1) -> float:
@@ -68,10 +65,10 @@ class ContestantCalls:
         return self._clock() - started
 
     def query(self, seconds: float) -> list[float]:
-        """Ask one query after the other for so long; return the latencies in ms."""
+        """Run one query after the other for `seconds`; return the latencies in ms."""
         latencies_ms: list[float] = []
         started = self._clock()
-        # Each query at least once: a slow model, too, gets more than one sample.
+        # Each query at least once, so that a slow model has more than one sample as well.
         while len(latencies_ms) < len(self._queries) or self._clock() - started < seconds:
             latencies_ms.append(self._ask(len(latencies_ms)))
         return latencies_ms
@@ -102,8 +99,8 @@ class ContestantCalls:
         due = self._clock()
         while not is_over.is_set():
             latencies_ms.append(self._ask(len(latencies_ms)))
-            # By a fixed timetable: a slow answer does not lower the number of questions, and one
-            # that took longer than the interval is followed at once by the next.
+            # On a fixed schedule: a slow answer does not lower the number of queries, and one that
+            # took longer than the interval is followed by the next query at once.
             due = max(due + interval_s, self._clock())
             is_over.wait(due - self._clock())
 
@@ -114,11 +111,11 @@ class ContestantCalls:
         return (self._clock() - started) * 1e3
 
     def stats(self) -> dict[str, float]:
-        """Return what the contestant counted."""
+        """Return what the contestant has counted."""
         return self._contestant.stats()
 
     def peak_memory_mib(self) -> float:
-        """Return the most memory this process has had."""
+        """Return the peak memory of this process."""
         return peak_memory_mib()
 
     def save_vectors(self, path: str) -> None:
@@ -127,48 +124,10 @@ class ContestantCalls:
         np.save(path, self._vectors)
 
 
-def peak_memory_mib() -> float:
-    """Return the peak resident memory of this process.
-
-    Not `ru_maxrss` where it can be avoided: on Linux a child starts with its parent's.
-    Source: proc_pid_status(5), `VmHWM`.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / _MIB
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _MIB
-
-
-def serve(calls: object, requests: IO[str], replies: IO[str]) -> None:
-    """Answer requests until they end."""
-    for line in requests:
-        request = json.loads(line)
-        try:
-            reply = {"result": getattr(calls, request["call"])(**request["arguments"])}
-        except Exception as error:  # the parent decides what a failure means
-            import traceback
-
-            traceback.print_exc()
-            lines = str(error).strip().splitlines()
-            reply = {"error": f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
-
-
 def main(name: str, threads: int) -> None:
     """Serve one contestant on standard input and output."""
-    # Libraries print what they like; only answers may go to the parent.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     calls: object = SgemmCalls(threads) if name == SGEMM else ContestantCalls(make_contestant(name))
-    serve(calls, sys.stdin, replies)
+    serve_standard_streams(calls)
 
 
 if __name__ == "__main__":

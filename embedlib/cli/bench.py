@@ -191,7 +191,9 @@ def bench(
         "report": _report,
     }
     if task == "rerank":
-        from embedlib.bench.rerank import RerankOptions, render_rerank, run_rerank
+        from embedlib.bench.options import RerankOptions
+        from embedlib.bench.rerank import run_rerank
+        from embedlib.bench.table import render_rerank
 
         ranked = run_rerank(RerankOptions(**shared), **circumstances)
         _show(ranked.as_json(), render_rerank(ranked), json_path)

@@ -1,1 +1,1 @@
-"""What the benchmarks share: processes, texts, the chip's own limit, provenance."""
+"""What benchmarks share: processes, texts, the machine's own limit, spread, provenance."""

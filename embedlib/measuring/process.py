@@ -1,4 +1,4 @@
-"""The parent's end of a contestant's process."""
+"""The parent's end of a contestant's process; `child` is the other end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _END_TIMEOUT_S = 10
 
 
 class ContestantFailedError(Exception):
-    """A contestant could not do what it was asked.
+    """A call to a contestant failed.
 
     Attributes:
-        reason: why, in one line, without the contestant's name.
+        reason: the cause, in one line, without the contestant's name.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -41,35 +41,33 @@ class OverBudgetError(ContestantFailedError):
 
 
 class Process(Protocol):
-    """Something that answers calls; see `worker.ContestantCalls` for which."""
+    """A process that answers calls; the program it runs defines which."""
 
-    def __enter__(self) -> Process:
-        """Return itself."""
+    def __enter__(self) -> Process: ...
 
-    def __exit__(self, *exc_info: object) -> None:
-        """End it."""
+    def __exit__(self, *exc_info: object) -> None: ...
 
     def call(self, name: str, **arguments: Any) -> Any:
         """Return the answer, or raise ContestantFailedError."""
 
     @property
     def age_s(self) -> float:
-        """Time since it was started."""
+        """Time since the process was started."""
 
 
 class JsonProcess:
-    """Runs a program that answers JSON lines as `worker.serve` does. See `Process`."""
+    """Runs a program that answers JSON lines as `child.serve` does. See `Process`."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it.
+        """Start the program.
 
         Args:
-            name: what messages call it.
+            name: the name of the contestant, for error messages.
             command: the program and its arguments.
-            environment: all its variables.
+            environment: all environment variables of the program.
         """
         self._name = name
-        # Kept to tell why it died; nobody wants to read what libraries print otherwise.
+        # Libraries print a lot, which is shown only where the process died: its last line.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._started_at = time.perf_counter()
         self._process = subprocess.Popen(
@@ -79,7 +77,7 @@ class JsonProcess:
             stderr=self._log,
             env=environment,
             encoding="utf-8",
-            start_new_session=True,  # what it starts itself can be ended with it
+            start_new_session=True,  # so that _kill also ends the processes it has started
         )
         self._lines: SimpleQueue[str] = SimpleQueue()
         assert self._process.stdout is not None
@@ -88,11 +86,10 @@ class JsonProcess:
         self._reader.start()
 
     def __enter__(self) -> JsonProcess:
-        """Return itself."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """End the process: politely after success, at once after an error."""
+        """Close its input and wait; kill it after an error, or when it does not end in time."""
         if exc_info[0] is not None:
             self._kill()
         assert self._process.stdin is not None
@@ -110,20 +107,20 @@ class JsonProcess:
 
     @property
     def age_s(self) -> float:
-        """Time since it was started."""
+        """Time since the process was started."""
         return time.perf_counter() - self._started_at
 
     def call(self, name: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """Ask and wait for the answer.
+        """Send a call and wait for the answer.
 
         Args:
-            name: of the call.
-            timeout_s: how long to wait; None: as long as it takes.
-            **arguments: of the call.
+            name: the name of the call.
+            timeout_s: the longest time to wait; None: no limit.
+            **arguments: the arguments of the call.
 
         Raises:
-            OverBudgetError: there was no answer in time; the process is of no more use.
-            ContestantFailedError: it answered with an error, or died.
+            OverBudgetError: there was no answer in time; the process cannot be called again.
+            ContestantFailedError: the process answered with an error, or died.
         """
         assert self._process.stdin is not None
         line = ""
@@ -156,31 +153,33 @@ class JsonProcess:
         return f"exit status {status}" + (f", {lines[-1]}" if lines else "")
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):  # it has ended by itself
+        with suppress(ProcessLookupError):  # it has already ended
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class ChildProcess(JsonProcess):
-    """Runs `embedlib.bench.worker`."""
+    """Runs a Python module as `python -m MODULE NAME THREADS`, offline."""
 
-    def __init__(self, name: str, threads: int, library_threads: int | None = None) -> None:
-        """Start it.
+    def __init__(
+        self, module: str, name: str, threads: int, library_threads: int | None = None
+    ) -> None:
+        """Start the process.
 
         Args:
-            name: of the contestant.
-            threads: cores it may use.
-            library_threads: threads its numeric libraries start by themselves; None: `threads`.
+            module: the module to run; it answers as `child.serve` does.
+            name: the name of the contestant.
+            threads: the number of cores it may use.
+            library_threads: threads that its numeric libraries start; None: `threads`.
         """
-        command = [sys.executable, "-m", "embedlib.bench.worker", name, str(threads)]
+        command = [sys.executable, "-m", module, name, str(threads)]
         super().__init__(name, command, _environment(library_threads or threads))
 
     def __enter__(self) -> ChildProcess:
-        """Return itself."""
         return self
 
 
 def _read_lines(stream: IO[str], lines: SimpleQueue[str]) -> None:
-    """Hand lines on; an empty one is the end."""
+    """Put the lines of a stream into a queue, and an empty line at its end."""
     for line in stream:
         lines.put(line)
     lines.put("")
@@ -190,8 +189,8 @@ def _environment(library_threads: int) -> dict[str, str]:
     return {
         **os.environ,
         **dict.fromkeys(_THREAD_VARIABLES, str(library_threads)),
-        # All get a folder: nothing has to be looked up, and an unreachable hub must not count as
-        # loading time.
+        # Contestants load from a folder. Without this, waiting for an unreachable hub would count
+        # as loading time.
         "HF_HUB_OFFLINE": "1",
         "PYTHONIOENCODING": "utf-8",
     }

@@ -1,4 +1,4 @@
-"""Which embedlib was measured, and when."""
+"""Provenance of a measurement: the commit of embedlib, and the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def now() -> str:
-    """Return the time in UTC."""
+    """Return the current time in UTC, as ISO 8601."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 
@@ -16,7 +16,8 @@ def checkout_commit() -> str | None:
     """Return the commit of the checkout that embedlib runs from; None where it was installed."""
     folder = Path(__file__).parent
     try:
-        # An installed embedlib may lie inside somebody else's repository: is this file tracked?
+        # An installed embedlib may lie inside another project's repository, which does not track
+        # this file.
         _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
         return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=")
     except (OSError, subprocess.SubprocessError):

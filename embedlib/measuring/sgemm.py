@@ -14,7 +14,7 @@ import numpy as np
 from embedlib.models.spec import Encoder
 
 SGEMM = "sgemm"
-"""Name of the child process that measures this."""
+"""Name of the contestant that measures this."""
 
 ROWS = 512
 """Tokens multiplied at once: about a batch of the CPU engine."""
@@ -43,10 +43,10 @@ def flop_per_token(encoder: Encoder) -> int:
 
 
 class SgemmCalls:
-    """What the parent may ask of the process that measures the machine.
+    """The calls that the process which measures the machine answers.
 
-    Each thread multiplies matrices of its own with a library that was told to use one thread:
-    nobody waits for anybody, so this is the most that the cores give.
+    Each thread multiplies its own matrices, and the library is limited to one thread per call: no
+    thread waits for another one, so this is the highest rate that the cores reach.
     """
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -79,7 +79,7 @@ class SgemmCalls:
 
 @dataclass
 class _Lane:
-    """One thread that multiplies for some time."""
+    """One thread that multiplies for a given time."""
 
     multiply: Multiply
     seconds: float
@@ -123,7 +123,7 @@ def _torch_multiply(shapes: list[tuple[int, int]]) -> Multiply:
 
 
 def _operands(shapes: list[tuple[int, int]]) -> list[tuple[Any, Any, Any]]:
-    """Rows, weight and room for the product; small numbers, for denormal ones are slow."""
+    """Return rows, weight and output buffer; ordinary numbers, since denormal ones are slow."""
     random = np.random.default_rng(0)
     return [
         (

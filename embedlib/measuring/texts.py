@@ -1,4 +1,4 @@
-"""What is embedded: real text that every machine with Python has."""
+"""Texts for measurements: the documentation of Python's library, which every machine has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUERIES = (
     "cancel a task after some time",
     "find a module by its dotted name",
 )
-"""Short questions of about nine tokens, different ones so that no cache of answers helps."""
+"""Short questions of about nine tokens; all differ, so that no cache of results helps."""
 
 RERANK_QUERY = "how do I copy a folder and everything that is in it"
 
@@ -56,7 +56,7 @@ def docstrings(num_texts: int) -> list[str]:
 def docstring_pieces(
     num_pieces: int, num_tokens: int, tokenizer: tokenizers.Tokenizer
 ) -> list[str]:
-    """Return pieces of the same text as `docstrings`, each of about so many tokens."""
+    """Return pieces of the same text as `docstrings`, each of about `num_tokens` tokens."""
     pieces: list[str] = []
     for text in _blocks():
         spans = tokenizer.encode(text, add_special_tokens=False).offsets
@@ -92,7 +92,7 @@ def _file_docstrings(path: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return  # Python ships a few files that are broken on purpose
+        return  # Python ships a few files with syntax errors, for its own tests
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node, clean=False)

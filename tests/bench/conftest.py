@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from embedlib.bench.contestants import Vectors
-from embedlib.bench.worker import ContestantCalls, serve
+from embedlib.bench.worker import ContestantCalls
+from embedlib.measuring.child import serve
 from embedlib.measuring.process import ContestantFailedError
 
 MS = 1e-3

@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from embedlib.bench.contestants import missing_modules
 from embedlib.bench.options import PEERS
+from embedlib.bench.race import start_contestant
 from embedlib.bench.result import BenchResult
 from embedlib.cli import main
-from embedlib.measuring.process import ChildProcess, ContestantFailedError
+from embedlib.measuring.process import ContestantFailedError
 
 
 def test_help_shows_the_defaults_and_the_peers() -> None:
@@ -65,13 +66,13 @@ def test_a_real_run_of_a_tiny_model(tiny_folder: Callable[[str], Path], tmp_path
 def test_a_child_that_dies_is_told_with_its_last_words() -> None:
     with (
         pytest.raises(ContestantFailedError, match=r"nobody failed: .* exit status 1, KeyError"),
-        ChildProcess("nobody", 1) as child,
+        start_contestant("nobody", 1, None) as child,
     ):
         child.call("stats")
 
 
 def test_an_error_in_a_child_reaches_the_parent(tmp_path: Path) -> None:
-    with ChildProcess("embedlib", 1) as child:
+    with start_contestant("embedlib", 1, None) as child:
         with pytest.raises(ContestantFailedError, match="embedlib failed: ModelNotFoundError: "):
             child.call(
                 "load",

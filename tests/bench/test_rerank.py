@@ -17,15 +17,10 @@ from embedlib.bench.contestants import (
     RERANKER,
 )
 from embedlib.bench.line_up import make_contestant
-from embedlib.bench.options import INT8
-from embedlib.bench.rerank import (
-    PEER,
-    SEEDED_MODEL,
-    RerankOptions,
-    RerankResult,
-    render_rerank,
-    run_rerank,
-)
+from embedlib.bench.options import INT8, RERANK_PEER, RerankOptions
+from embedlib.bench.rerank import SEEDED_MODEL, run_rerank
+from embedlib.bench.result import RerankResult
+from embedlib.bench.table import render_rerank
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
@@ -63,7 +58,7 @@ def options(tiny_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any
     path.write_text("".join("x" * length + "\n" for length in range(1, NUM_TEXTS + 1)))
     return {
         "model": str(tiny_folder("bert-cross-encoder")),
-        "vs": (PEER,),
+        "vs": (RERANK_PEER,),
         "texts_path": path,
         "rounds": 3,
         "config": Config(threads=2, max_batch_tokens=99),
@@ -95,7 +90,7 @@ def test_the_figures(options: dict[str, Any], rerank_course: Any) -> None:
 
 
 def test_int8_beside_float32(options: dict[str, Any], rerank_course: Any) -> None:
-    result = run(rerank_course, options | {"vs": (PEER, INT8)})
+    result = run(rerank_course, options | {"vs": (RERANK_PEER, INT8)})
     assert list(result.ours) == ["embedlib", INT8]
     assert result.num_tokens == 820
     int8 = result.ours[INT8]
@@ -183,7 +178,7 @@ def test_what_goes_wrong(
             {"vs": ("sentence-transformers-openvino",)},
             "one of sentence-transformers, embedlib-int8$",
         ),
-        ({"vs": (PEER, PEER)}, "once"),
+        ({"vs": (RERANK_PEER, RERANK_PEER)}, "once"),
         ({"rounds": 0}, "rounds = 0"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 
 from embedlib import fidelity
 from embedlib.bench.contestants import EmbedlibInt8Contestant
-from embedlib.bench.worker import ContestantCalls, peak_memory_mib
+from embedlib.bench.worker import ContestantCalls
 from embedlib.config import Config
+from embedlib.measuring.child import peak_memory_mib
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import FidelityReport, write_report

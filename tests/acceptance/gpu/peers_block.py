@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.bench.contestants import missing_modules
+from embedlib.measuring.packages import missing_of
 from embedlib.measuring.process import ContestantFailedError
 from tests.acceptance.gpu.children import Place
 from tests.acceptance.gpu.models import Precision
@@ -13,6 +13,8 @@ from tests.acceptance.gpu.session import RACE, GpuSession
 from tests.acceptance.gpu.verdicts import BULK_LENGTHS, QUERY_TOKENS
 
 SENTENCE_TRANSFORMERS: Final = "sentence-transformers"
+PEER_MODULES: Final = ("sentence_transformers", "torch")
+"""What it needs."""
 VLLM_QUANTIZATIONS: Final = MappingProxyType({"fp8": ("fp8_per_channel", "fp8"), "bf16": (None,)})
 """By our precision. The first one rounds as embedlib does, the second one is vLLM's usual one."""
 VLLM_BATCH_TOKENS: Final = (16_384, 32_768)
@@ -26,7 +28,7 @@ def peers(session: GpuSession, model: str) -> None:
     precision = session.passed[model][0]
     ours = session.ours(model, precision)
     asked: list[tuple[str, dict[str, Any]]] = []
-    missing = missing_modules(SENTENCE_TRANSFORMERS)
+    missing = missing_of(PEER_MODULES)
     if missing:
         reason = f"{', '.join(missing)} missing; pip install {SENTENCE_TRANSFORMERS}"
         session.journal.add("peers", model=model, peer=SENTENCE_TRANSFORMERS, skipped=reason)

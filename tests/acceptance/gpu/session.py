@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from embedlib.bench.result import aba_ratios
 from embedlib.measuring.process import ContestantFailedError
+from embedlib.measuring.spread import aba_ratios
 from tests.acceptance.gpu.budget import Budget
 from tests.acceptance.gpu.children import Children, Place, StartProcess
 from tests.acceptance.gpu.gpu_state import GpuState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from embedlib.bench.table import Row, markdown
+from embedlib.measuring.markdown import Row, markdown
 from tests.acceptance.gpu.journal import Line, found
 from tests.acceptance.gpu.models import SHAPES
 from tests.acceptance.gpu.verdicts import ceiling_tflops

@@ -1,17 +1,16 @@
 """What runs in a child process: `python -m tests.acceptance.gpu.worker NAME DEVICE`.
 
-It is driven by the lines that `embedlib.bench.worker` describes.
+It is called by the lines that `embedlib.measuring.child` describes.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.bench.worker import serve
+from embedlib.measuring.child import serve_standard_streams
 
 CALLS: Final = MappingProxyType(
     {
@@ -23,7 +22,7 @@ CALLS: Final = MappingProxyType(
         "start": ("starts", "StartCalls"),
     }
 )
-"""Who is who: the module, imported when it is needed, and the class."""
+"""By the name of a contestant: its module, imported when it is needed, and its class."""
 
 
 def make_calls(name: str, device: str) -> object:
@@ -36,10 +35,7 @@ def make_calls(name: str, device: str) -> object:
 
 def main(name: str, device: str) -> None:
     """Serve one contestant on standard input and output."""
-    # Libraries print what they like; only answers may go to the parent.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    serve(make_calls(name, device), sys.stdin, replies)
+    serve_standard_streams(make_calls(name, device))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib.bench.worker import serve
+from embedlib.measuring.child import serve
 from embedlib.measuring.process import ContestantFailedError, OverBudgetError
 from tests.acceptance.gpu import peers_block, run
 from tests.acceptance.gpu.options import GpuOptions
@@ -205,7 +205,7 @@ def course(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Return a course with a GPU, and all packages as if they were installed."""
     monkeypatch.setattr(run, "list_gpus", lambda: ["a GPU"])
     monkeypatch.setattr(run, "PACKAGES", dict.fromkeys(run.PACKAGES, ()))
-    monkeypatch.setattr(peers_block, "missing_modules", lambda name: [])
+    monkeypatch.setattr(peers_block, "missing_of", lambda modules: [])
     return Course(clock, tmp_path)
 
 

@@ -127,7 +127,7 @@ def course(course: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         return process
 
     course.start = start
-    monkeypatch.setattr(peers_block, "missing_modules", lambda name: [name])
+    monkeypatch.setattr(peers_block, "missing_of", lambda modules: ["sentence-transformers"])
     return course
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from embedlib.bench.result import Latency, Spread, aba_ratios
 from embedlib.measuring.sgemm import ROWS, SgemmCalls, flop_per_token, linear_shapes
+from embedlib.measuring.spread import Latency, Spread, aba_ratios
 from embedlib.models.spec import Encoder
 
 MINILM = Encoder(

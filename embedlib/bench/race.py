@@ -1,0 +1,218 @@
+"""Contestants side by side: each in a process of its own, bulk passes in turns.
+
+However many processes there are, only one of them computes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from embedlib.bench.contestants import BATCH_SIZES, OURS, Vectors
+from embedlib.config import Config
+from embedlib.errors import EmbedlibError
+from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
+from embedlib.measuring.spread import aba_ratios
+
+PROBE_TEXTS = 128
+"""About as many texts are spent on each batch size tried, each twice."""
+
+StartProcess = Callable[[str, int, "int | None"], Process]
+"""`start_contestant`, or a fake in a test."""
+
+Report = Callable[[str], None]
+"""Called with one line of progress."""
+
+
+def start_contestant(name: str, threads: int, library_threads: int | None) -> ChildProcess:
+    """Start the process of a contestant."""
+    return ChildProcess("embedlib.bench.worker", name, threads, library_threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """What all contestants of a race are given."""
+
+    folder: Path
+    """The model."""
+    texts: Sequence[str]
+    """Of one bulk pass."""
+    queries: Sequence[str]
+    config: Config
+    """Its `num_threads` is for all contestants, its `max_batch_tokens` for embedlib's."""
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What loading a model took."""
+
+    first_vector_s: float
+    """From starting Python to having the first vector."""
+    constructor_s: float
+    peak_memory_mib: float
+    versions: dict[str, str]
+
+
+@dataclass(kw_only=True)
+class Entry:
+    """A contestant in its process, and its bulk passes so far."""
+
+    name: str
+    process: Process
+    loaded: Loaded
+    batch_size: int | None = None
+    bulk_s: list[float] = field(default_factory=list)
+
+    def bulk(self) -> None:
+        """Take a turn: embed all texts."""
+        self.bulk_s.append(self.process.call("bulk", batch_size=self.batch_size))
+
+    def rates(self, amount: int) -> list[float]:
+        """Return `amount` per second, for each bulk pass."""
+        return [amount / seconds for seconds in self.bulk_s]
+
+    def stats(self) -> dict[str, float]:
+        """Return what the contestant has counted."""
+        counts: dict[str, float] = self.process.call("stats")
+        return counts
+
+
+@contextmanager
+def open_race(course: Course, scratch: Path, report: Report, start: StartProcess) -> Iterator[Race]:
+    """Hold a race, and end its processes.
+
+    Args:
+        course: what the contestants are given.
+        scratch: a folder for caches and vectors; the caller removes it.
+        report: called with progress.
+        start: starts the process of a contestant.
+
+    Raises:
+        EmbedlibError: a contestant failed, and the caller has not caught it.
+    """
+    with ExitStack() as stack:
+        try:
+            yield Race(course, scratch, stack, report, start)
+        except ContestantFailedError as error:
+            raise EmbedlibError(str(error)) from error
+
+
+class Race:
+    """A race in progress. The caller adds entries to `ours` and `peers`."""
+
+    def __init__(
+        self, course: Course, scratch: Path, stack: ExitStack, report: Report, start: StartProcess
+    ) -> None:
+        self.course = course
+        self.report = report
+        self.ours: list[Entry] = []
+        self.peers: list[Entry] = []
+        self.num_tokens = self.num_truncated = 0
+        """Of one bulk pass, as embedlib counts them."""
+        self._scratch = scratch
+        self._stack = stack
+        self._start = start
+
+    def start(self, name: str, library_threads: int | None = None) -> Process:
+        """Return the process of a contestant; the caller ends it."""
+        return self._start(name, self.course.config.num_threads, library_threads)
+
+    def load(self, name: str, process: Process) -> Loaded:
+        """Load the model and compute a first vector."""
+        config = self.course.config
+        loaded = process.call(
+            "load",
+            folder=str(self.course.folder),
+            cache_dir=str(self.cache_of(name)),
+            threads=config.num_threads,
+            options={"max_batch_tokens": config.max_batch_tokens} if name in OURS else {},
+            query=self.course.queries[0],
+        )
+        return Loaded(
+            first_vector_s=process.age_s,
+            constructor_s=loaded["constructor_s"],
+            peak_memory_mib=loaded["peak_memory_mib"],
+            versions=loaded["versions"],
+        )
+
+    def cache_of(self, name: str) -> Path:
+        """Return a contestant's folder, which outlives its process."""
+        folder = self._scratch / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def enter(self, name: str) -> Entry:
+        """Start a contestant, find the best batch size of a peer, and do one bulk pass.
+
+        Raises:
+            ContestantFailedError: the contestant failed.
+        """
+        process = self._stack.enter_context(self.start(name))
+        entry = Entry(name=name, process=process, loaded=self.load(name, process))
+        process.call("set_texts", texts=self.course.texts, queries=self.course.queries)
+        if name in OURS:
+            self._count_tokens(entry)
+        else:
+            entry.batch_size = self._best_batch_size(process)
+            process.call("bulk", batch_size=entry.batch_size)
+        return entry
+
+    def _count_tokens(self, entry: Entry) -> None:
+        before = entry.stats()
+        entry.process.call("bulk", batch_size=None)
+        after = entry.stats()
+        self.num_tokens = int(after["num_tokens"] - before["num_tokens"])
+        self.num_truncated = int(after["num_truncated"] - before["num_truncated"])
+
+    def _best_batch_size(self, process: Process) -> int:
+        """Try every size twice, up and down, on a part of the texts."""
+        stride = max(1, len(self.course.texts) // PROBE_TEXTS)
+        process.call("bulk", batch_size=BATCH_SIZES[0], stride=stride)
+        seconds: dict[int, float] = {}
+        for size in (*BATCH_SIZES, *reversed(BATCH_SIZES)):
+            measured = process.call("bulk", batch_size=size, stride=stride)
+            seconds[size] = min(measured, seconds.get(size, measured))
+        return min(seconds, key=seconds.__getitem__)
+
+    def take_turns(self, end_round: Callable[[], None] = lambda: None) -> None:
+        """Do the bulk passes: ours before the first, between any two, and after the last peer.
+
+        Args:
+            end_round: called after each round.
+        """
+        self._bulk_ours()
+        for number in range(1, self.course.rounds + 1):
+            self.report(f"bulk, round {number} of {self.course.rounds}")
+            for peer in self.peers:
+                peer.bulk()
+                self._bulk_ours()
+            if not self.peers:
+                self._bulk_ours()
+            end_round()
+
+    def _bulk_ours(self) -> None:
+        for entry in self.ours:
+            entry.bulk()
+
+    def ratios(self, ours: Entry, peer: Entry) -> list[float]:
+        """Return our rate over the peer's, for each turn of the peer."""
+        first = self.peers.index(peer)
+        befores = range(first, len(ours.bulk_s) - 1, len(self.peers))
+        rates = ours.rates(1)
+        return [
+            ratio
+            for before, rate in zip(befores, peer.rates(1), strict=True)
+            for ratio in aba_ratios(rates[before : before + 2], [rate])
+        ]
+
+    def vectors(self, entry: Entry) -> Vectors:
+        """Return the result of the contestant's last bulk pass."""
+        path = self._scratch / f"{entry.name}.npy"
+        entry.process.call("save_vectors", path=str(path))
+        vectors: Vectors = np.load(path)
+        return vectors
