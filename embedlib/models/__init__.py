@@ -1,1 +1,1 @@
-"""What a model is: a folder of files in, a frozen `ModelSpec` and named float32 weights out."""
+"""What a model is: reads a model folder into a frozen `ModelSpec` and named float32 weights."""

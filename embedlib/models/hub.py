@@ -1,7 +1,7 @@
-"""From a model's name to the folder that holds its files.
+"""Resolve a model's name to the folder that holds its files.
 
 A name is a folder, `package:NAME` (a model shipped inside an installed Python package) or a
-repository of the Hugging Face hub. Nothing here reads what the files say; `files.py` does.
+repository of the Hugging Face hub. This module does not parse the files; `reading/` does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
 PACKAGE_PREFIX = "package:"
 
 _ALLOW = ("*.json", "*.safetensors", "chat_template.jinja")
-# The same weights in another runtime's format or layout, and what training left behind.
+# The same weights in another runtime's format or layout, and training checkpoints.
 _IGNORE = (
     "onnx/*",
     "openvino/*",
@@ -30,17 +30,17 @@ _IGNORE = (
     "checkpoint-*/*",
     "consolidated*.safetensors",
 )
-# Models published without an owner's name: sentence-transformers looks there too.
+# Owner of models that are named without one; sentence-transformers assumes it too.
 _DEFAULT_OWNER = "sentence-transformers"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFolder:
-    """Where a model's files are and which version of them it is."""
+    """Where a model's files are, and their version."""
 
     name: str
-    """What the caller asked for."""
+    """The name that the caller gave."""
     path: Path
     revision: str | None = None
     """The resolved commit of a hub model; None for a folder or a package."""
@@ -54,7 +54,7 @@ def resolve(
     cache_folder: str | os.PathLike[str] | None = None,
     local_files_only: bool = False,
 ) -> ModelFolder:
-    """Find the folder of a model, downloading what is missing.
+    """Return the folder of a model; downloads missing files from the hub.
 
     Args:
         name: a folder, `package:NAME`, or a hub name such as `BAAI/bge-small-en-v1.5`; a name
@@ -62,12 +62,12 @@ def resolve(
         revision: branch, tag or commit of a hub model; None means the default branch.
         token: hub token; True reads the stored one, None uses it if there is one.
         cache_folder: hub cache; None is the hub's own.
-        local_files_only: use the cache only; no socket is opened. `HF_HUB_OFFLINE=1` does the same.
+        local_files_only: use only the cache and open no socket, as with `HF_HUB_OFFLINE=1`.
 
     Raises:
-        ModelNotFoundError: nothing of that name; the message lists what was tried.
-        ModelWeightsError: a hub repository without safetensors weights.
-        ConfigError: `revision` given for something that is not on the hub.
+        ModelNotFoundError: if no model has this name; the message lists the places tried.
+        ModelWeightsError: if the hub repository has no safetensors weights.
+        ConfigError: if `revision` is given for a folder or a package.
     """
     text = os.fspath(name)
     folder = Path(text).expanduser()
@@ -75,7 +75,7 @@ def resolve(
     is_package = text.startswith(PACKAGE_PREFIX)
     if revision is not None and (is_package or is_local):
         raise ConfigError(
-            f"revision={revision!r} is for models of the hub, and {text!r} is not one; leave it out"
+            f"revision={revision!r} applies only to hub models; {text!r} is not one; leave it out"
         )
     if is_package:
         return ModelFolder(name=text, path=_find_in_package(text.removeprefix(PACKAGE_PREFIX)))
@@ -91,7 +91,7 @@ def resolve(
 
 
 def find_model(name: str | os.PathLike[str], config: Config) -> ModelFolder:
-    """Find the folder of a model as its options say; see `resolve`."""
+    """Return the folder of a model, by the options in `config`; see `resolve`."""
     return resolve(
         name,
         revision=config.revision,
@@ -102,23 +102,24 @@ def find_model(name: str | os.PathLike[str], config: Config) -> ModelFolder:
 
 
 def _is_hub_name(name: str) -> bool:
-    # "./model", "~/model" and "a/b/c" can only be meant as folders: asking the hub would turn a
-    # typing error in a path into a network error.
+    # "./model", "~/model" and "a/b/c" can only be folders: looking them up on the hub would turn
+    # a typing error in a path into a network error.
     return _HUB_NAME.fullmatch(name) is not None and not name.startswith((".", "/", "~"))
 
 
 def _check_folder(folder: Path, name: str) -> Path:
     if not folder.exists():
         raise ModelNotFoundError(
-            f"no model folder {name!r}: the path does not exist (seen from {os.getcwd()!r}); "
+            f"no model folder {name!r}: the path does not exist (working directory: "
+            f"{os.getcwd()!r}); "
             "check the spelling"
         )
     if not folder.is_dir():
         raise ModelNotFoundError(f"{name!r} is a file; give the folder that holds config.json")
     if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
         raise ModelNotFoundError(
-            f"the folder {name!r} holds neither config.json nor modules.json, so it is no model; "
-            "if a hub model was meant, call from a place where no folder has its name"
+            f"folder {name!r} holds neither config.json nor modules.json, so it is not a model; "
+            "for a hub model, run in a directory that has no folder of this name"
         )
     return folder.absolute()
 
@@ -127,7 +128,7 @@ def _check_folder(folder: Path, name: str) -> Path:
 
 
 def _find_in_package(name: str) -> Path:
-    """Find the model inside an installed package, without importing the package."""
+    """Return the model folder inside an installed package, without importing the package."""
     package, _, inside = name.partition("/")
     roots = _package_roots(package)
     if not roots:
@@ -140,14 +141,14 @@ def _find_in_package(name: str) -> Path:
             if _is_model_folder(root / inside):
                 return root / inside
         raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: {inside!r} inside the package is no folder with "
-            f"config.json and weights; {PACKAGE_PREFIX}{package} looks for one"
+            f"no model {PACKAGE_PREFIX}{name}: {inside!r} inside the package is not a folder with "
+            f"config.json and weights; {PACKAGE_PREFIX}{package} searches the whole package"
         )
     found = [folder for root in roots for folder in _model_folders(root)]
     if not found:
         raise ModelNotFoundError(
             f"no model {PACKAGE_PREFIX}{name}: the package is installed, but none of its folders "
-            "holds config.json with modules.json or safetensors weights beside it"
+            "holds modules.json, or config.json beside safetensors weights"
         )
     if len(found) > 1:
         names = ", ".join(
@@ -163,11 +164,11 @@ def _find_in_package(name: str) -> Path:
 
 
 def _package_roots(name: str) -> list[Path]:
-    """Folders of an import package, given its import name or its distribution name."""
+    """Return the folders of an import package, by its import name or its distribution name."""
     roots = _import_roots(name.replace("-", "_"))
-    if roots or not name:  # Python 3.10 finds some distribution or other for an empty name
+    if roots or not name:  # for an empty name, Python 3.10 returns an arbitrary distribution
         return roots
-    # The distribution may be called differently from what it lets one import.
+    # A distribution's name may differ from the names of its import packages.
     try:
         files = importlib.metadata.distribution(name).files or []
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -180,7 +181,7 @@ def _import_roots(package: str) -> list[Path]:
     if not package.isidentifier():
         return []
     try:
-        # For a name without dots this only searches; nothing of the package runs.
+        # For a name without dots this only searches; it does not run the package's code.
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return []
@@ -196,7 +197,10 @@ def _is_model_folder(folder: Path) -> bool:
 
 
 def _model_folders(root: Path) -> list[Path]:
-    """Model folders below `root`, outermost only: a Dense module's folder looks like one too."""
+    """Return the outermost model folders below `root`.
+
+    The folder of a Dense module inside a model looks like a model folder too.
+    """
     found: list[Path] = []
     for file in sorted(root.rglob("*.json"), key=lambda path: (len(path.parts), path)):
         folder = file.parent
@@ -218,7 +222,7 @@ def _find_on_hub(
     cache_folder: str | os.PathLike[str] | None,
     local_files_only: bool,
 ) -> ModelFolder:
-    import huggingface_hub  # imported here: it is slow to load, and a folder does not need it
+    import huggingface_hub  # imported here: it loads slowly, and a local folder does not need it
     from huggingface_hub import errors
 
     tried = [f"folder {name!r}"]
@@ -234,7 +238,7 @@ def _find_on_hub(
                 allow_patterns=list(_ALLOW),
                 ignore_patterns=list(_IGNORE),
             )
-        except Exception as error:  # the hub's client lets its HTTP library's errors through
+        except Exception as error:  # the hub's client also raises errors of its HTTP library
             what, remedy = _explain(error, revision=revision, token=token)
             tried.append(f"hub repository {repo!r} ({what})")
             if isinstance(error, errors.GatedRepoError) or not isinstance(
@@ -254,14 +258,14 @@ def _not_found(name: str, tried: list[str], remedy: str) -> str:
 def _explain(
     error: Exception, *, revision: str | None, token: str | bool | None
 ) -> tuple[str, str]:
-    """Say what went wrong on the hub and what to do about it."""
+    """Return what went wrong on the hub, and the remedy."""
     from huggingface_hub import constants, errors
 
-    # GatedRepoError is a RepositoryNotFoundError, and most are HfHubHTTPError: special ones first.
+    # Subclasses first: GatedRepoError is a RepositoryNotFoundError, and most are HfHubHTTPError.
     if isinstance(error, errors.GatedRepoError):
         return (
             "access is restricted",
-            "ask for access on the model's page, then pass token= or run `hf auth login`",
+            "request access on the model's page, then pass token= or run `hf auth login`",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
@@ -278,15 +282,15 @@ def _explain(
         if isinstance(error.__cause__, Exception) and not constants.HF_HUB_OFFLINE:
             return (
                 f"{place}, and the hub cannot be reached: {_first_line(error.__cause__, token)}",
-                "check the connection, or copy the model here and give its folder",
+                "check the connection, or copy the model here and pass its folder",
             )
         return (
-            f"{place}, and offline by local_files_only or HF_HUB_OFFLINE",
-            "load it once online, check cache_folder, or copy the model here and give its folder",
+            f"{place}, and offline mode is on (local_files_only or HF_HUB_OFFLINE)",
+            "load it once online, check cache_folder, or copy the model here and pass its folder",
         )
     return (
         f"could not be downloaded: {_first_line(error, token)}",
-        "try again, or copy the model here and give its folder",
+        "try again, or copy the model here and pass its folder",
     )
 
 
@@ -303,8 +307,9 @@ def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:
     if not any(snapshot.rglob("*.safetensors")):
         raise ModelWeightsError(
             f"{repo!r} at revision {revision} has no .safetensors weights here: either a download "
-            "was cut short (load it once online), or the repository holds only pickle files, which "
-            "embedlib does not read because they can run code; convert them once where torch is: "
-            f'SentenceTransformer("{repo}").save_pretrained("FOLDER"), then give FOLDER'
+            "was interrupted (load it once online), or the repository holds only pickle files, "
+            "which embedlib does not read because they can run code; convert them once on a "
+            f'machine with torch: SentenceTransformer("{repo}").save_pretrained("FOLDER"), then '
+            "pass FOLDER"
         )
     return ModelFolder(name=name, path=snapshot, revision=revision)

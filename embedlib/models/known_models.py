@@ -1,11 +1,13 @@
-"""What models' folders leave out, prompts above all: `known_models.json`, by the hub's name.
+"""Facts about published models that their folders leave out, mainly prompts.
 
-    {"models": [names], "source": where it is written,
-     "prompts": {name: prompt}, "query_tasks": {task: prompt of queries for it},
-     "query_template": prompt of a query with {task} in it, "default_task": what fills it,
-     "truncation": how vectors are made shorter}
+They are in `known_models.json`, a list of entries, looked up by the model's name on the hub:
 
-A name is looked up as the user gave it; a folder has none.
+    {"models": [names], "source": the page that states the facts,
+     "prompts": {name: prompt}, "query_tasks": {task: the query prompt for it},
+     "query_template": the query prompt, with {task} in it, "default_task": the default for {task},
+     "truncation": how vectors are shortened}
+
+The look-up takes the name exactly as the user gave it. A local folder has no entry.
 """
 
 from __future__ import annotations
@@ -21,26 +23,26 @@ Truncation = Literal["slice", "layer_norm"]
 
 @dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """What is known of a model beside its folder; nothing by default."""
+    """Facts about one model that its folder leaves out; empty by default."""
 
     source: str = ""
-    """Where it is written."""
+    """The page that states these facts."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Prompts by name."""
     query_tasks: Mapping[str, str] = field(default_factory=dict)
-    """Prompts of queries by task; documents keep their own for all of these."""
+    """Query prompts by task. Documents keep their own prompt for all of these tasks."""
     query_template: str | None = None
-    """Prompt of a query, with `{task}` for a task in words, and `{text}` where the text stands if
-    that is not the end."""
+    """Query prompt, with `{task}` for a task in words. `{text}` marks the place of the text if that
+    is not the end."""
     default_task: str | None = None
-    """The task of a query for which none is given."""
+    """The task of a query if the call gives none."""
     truncation: Truncation = "slice"
-    """layer_norm: before its first dimensions are taken a vector is normed over all of them,
-    without weights, and what is left gets unit length."""
+    """slice: take the first dimensions of the vector. layer_norm: first apply a layer norm without
+    weights over all dimensions, then take the first ones and scale them to unit length."""
 
 
 def known_model(name: str) -> KnownModel:
-    """Return what is known of a hub model, by its exact name."""
+    """Return the known facts about a hub model, by its exact name; empty if there are none."""
     for entry in read_entries():
         if name in entry["models"]:
             return KnownModel(**{key: value for key, value in entry.items() if key != "models"})
@@ -48,7 +50,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def read_entries() -> list[dict[str, Any]]:
-    """Return the whole file."""
+    """Return all entries of `known_models.json`."""
     path = Path(__file__).with_suffix(".json")
     entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return entries

@@ -1,6 +1,6 @@
-"""What the folders of some rerankers leave out: how they are asked, and what they answer.
+"""Templates of rerankers whose folders leave them out: the prompt, and the two answer tokens.
 
-Facts only, in `known_rerankers.json`, keyed by the name of the template, each with its source.
+`known_rerankers.json` holds only facts, each with its source, keyed by the template's name.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from embedlib.models.spec import PairTemplate
 
 @dataclass(frozen=True, kw_only=True)
 class KnownReranker:
-    """How one kind of reranker is asked about a query and a document, and what it answers."""
+    """The template of one kind of reranker, and its two answer tokens."""
 
     names: tuple[str, ...]
-    """On the hub, of the models that are asked so."""
+    """Hub names of the models that use this template."""
     template: PairTemplate
     true_token: str
-    """The token that says that the document fits, and the one that says that it does not."""
+    """The answer token for a relevant document."""
     false_token: str
+    """The answer token for an irrelevant document."""
 
 
 def known_reranker(template: str) -> KnownReranker:
-    """Return what is known under the name of a template.
+    """Return the known reranker for the name of a template.
 
     Raises:
-        ConfigError: there is no such template.
+        ConfigError: if there is no template of this name.
     """
     known = _known_rerankers()
     if template not in known:
@@ -44,7 +45,7 @@ def template_names() -> tuple[str, ...]:
 
 
 def template_of(model_name: str) -> str | None:
-    """Return the name of the template for a model on the hub, or None where none is known."""
+    """Return the template's name for a hub model; None if no template is known for it."""
     for template, reranker in _known_rerankers().items():
         if model_name in reranker.names:
             return template

@@ -1,4 +1,4 @@
-"""Relative position bias: which learned number belongs to which distance."""
+"""Relative position bias: maps the distance between two tokens to a row of the learned table."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from embedlib.models.spec import PositionBias
 def buckets(bias: PositionBias, distances: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bucket of each distance.
 
-    Source: Raffel et al., T5 (arXiv:1910.10683), section 2.1, as `relative_position_bucket` in
-    transformers, models/mpnet, has it; in float32 like there, since exact powers fall on the edge
-    of a bucket.
+    Source: Raffel et al., T5 (arXiv:1910.10683), section 2.1, as implemented by
+    `relative_position_bucket` in transformers, models/mpnet. Computed in float32 as there, since
+    exact powers fall on the edge of a bucket.
 
     Args:
-        bias: how distances are divided.
-        distances: int64[...], the key's position less the query's.
+        bias: the number of buckets and the largest distance.
+        distances: int64[...], the key's position minus the query's.
 
     Returns:
-        int64[...], rows of the table of learned numbers.
+        int64[...], row indices into the learned table.
     """
     half = bias.num_buckets // 2
     exact = half // 2

@@ -1,11 +1,11 @@
-"""What is put around a text: the prompt of a name, of a role or of a task, and few-shot examples.
+"""Prompts around a text, chosen by name, by role or by task, and few-shot examples.
 
-Three say which prompts a model has: the caller (`Config.prompts`), the folder, and for some models
-known_models.json. The first that knows a name, or a role, counts.
+A model's prompts come from three places: the caller (`Config.prompts`), the model folder, and for
+some models known_models.json. The first of them that has a prompt for a name or a role wins.
 
-A prompt is a plain string in front of the text. Those of the caller and of known_models.json may
-hold `{task}`, which a task in words fills, and `{text}`, behind which comes what is to stand behind
-the text. What a folder says is taken to the letter, as sentence-transformers does.
+A prompt is a plain string in front of the text. Prompts of the caller and of known_models.json may
+contain `{task}`, a placeholder for the task in words, and `{text}`: the part after it goes behind
+the text. Prompts of a folder are used literally, as in sentence-transformers.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ ROLE_PROMPTS: Mapping[Role, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What is put around a text."""
+    """The strings around one text."""
 
     prefix: str = ""
     suffix: str = ""
-    """A text is cut so that this stays."""
+    """Goes behind the text; truncation shortens the text and keeps the suffix."""
     examples: str = ""
-    """In front of it all, and beside the length limit."""
+    """Goes before the prefix; its tokens do not count against `max_seq_length`."""
 
 
 class Prompts:
     """A model's prompts: by name, by role (query or document) and by task."""
 
     def __init__(self, spec: ModelSpec, config: Config, known: KnownModel | None = None) -> None:
-        """Put the caller's prompts over the folder's over the known ones.
+        """Merge the three sources: caller before folder before known models.
 
         Raises:
-            ConfigError: an unknown default, or examples for a model that takes none.
+            ConfigError: if the default prompt has an unknown name, or if there are examples and the
+                model takes none.
         """
         known = known or KnownModel()
         caller = config.prompts or {}
@@ -57,10 +58,10 @@ class Prompts:
         if known.query_template is not None:
             known_names["query"] = known.query_template
         for names in ROLE_PROMPTS.values():
-            if any(name in spec.prompts or name in caller for name in names):  # of either name
+            if any(name in spec.prompts or name in caller for name in names):  # under any name
                 known_names = {name: known_names[name] for name in known_names if name not in names}
         self.by_name = {**known_names, **spec.prompts, **caller}
-        """As they were given, placeholders included."""
+        """Prompt by name, with its placeholders unfilled."""
         self._origins: dict[str, Origin] = {
             **dict.fromkeys(known_names, "known"),
             **dict.fromkeys(spec.prompts, "folder"),
@@ -90,25 +91,27 @@ class Prompts:
         task: str | None = None,
         examples: Examples | None = None,
     ) -> Prompt:
-        """Return what to put around a text: `prompt`, else that of the name, task, role, default.
+        """Return `prompt` itself, else the prompt of the task, the name, the role, or the default.
 
-        A role without a prompt gets none: a default may be the other role's, and
-        sentence-transformers' `encode_query` and `encode_document` never take it.
+        A role without a prompt gets an empty one, not the default prompt: that may be meant for the
+        other role, and sentence-transformers' `encode_query` and `encode_document` never use it.
 
         Args:
-            prompt_name: a name of `by_name`.
-            prompt: the text itself.
-            role: what the text is.
-            task: a name, or words for the model's template.
-            examples: instead of those of the Config.
+            prompt_name: a key of `by_name`.
+            prompt: the prompt as a literal string.
+            role: whether the text is a query or a document.
+            task: the name of a task, or words for `{task}` in the model's template.
+            examples: replace those of the Config.
 
         Raises:
-            ConfigError: what is asked for is unknown or contradicts itself; the message lists what
-                there is.
+            ConfigError: if a name or task is unknown (the message lists the known ones), if the
+                arguments contradict each other, or if the prompt has no place for examples.
         """
         few = self._examples if examples is None else check_examples(examples)
         if task is not None and not (prompt is None and prompt_name is None):
-            raise ConfigError("task and prompt say twice what to put in front; pass one")
+            raise ConfigError(
+                "task= and prompt= (or prompt_name=) both choose the prompt; pass one"
+            )
         if prompt is not None:
             if not isinstance(prompt, str):
                 raise ConfigError(f"prompt = {prompt!r}; it must be a str")
@@ -124,27 +127,27 @@ class Prompts:
         return resolved
 
     def role_name(self, role: Role) -> str | None:
-        """Return the name of the prompt for queries or documents, if the model has one."""
+        """Return the name of the prompt for a role; None if the model has none."""
         return next((name for name in ROLE_PROMPTS[role] if name in self.by_name), None)
 
     def origin(self, name: str) -> Origin:
-        """Return who says the prompt of a name."""
+        """Return the source that a named prompt comes from."""
         return self._origins[name]
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Names that `task` may be; `takes_task_in_words` says whether there are others."""
+        """Named tasks. If `takes_task_in_words` is true, `task` may also be any other string."""
         roles = {name for names in ROLE_PROMPTS.values() for name in names}
         return tuple(name for name in self.by_name if name not in roles) + tuple(self._query_tasks)
 
     @property
     def takes_task_in_words(self) -> bool:
-        """Whether a query can be told its task in words."""
+        """Whether the query prompt has a place for a task in words."""
         return self._template is not None
 
     @property
     def takes_examples(self) -> bool:
-        """Whether a query can have few-shot examples: they need a place for what answers it."""
+        """Whether queries can have examples: their prompt must have a place for a response."""
         template = self._template or ""
         return "{task}" in template and template.partition("{text}")[2] != ""
 
@@ -157,7 +160,7 @@ class Prompts:
         return self.by_name.get(query or "", "") != self.by_name.get(document or "", "")
 
     def settings(self) -> dict[str, object]:
-        """Return all that decides a prompt, as JSON values."""
+        """Return everything that determines the prompts, as JSON values for the fingerprint."""
         found: dict[str, object] = {
             "prompts": self.by_name,
             "default_prompt_name": self.default_name,
@@ -168,7 +171,7 @@ class Prompts:
             "default_task": self.default_task,
             "examples": [dict(example) for example in self._examples],
         }
-        # Most models have none of these, and their fingerprints are older than these.
+        # Left out when empty: most models have none, and older fingerprints must stay valid.
         return found | {name: value for name, value in more.items() if value}
 
     def _of_task(self, task: str, role: Role | None, examples: Examples) -> Prompt:
@@ -177,7 +180,7 @@ class Prompts:
         if task in self.by_name:
             return self._of_name(task, examples)
         if task in self._query_tasks or self._template is not None:
-            if role == "document":  # documents are the same for every task
+            if role == "document":  # documents get the same prompt for every task
                 return self.resolve(role=role)
             if task in self._query_tasks:
                 return Prompt(prefix=self._query_tasks[task])
@@ -195,7 +198,7 @@ class Prompts:
         return self._fill(text, self.default_task, examples)
 
     def _fill(self, template: str, task: str | None, examples: Examples) -> Prompt:
-        """Return a template with the task in it, and the examples in the same form."""
+        """Fill a template with the task, and write the examples in the same form."""
         prefix, _, suffix = template.partition("{text}")
         if "{task}" in template and task is None:
             raise ConfigError(f"the prompt {template!r} needs a task; pass task=")
@@ -226,7 +229,7 @@ class Prompts:
 
 def _refuse_examples() -> ConfigError:
     return ConfigError(
-        "examples go in front of queries, of a model whose query prompt is known to have a place "
-        "for them: encode_query with BAAI/bge-en-icl by its hub name, or with "
+        "examples need a query prompt that has a place for them: call encode_query of "
+        "BAAI/bge-en-icl, loaded by its hub name, or pass "
         'prompts={"query": "...{task}...{text}..."}'
     )

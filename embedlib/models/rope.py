@@ -1,4 +1,4 @@
-"""Rotary frequencies: how fast each pair of a head's dimensions turns from token to token."""
+"""Rotary frequencies: the angle by which each pair of a head's dimensions turns per position."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from embedlib.models.spec import Rope
 def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[NDArray[np.float64], float]:
     """Return the angle per position of each pair of dimensions, and the factor on cos and sin.
 
-    Source: `modeling_rope_utils.py` of transformers 5.5, which computes in float32 what is float64
-    here.
+    Source: `modeling_rope_utils.py` of transformers 5.5, which computes in float32; this computes
+    in float64.
 
     Args:
         rope: the kind and its parameters.
-        head_dim: dimensions of one head; all of them turn.
+        head_dim: dimensions of one head; all of them are rotated.
 
     Returns:
         float64[head_dim / 2], and the factor that cos and sin are multiplied by.
@@ -30,17 +30,17 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[NDArray[np.float64],
         return _llama3(rope, plain), 1.0
     if rope.kind == "yarn":
         return _yarn(rope, plain, head_dim), _yarn_attention_factor(rope)
-    # `dynamic` changes the base only for sequences beyond the trained length, which the length
-    # limit of a model never passes.
+    # `dynamic` changes the base only for sequences beyond the trained length, which a model's
+    # length limit never exceeds.
     return plain, 1.0
 
 
 def _llama3(rope: Rope, plain: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Slow the long waves down, keep the short ones, and blend in between.
+    """Divide the frequencies of long waves by the factor, keep the short ones, blend in between.
 
     Source: Llama 3.1, `apply_scaling` in meta-llama/llama-models, models/llama3/model.py.
     """
-    # How often a wave turns within the original length.
+    # Number of turns of each wave within the original length.
     turns = rope.original_max_positions * plain / (2 * math.pi)
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     blend = np.clip(blend, 0.0, 1.0)
@@ -48,13 +48,13 @@ def _llama3(rope: Rope, plain: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _yarn(rope: Rope, plain: NDArray[np.float64], head_dim: int) -> NDArray[np.float64]:
-    """Slow the pairs down that turn seldom within the original length, along a linear ramp.
+    """Slow down pairs that make few turns within the original length, along a linear ramp.
 
     Source: YaRN, https://arxiv.org/abs/2309.00071, section 3.2.
     """
 
     def pair_of(turns: float) -> float:
-        """Return the (fractional) pair that turns so often within the original length."""
+        """Return the (fractional) pair that makes this many turns within the original length."""
         wave_length = rope.original_max_positions / (turns * 2 * math.pi)
         return head_dim * math.log(wave_length) / (2 * math.log(rope.theta))
 
@@ -63,7 +63,7 @@ def _yarn(rope: Rope, plain: NDArray[np.float64], head_dim: int) -> NDArray[np.f
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, head_dim - 1)
     if first == last:
-        last += 0.001  # no division by zero; the value is that of transformers
+        last += 0.001  # avoids a division by zero; transformers adds the same value
     slowed = np.clip((np.arange(head_dim // 2) - first) / (last - first), 0.0, 1.0)
     frequencies: NDArray[np.float64] = plain / rope.factor * slowed + plain * (1 - slowed)
     return frequencies

@@ -168,7 +168,7 @@ def test_several_models_in_a_package_are_named(packages: Path) -> None:
     [
         ("package:not_installed_anywhere", "pip install not_installed_anywhere"),
         ("package:empty", "none of its folders"),
-        ("package:empty/model", "package:empty looks for one"),
+        ("package:empty/model", "package:empty searches the whole package"),
         ("package:json", "none of its folders"),
         ("package:", "no package named ''"),
         ("package:a.b", "no package named 'a.b'"),
@@ -281,7 +281,7 @@ def test_only_needed_files_are_asked_for(tmp_path: Path, monkeypatch: pytest.Mon
     ("kind", "what", "remedy"),
     [
         (errors.RepositoryNotFoundError, "does not exist, or is private", "token="),
-        (errors.GatedRepoError, "access is restricted", "ask for access"),
+        (errors.GatedRepoError, "access is restricted", "request access"),
         (errors.RevisionNotFoundError, "has no revision 'v1'", "branch, tag or commit"),
         (errors.LocalEntryNotFoundError, "'v1' not in the cache", "load it once online"),
         (errors.OfflineModeIsEnabled, "offline", "load it once online"),
@@ -377,4 +377,4 @@ def test_offline_opens_no_socket(how: str, tmp_path: Path) -> None:
     commit, message = done.stdout.splitlines()
     assert commit == COMMIT
     assert "no model 'missing'" in message
-    assert "offline by local_files_only or HF_HUB_OFFLINE" in message
+    assert "offline mode is on (local_files_only or HF_HUB_OFFLINE)" in message

@@ -220,7 +220,7 @@ def test_a_task_is_a_str(task: object) -> None:
 
 @pytest.mark.parametrize("other", [{"prompt": ""}, {"prompt_name": "query"}])
 def test_a_task_and_a_prompt_contradict_each_other(other: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="say twice"):
+    with pytest.raises(ConfigError, match="both choose the prompt"):
         prompts_of(QWEN).resolve(task="Find it", **other)
 
 
@@ -273,21 +273,21 @@ def test_a_template_of_the_caller_takes_examples() -> None:
 
 @pytest.mark.parametrize("known", [KnownModel(), BGE, QWEN, GEMMA])
 def test_a_model_without_a_place_for_examples_refuses_them(known: KnownModel) -> None:
-    with pytest.raises(ConfigError, match="examples go in front of queries"):
+    with pytest.raises(ConfigError, match="examples need a query prompt"):
         prompts_of(known, examples=[EXAMPLE])
-    with pytest.raises(ConfigError, match="examples go in front of queries"):
+    with pytest.raises(ConfigError, match="examples need a query prompt"):
         prompts_of(known).resolve(role="query", examples=[EXAMPLE])
 
 
 @pytest.mark.parametrize("options", [{"folder": {"query": "Own:"}}, {"prompts": {"query": "Own:"}}])
 def test_examples_that_no_query_would_get_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="examples go in front of queries"):
+    with pytest.raises(ConfigError, match="examples need a query prompt"):
         prompts_of(ICL, examples=[EXAMPLE], **options)
 
 
 @pytest.mark.parametrize("where", [{"role": "document"}, {"prompt": "x"}, {}])
 def test_examples_of_a_call_that_gets_none_are_refused(where: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="examples go in front of queries"):
+    with pytest.raises(ConfigError, match="examples need a query prompt"):
         prompts_of(ICL).resolve(examples=[EXAMPLE], **where)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from embedlib.config import Similarity
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.reading.config_file import architecture_of, positions_key, read_encoder
 from embedlib.models.reading.head_modules import AnswerRows
@@ -28,7 +29,6 @@ from embedlib.models.spec import (
     ModelSpec,
     Module,
     Pooling,
-    Similarity,
 )
 
 SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
