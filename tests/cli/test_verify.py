@@ -126,7 +126,7 @@ def test_an_engine_directory_is_not_what_is_measured_or_compiled(
     assert run("compile", folder, "--precision", "int8", "--out", out, *options).exit_code == 0
     done = run(*arguments, out, *options)
     assert done.exit_code == 1
-    told = f"Error: {out} is a model that was compiled to int8; give the one it was made from\n"
+    told = f"Error: {out} was compiled to int8; give the model it was made from\n"
     assert done.stderr == told
 
 

@@ -1,4 +1,4 @@
-"""The engine directories of a model in the cache, and what is known of them."""
+"""Finds the engine directories of a model in the cache, with their fidelity reports."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from embedlib.models.reading.files import ModelFiles
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A model in another precision, on disk."""
+    """An engine directory and what was measured of it."""
 
     folder: Path
     precision: Precision
     excluded: tuple[str, ...]
     """Linear layers that were kept in the model's precision, sorted."""
     report: FidelityReport | None
-    """What was measured of it; None: nothing."""
+    """The stored fidelity report; None if there is none."""
 
 
 def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
-    """Return the whole engine directories of a model in the cache, in order of their names.
+    """Return the complete engine directories of a model in the cache, ordered by name.
 
-    Whole: their files are there in the right sizes. The weights of the model are read once in full,
-    and only if a directory may be this model's; later the cache knows their hash.
+    Complete means that every file exists and has the right size. If a directory may belong to this
+    model, the model's weights are read once in full to hash them; the cache keeps the hashes.
 
     Args:
         files: the model.
@@ -48,7 +48,7 @@ def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
         try:
             manifest = read_manifest(folder)
         except EngineBuildError:
-            continue  # of another version, or damaged: to be compiled again
+            continue  # another format version, or damaged: it has to be compiled again
         if _may_be_made_from(manifest, files):
             manifests[folder] = manifest
     if not manifests:
@@ -62,16 +62,17 @@ def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
 
 
 def int8_weights(folder: Path) -> Int8Weights:
-    """Return the weights of an engine directory of the precision int8, mapped into memory.
+    """Return the weights of an int8 engine directory, mapped into memory.
 
     Raises:
-        EngineBuildError: it is none, or damaged.
-        ModelWeightsError: the file of weights is damaged.
+        EngineBuildError: `folder` is not an int8 engine directory, or it is damaged.
+        ModelWeightsError: the weights file is damaged.
     """
     manifest = read_manifest(folder)
     if manifest.precision != "int8":
         raise EngineBuildError(
-            f"{folder}: is a compiled model of the precision {manifest.precision}, not int8"
+            f"{folder}: is an engine directory in {manifest.precision}, not int8; compile the "
+            "model with --precision int8"
         )
     return Int8Weights(folder / INT8_NAME)
 
@@ -81,14 +82,14 @@ def _describe(folder: Path, manifest: Manifest) -> Compiled:
     if report is not None:
         measured = (report.fingerprint, report.precision, report.excluded)
         if measured != (manifest.fingerprint, manifest.precision, manifest.excluded):
-            report = None  # copied there from elsewhere
+            report = None  # copied from another engine directory
     return Compiled(
         folder=folder, precision=manifest.precision, excluded=manifest.excluded, report=report
     )
 
 
 def _may_be_made_from(manifest: Manifest, files: ModelFiles) -> bool:
-    """Whether sizes, and the content of small files, are those of the model."""
+    """Whether the file sizes, and the content of the JSON files, match the model's."""
     for name, digest in manifest.inputs.items():
         path = files.folder / name
         if not path.is_file() or path.stat().st_size != digest.num_bytes:

@@ -1,7 +1,7 @@
-"""Writes a model's checkpoint anew: linear layers in FP8 if wanted, all other numbers in bfloat16.
+"""Rewrites a model's checkpoint: linear layers optionally in FP8, all other numbers in bfloat16.
 
-Every tensor and file keeps its name. Embeddings, norms, heads and the modules behind the
-transformer are never in FP8.
+Every tensor and file keeps its name. Embeddings, norms, heads and the modules after the transformer
+are never in FP8.
 
 Source: the JSON files are those that `export_hf_checkpoint` of nvidia-modelopt 0.47 writes with
 `FP8_PER_CHANNEL_PER_TOKEN_CFG`, see tests/goldens/fp8.
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 CONFIG_NAME: Final = "config.json"
 QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
 PRODUCER: Final[Mapping[str, str]] = {"name": "modelopt", "version": "0.47.0"}
-"""Whose format it is, not who wrote it (embedlib.json says that): readers know it by this name."""
+"""The name by which readers recognize the format; embedlib.json names the program that wrote it."""
 QUANT_ALGO: Final = "FP8_PER_CHANNEL_PER_TOKEN"
 
 FUSED_LAYERS: Final = (("q", "k", "v"), ("gate", "up"))
-"""Linear layers of one input, which engines compute as one and so in one precision.
+"""Linear layers with the same input, which engines compute as one matrix, in one precision.
 
 Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/modeling_utils.py.
 """
@@ -44,16 +44,16 @@ Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/mode
 def quantized_layers(
     files: ModelFiles, precision: Precision, excluded: Collection[str]
 ) -> dict[str, str]:
-    """Return the linear layers to write in 8 bits: role (`layers.3.q`) to name of the weight.
+    """Map the linear layers to write in 8 bits from role (`layers.3.q`) to weight name.
 
     Args:
-        files: the model; `load_weights` has accepted its weights.
+        files: the model; its weights have passed `load_weights`.
         precision: of the linear layers.
-        excluded: roles of linear layers that are kept in more bits; with "fp8" also the word
+        excluded: roles of linear layers to keep in 16 or 32 bits; with "fp8" also the word
             `pooled_rows`, which changes no file.
 
     Raises:
-        ConfigError: `precision` or a name in `excluded` is wrong.
+        ConfigError: `precision` or a name in `excluded` is not valid for this model.
     """
     if precision not in get_args(Precision):
         raise ConfigError(
@@ -63,7 +63,7 @@ def quantized_layers(
     if precision == "fp8" and POOLED_ROWS in excluded:
         _check_pooled_rows(files)
         excluded = set(excluded) - {POOLED_ROWS}
-    # The CPU engine, whose precision int8 is, computes every layer by itself.
+    # Only the CPU engine runs int8, and it computes every layer separately.
     _check_excluded(excluded, layers, () if precision == "int8" else FUSED_LAYERS)
     if precision == "bf16":
         return {}
@@ -71,19 +71,20 @@ def quantized_layers(
 
 
 def write_checkpoint(files: ModelFiles, folder: Path, quantized: Collection[str]) -> list[Job]:
-    """Begin to write a checkpoint laid out as in the model; return what is to do.
+    """Start a checkpoint with the model's file layout, and return the jobs that complete it.
 
-    Written are config.json, hf_quant_config.json, the index of the weights, and what their files
-    say of themselves. A job writes the numbers of one tensor, and raises ModelWeightsError where
-    that holds NaN or infinity.
+    This call writes config.json, hf_quant_config.json, the index of the weights and the headers of
+    the weight files. Each job writes the numbers of one tensor, and raises ModelWeightsError if the
+    tensor contains NaN or infinity.
 
     Args:
-        files: the model; `load_weights` has accepted its weights.
+        files: the model; its weights have passed `load_weights`.
         folder: where to write.
-        quantized: names of the transformer's tensors to write in FP8; none: all is bfloat16.
+        quantized: names of the transformer's tensors to write in FP8; if empty, everything is
+            written in bfloat16.
 
     Raises:
-        ModelWeightsError: a tensor has a type that is not known.
+        ModelWeightsError: a tensor has an unknown type.
     """
     from embedlib.models.compiled.fp8_file import rewrite_file
 
@@ -108,9 +109,9 @@ def write_checkpoint(files: ModelFiles, folder: Path, quantized: Collection[str]
 
 
 def linear_layers(files: ModelFiles) -> dict[str, str]:
-    """Return the linear layers of the transformer: role (`layers.3.q`) to name of the weight.
+    """Map the linear layers of the transformer from role (`layers.3.q`) to weight name.
 
-    They are the matrices among a layer's roles.
+    A role within a layer is a linear layer if its weight is a matrix.
     """
     encoder = files.spec.encoder
     family = FAMILIES[encoder.family]
@@ -128,7 +129,7 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
 def weight_files(files: ModelFiles) -> dict[Path, list[Path]]:
     """Return the directories with weights and the safetensors files of each, the transformer first.
 
-    `load_weights` has accepted them.
+    The weights have passed `load_weights`, so every file exists.
     """
     pairs = zip(files.spec.modules, files.module_dirs, strict=True)
     modules = [path for module, path in pairs if isinstance(module, (Dense, LayerNorm))]
@@ -136,7 +137,7 @@ def weight_files(files: ModelFiles) -> dict[Path, list[Path]]:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file that people can read as well."""
+    """Write an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -148,10 +149,10 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def _check_pooled_rows(files: ModelFiles) -> None:
-    """Refuse a model whose vectors are made of all rows."""
+    """Reject `pooled_rows` for a model that pools more than the first or the last token."""
     if not pooled_modes(files.spec):
         raise ConfigError(
-            f"excluded: {POOLED_ROWS!r} goes with models that pool the first or the last token; "
+            f"excluded: {POOLED_ROWS!r} requires a model that pools the first or the last token; "
             f"{files.folder} pools otherwise; name linear layers"
         )
 
@@ -159,11 +160,11 @@ def _check_pooled_rows(files: ModelFiles) -> None:
 def _check_excluded(
     excluded: Collection[str], layers: Mapping[str, str], fused_layers: Sequence[Sequence[str]]
 ) -> None:
-    """Refuse what is no linear layer, and a part of what engines compute as one."""
+    """Reject unknown roles, and a fused group of layers of which only some are excluded."""
     for role in excluded:
         if role not in layers:
             raise ConfigError(
-                f"excluded: {role!r} is no linear layer of this model; its layers are called "
+                f"excluded: {role!r} is not a linear layer of this model; its layers are named "
                 f"{', '.join(list(layers)[:7])}, …"
             )
         stem, _, leaf = role.rpartition(".")
@@ -173,7 +174,7 @@ def _check_excluded(
             if leaf in group and missing:
                 raise ConfigError(
                     f"excluded: {role!r} without {', '.join(missing)}; engines compute them as "
-                    "one, so name all of them or none"
+                    "one matrix, so name all of them or none"
                 )
 
 
@@ -182,7 +183,7 @@ def _write_configs(
 ) -> None:
     """Write config.json and, for FP8, hf_quant_config.json."""
     config: dict[str, Any] = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))
-    # transformers 5 writes the first and reads both; the second is all that older readers know.
+    # transformers 5 writes "dtype" and reads both keys; older readers know only "torch_dtype".
     config["dtype" if "dtype" in config else "torch_dtype"] = "bfloat16"
     if is_fp8:
         kept = _kept_modules(written, config)
@@ -203,13 +204,13 @@ def _write_configs(
 
 
 def _kept_modules(written: Mapping[str, WrittenTensor], config: Mapping[str, Any]) -> list[str]:
-    """Return the modules with a matrix that is not in FP8."""
+    """Return the names of the modules whose weight is a matrix and not in FP8."""
     kept = {
         name.removesuffix(".weight")
         for name, tensor in written.items()
         if name.endswith(".weight") and len(tensor.shape) > 1 and tensor.dtype != "F8_E4M3"
     }
-    # Tied to the token embeddings it has no tensor of its own, and still is a linear layer.
+    # When tied to the token embeddings, lm_head has no tensor but is still a linear layer.
     if str((config.get("architectures") or [""])[0]).endswith("ForCausalLM"):
         kept.add("lm_head")
     return sorted(kept)

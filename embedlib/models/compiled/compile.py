@@ -1,4 +1,4 @@
-"""`compile_model`: a model's files to an engine directory, complete or not there at all."""
+"""`compile_model`: compiles a model's files into an engine directory, atomically."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ from embedlib.version import __version__
 Report = Callable[[int, int], object]
 
 COPIED_PATTERNS: Final = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
-"""What a model has beside its weights: settings, tokenizer, terms."""
+"""Files of a model besides its weights: settings, tokenizer, license."""
 WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME, REPORT_NAME})
-"""JSON files that an engine directory has its own of, or none."""
+"""JSON files that are never copied: an engine directory has its own version, or none."""
 PACKAGES: Final[Mapping[Precision, tuple[str, ...]]] = {
     "fp8": ("numpy", "ml_dtypes"),
     "bf16": ("numpy", "ml_dtypes"),
     "int8": ("numpy",),
 }
-"""Those that decide the numbers."""
+"""Packages whose version may change the numbers; the manifest lists their versions."""
 
 
 def compile_model(
@@ -68,41 +68,42 @@ def compile_model(
     out: Path | None = None,
     report: Report = lambda num_done, num_bytes: None,
 ) -> Path:
-    """Return the engine directory of a model, made now unless it is there already.
+    """Compile a model and return its engine directory; an existing one that matches is returned.
 
-    While another process makes the same one, this waits for it.
+    If another process is compiling the same engine directory, this call waits for it.
 
     Args:
         files: the model.
-        precision: "fp8", "bf16" or "int8", of the linear layers. All else is bfloat16, and with
-            "int8" as the model has it.
-        excluded: roles of linear layers that are kept like all else, such as `layers.3.down`; with
-            "fp8" q, k, v and gate, up of a layer only together, and the word `pooled_rows`.
-        config: says where the cache is.
-        out: where to write; None: into the cache, where `compiled_folder` finds it.
-        report: hears how many bytes of weights are done, and how many there are.
+        precision: "fp8", "bf16" or "int8", of the linear layers. All other tensors become
+            bfloat16; with "int8" they keep the model's type.
+        excluded: roles of linear layers to treat like all other tensors, such as `layers.3.down`.
+            With "fp8", q, k, v of a layer go only together, and so do gate and up; the word
+            `pooled_rows` is also allowed.
+        config: determines the cache folder and the number of threads.
+        out: folder to write; None: a folder in the cache, where `compiled_folder` finds it.
+        report: called with the number of bytes of weights read so far, and the total.
 
     Raises:
-        ConfigError: `precision` or `excluded` is wrong, or `out` cannot be replaced.
+        ConfigError: `precision` or `excluded` is not valid, or `out` must not be replaced.
         EngineUnavailableError: the package ml_dtypes is missing.
-        ModelWeightsError: the weights do not fit the model, or hold NaN or infinity.
-        EngineBuildError: the folder cannot be written.
+        ModelWeightsError: the weights do not match the model, or contain NaN or infinity.
+        EngineBuildError: the engine directory cannot be written.
     """
     if precision != "int8" and importlib.util.find_spec("ml_dtypes") is None:
         raise EngineUnavailableError(
             f"compiling to {precision} needs the package ml_dtypes, which is missing; "
             "pip install 'embedlib[compile]'"
         )
-    weights = load_weights(files)  # complains of what is missing, left over or of the wrong shape
+    weights = load_weights(files)  # rejects missing and extra tensors and wrong shapes
     layers = quantized_layers(files, precision, excluded)
     if out is not None:
         out = out.resolve()
         if out == files.folder.resolve():
-            raise ConfigError(f"out = {str(out)!r} is the model itself; give a new folder")
+            raise ConfigError(f"out = {str(out)!r} is the model's own folder; give a new one")
         _check_replaceable(out)
     hashes = file_hashes(config)
     target = out
-    if target is None:  # its name is made of the hashes, so these come first
+    if target is None:  # its name is derived from the hashes, so hash first
         paths = [path for paths in weight_files(files).values() for path in paths]
         run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
         digest = model_fingerprint(files, hashes)
@@ -132,7 +133,7 @@ def compile_model(
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         raise EngineBuildError(
-            f"cannot write the compiled model {target}: {error.strerror or error}{where}"
+            f"cannot write the engine directory {target}: {error.strerror or error}{where}"
         ) from error
     return target
 
@@ -147,13 +148,13 @@ def _write_files(
     config: Config,
     report: Report,
 ) -> list[Path]:
-    """Fill an engine directory, except for its manifest, and return what was read.
+    """Write all files of an engine directory but its manifest; return the model files read.
 
-    The weights are hashed meanwhile, if they were not before.
+    Weights whose hash is not known yet are hashed in parallel.
     """
     folders = weight_files(files)
     read = [path for paths in folders.values() for path in paths]
-    # First, since these take longest: a hash is computed from the front to the back of a file.
+    # Hashing comes first because it takes longest: one thread has to read a file front to back.
     jobs = [_hash_job(path, hashes) for path in read]
     num_bytes = sum(path.stat().st_size for path in read)
     num_done = 0
@@ -182,9 +183,9 @@ def _write_files(
 
 
 def _copied_files(files: ModelFiles) -> list[Path]:
-    """Return the files beside the weights, in every directory of the model.
+    """Return the files to copy, from every directory of the model: all but the weights.
 
-    Heads for every token are among them: they are small, and computed in float32.
+    They include the weights of per-token heads, which are small and computed in float32.
     """
     paths = {
         path
@@ -197,7 +198,7 @@ def _copied_files(files: ModelFiles) -> list[Path]:
 
 
 def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
-    """Bring the files of an engine directory onto the disk, and return what they are."""
+    """Sync the files of an engine directory to the disk and return their digests."""
     paths = [path for path in part.rglob("*") if path.is_file()]
     hashes = FileHashes()
     jobs: list[Job] = []
@@ -208,7 +209,7 @@ def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
 
 
 def _hash_job(path: Path, hashes: FileHashes) -> Job:
-    """Return the job after which the hash of a file is known."""
+    """Return the job that hashes a file, so that `hashes` has the result."""
     return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
 
 
@@ -218,7 +219,7 @@ def _sync(path: Path, report: Callable[[int], object]) -> None:
 
 
 def _ignore(num_bytes: int) -> None:
-    """Tell nobody."""
+    """Discard a progress report."""
 
 
 def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
@@ -238,9 +239,9 @@ def _is_done(
     *,
     has_name: bool,
 ) -> bool:
-    """Whether the engine directory is there and whole.
+    """Whether the engine directory exists, is intact and was compiled in this way.
 
-    In the cache (not `has_name`) it is the model's under whatever name.
+    With `has_name` the model's hub name and revision must match too; in the cache any name does.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return False
@@ -255,7 +256,7 @@ def _is_done(
 
 
 def _check_replaceable(out: Path) -> None:
-    """Refuse to take the place of anything but an engine directory or an empty one."""
+    """Reject an `out` that is neither an engine directory nor an empty folder."""
     if not out.exists():
         return
     if not out.is_dir():

@@ -1,7 +1,7 @@
-"""Engine directories: what `embedlib.json` says of a compiled model, finding one, verifying one.
+"""Engine directories: the manifest `embedlib.json`, finding a directory, verifying one.
 
-An engine directory is a model folder whose weights have another precision, and one more file:
-embedlib.json says what it was made from and what it must hold.
+An engine directory is a model folder whose weights have another precision, plus the manifest
+embedlib.json: which model it was compiled from, and the digest of every file it contains.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Precision = Literal["fp8", "bf16", "int8"]
 
 MANIFEST_NAME: Final = "embedlib.json"
 FORMAT_VERSION: Final = 2
-"""Of the manifest and of all that is written beside it; a change of either raises it."""
+"""Version of the manifest and of the files beside it; any change of their format increments it."""
 
 
 @dataclass(frozen=True)
 class FileDigest:
-    """What a file must be."""
+    """Size and SHA-256 that a file must have."""
 
     num_bytes: int
     sha256: str
@@ -43,57 +43,58 @@ class Manifest:
 
     format_version: int
     precision: Precision
-    """Of the linear layers; all else is bfloat16, with int8 as the model has it."""
+    """Of the linear layers; other tensors are bfloat16, or with int8 as in the model."""
     excluded: tuple[str, ...]
-    """Roles of linear layers that are kept like all else, sorted; and `engines.pooled_rows`."""
+    """Roles of linear layers treated like other tensors, and the word `pooled_rows`; sorted."""
     fingerprint: str
-    """Of the model it was made from, see `model_fingerprint`."""
+    """Of the model it was compiled from, see `model_fingerprint`."""
     hub_name: str | None
-    """What that model was asked for on the hub, by which its prompts are known; None: a folder."""
+    """That model's name on the hub, by which its prompts are found; None: it was a folder."""
     hub_revision: str | None
-    """The commit."""
+    """That model's commit on the hub; None: it was a folder."""
     spec: dict[str, Any]
     """The `ModelSpec`, as JSON values."""
     versions: dict[str, str]
-    """Of the packages that made it."""
+    """Versions of the packages that computed the numbers, by package."""
     inputs: dict[str, FileDigest]
-    """Every file of the model that was read, by its path there."""
+    """Every file of the model that was read, by its path in the model folder."""
     outputs: dict[str, FileDigest]
-    """Every file of the directory but embedlib.json, by its path there."""
+    """Every file of the engine directory but embedlib.json, by its path in it."""
 
 
 def compiled_folder(
     files: ModelFiles, precision: Precision, excluded: Collection[str], config: Config
 ) -> Path | None:
-    """Return the compiled model in the cache, or None.
+    """Return the engine directory of a model in the cache; None if there is none.
 
-    It is found by what is in the model's files, wherever they lie. What was found has its files in
-    the right sizes; `open_engine_folder` reads them.
+    The cache is keyed by the content of the model's files, not by their location. The sizes of the
+    directory's files are checked; `open_engine_folder` also checks their content.
 
     Args:
-        files: the model; all its weights are read once, unless the hub's cache knows their hash.
+        files: the model; its weights are read once in full, unless the hub's cache has their hash.
         precision: of the linear layers.
-        excluded: roles of linear layers that are kept, such as `layers.3.down`.
-        config: says where the cache is.
+        excluded: roles of linear layers that were not quantized, such as `layers.3.down`.
+        config: determines the cache folder.
     """
     digest = model_fingerprint(files, file_hashes(config))
     folder = cache_folder(digest, precision, excluded, config)
     try:
         manifest = read_manifest(folder)
     except EngineBuildError:
-        return None  # to be compiled, which also replaces what is damaged
+        return None  # the caller compiles, which also replaces a damaged directory
     return folder if is_made_from(manifest, digest, precision, excluded) else None
 
 
 def open_engine_folder(folder: Path, fingerprint: str | None = None) -> Manifest:
-    """Check an engine directory, every byte of it, and return what it says of itself.
+    """Check every byte of an engine directory and return its manifest.
 
     Args:
         folder: an engine directory.
-        fingerprint: of the model it must be made from, see `model_fingerprint`; None: any.
+        fingerprint: of the model it must be compiled from, see `model_fingerprint`; None: any.
 
     Raises:
-        EngineBuildError: it is none, of another format, made from another model, or damaged.
+        EngineBuildError: `folder` is not an engine directory, has another format version, was
+            compiled from another model, or is damaged.
     """
     manifest = read_manifest(folder)
     if fingerprint is not None and manifest.fingerprint != fingerprint:
@@ -117,10 +118,11 @@ def open_engine_folder(folder: Path, fingerprint: str | None = None) -> Manifest
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return what an engine directory says of itself, after looking at the sizes of its files.
+    """Return the manifest of an engine directory after checking the sizes of its files.
 
     Raises:
-        EngineBuildError: it is none, of another format, or a file is missing or cut short.
+        EngineBuildError: `folder` is not an engine directory or has another format version, or a
+            file is missing or has the wrong size.
     """
     manifest = load_manifest(folder)
     for name, digest in manifest.outputs.items():
@@ -136,28 +138,26 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_not_compiled(folder: Path) -> None:
-    """Refuse an engine directory where a model is needed; one in bf16 is a model as well.
+    """Reject an engine directory where a model is needed; one in bf16 is a valid model.
 
     Raises:
-        ConfigError: it is one of another precision.
-        EngineBuildError: what it says of itself cannot be read.
+        ConfigError: `folder` is an engine directory in another precision than bf16.
+        EngineBuildError: its manifest cannot be read.
     """
     if not (folder / MANIFEST_NAME).is_file():
         return
     precision = load_manifest(folder).precision
     if precision != "bf16":
-        raise ConfigError(
-            f"{folder} is a model that was compiled to {precision}; give the one it was made from"
-        )
+        raise ConfigError(f"{folder} was compiled to {precision}; give the model it was made from")
 
 
 def source_on_hub(folder: ModelFolder) -> ModelFolder:
-    """Return a model's folder with the name and revision by which more is known of it.
+    """Return a model's folder with its hub name and revision, by which its prompts are found.
 
-    They are its own, and of an engine directory those of the model it was made from.
+    For an engine directory these are the name and revision of the model it was compiled from.
 
     Raises:
-        EngineBuildError: what an engine directory says of itself cannot be read.
+        EngineBuildError: the manifest of an engine directory cannot be read.
     """
     if not (folder.path / MANIFEST_NAME).is_file():
         return folder
@@ -168,10 +168,10 @@ def source_on_hub(folder: ModelFolder) -> ModelFolder:
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Return what embedlib.json says, without looking at the other files.
+    """Parse embedlib.json without checking the other files.
 
     Raises:
-        EngineBuildError: it is missing, cannot be read, or has another format.
+        EngineBuildError: the manifest is missing, cannot be read or has another format version.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -181,7 +181,7 @@ def load_manifest(folder: Path) -> Manifest:
             return _parse(content)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise EngineBuildError(
-            f"{folder}: is no compiled model, it has no {MANIFEST_NAME}; make one with "
+            f"{folder}: is not an engine directory, it has no {MANIFEST_NAME}; make one with "
             "`embedlib compile`"
         ) from error
     except OSError as error:
@@ -191,13 +191,13 @@ def load_manifest(folder: Path) -> Manifest:
             f"{path}: is damaged ({type(error).__name__}: {error}); compile the model again"
         ) from error
     raise EngineBuildError(
-        f"{path}: format_version = {version!r}, and this version of embedlib reads "
+        f"{path}: format_version = {version!r}; this version of embedlib reads only "
         f"{FORMAT_VERSION}; compile the model again"
     )
 
 
 def written_files(folder: Path) -> frozenset[str]:
-    """Return the paths that embedlib.json lists, whatever its format and however damaged it is."""
+    """Return the paths that embedlib.json lists, in any format version; empty if it is damaged."""
     try:
         content = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
         return frozenset(content["outputs"])
@@ -206,39 +206,39 @@ def written_files(folder: Path) -> frozenset[str]:
 
 
 def model_fingerprint(files: ModelFiles, hashes: FileHashes | None = None) -> str:
-    """Return what an engine directory knows its model by: the content of files, not their place."""
+    """Return the fingerprint that identifies a model by the content of its files."""
     return fingerprint(files, None, {}, hashes)
 
 
 def file_hashes(config: Config) -> FileHashes:
-    """Return what is remembered in the cache of the hashes of large files."""
+    """Return the cache's store of file hashes, which saves hashing large files again."""
     return FileHashes(config.engine_cache_path / "hashes")
 
 
 def cache_folder(
     fingerprint: str, precision: Precision, excluded: Collection[str], config: Config
 ) -> Path:
-    """Return where the cache has a compiled model, or would have it."""
+    """Return the path of an engine directory in the cache, whether it exists or not."""
     key = json.dumps([FORMAT_VERSION, fingerprint, precision, sorted(excluded)])
     name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
     return compiled_place(config) / f"{precision}-{name}"
 
 
 def compiled_place(config: Config) -> Path:
-    """Return the folder with all compiled models of the cache."""
+    """Return the folder of the cache that contains all engine directories."""
     return config.engine_cache_path / "compiled"
 
 
 def is_made_from(
     manifest: Manifest, fingerprint: str, precision: Precision, excluded: Collection[str]
 ) -> bool:
-    """Whether a directory is what compiling a model in this way gives."""
+    """Whether an engine directory was compiled from this model with these settings."""
     made = (manifest.fingerprint, manifest.precision, manifest.excluded)
     return made == (fingerprint, precision, tuple(sorted(excluded)))
 
 
 def spec_facts(spec: ModelSpec) -> dict[str, Any]:
-    """Return a spec as JSON values; every module says its kind."""
+    """Return a spec as JSON values; every module has its class name under `kind`."""
     modules = [
         {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
     ]
@@ -253,7 +253,7 @@ def spec_facts(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _parse(content: dict[str, Any]) -> Manifest:
-    """Return a manifest; anything missing, left over or of another kind is an error."""
+    """Return the manifest; missing or extra keys and wrong types raise an error."""
     for key in ("inputs", "outputs"):
         content[key] = {name: FileDigest(**entry) for name, entry in content[key].items()}
     manifest = Manifest(**{**content, "excluded": tuple(content["excluded"])})

@@ -1,4 +1,4 @@
-"""What was measured of a compiled model: how close its vectors are to the model's own."""
+"""The fidelity report of an engine directory: how close its vectors are to the model's own."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ REPORT_NAME: Final = "fidelity.json"
 REPORT_VERSION: Final = 3
 
 MIN_TEXTS: Final = 100
-"""A report of fewer decides nothing: 99 of 100 texts say little where there are only three."""
+"""A report on fewer texts does not decide a precision: p1 means little with only three texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """What a report must reach for a precision to be taken unasked."""
+    """What a report must reach for a precision to be chosen automatically."""
 
     mean: float = 0.999
-    """Of the cosines of all texts."""
+    """Minimum mean of the cosines of all texts."""
     p1: float = 0.998
-    """99 of 100 texts have this cosine or a higher one."""
+    """Minimum first percentile: 99 of 100 texts have this cosine or a higher one."""
 
     @classmethod
     def of_mean(cls, mean: float) -> Gate:
-        """Return the gate of a mean cosine: the worst texts may be twice as far off."""
+        """Return the gate for a mean cosine; its p1 may be twice as far from 1 as the mean."""
         return cls(mean=mean, p1=round(1 - 2 * (1 - mean), 9))
 
 
@@ -40,45 +40,46 @@ class TextFidelity:
     """One text and how close its two vectors are."""
 
     text: str
-    """Its beginning."""
+    """The first characters of the text."""
     cosine: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class FidelityReport:
-    """How close the vectors of one model in two precisions are; cosines per text."""
+    """How close the vectors of one model in two precisions are, as cosines per text."""
 
     fingerprint: str
-    """Of the model, as `engine_folder.model_fingerprint` gives it."""
+    """Of the model, from `engine_folder.model_fingerprint`."""
     engine: str
-    """Which computed the lower precision."""
+    """Name of the engine that computed the lower precision."""
     hardware: str
-    """What it computed on, as far as vectors depend on it; see `EngineChoice.hardware`."""
+    """The hardware, as far as vectors depend on it; see `EngineChoice.hardware`."""
     precision: str
     excluded: tuple[str, ...]
     """Linear layers that were kept in the model's precision, sorted."""
     reference: str
-    """The precision that it was compared with: "float32" on the CPU, or that of the engine."""
+    """The precision compared with: "float32" on the CPU, or a higher one of the same engine."""
     max_seq_tokens: int
-    """Where texts were cut."""
+    """Length to which texts were truncated."""
     template: Mapping[str, Any] | None
-    """What scores were asked with, see `template_facts`; None: vectors, or scores without one."""
+    """The reranker's template, see `template_facts`; None if vectors or scores without a template
+    were compared."""
     num_texts: int
     texts_digest: str
-    """Of the texts and of which of them are queries."""
+    """Digest of the texts and of which of them are queries."""
     mean: float
     p1: float
     min: float
     top10_overlap: float | None
-    """Share of the ten documents nearest to a query that both find, mean over queries; None: there
-    were no queries, or not more documents than it takes."""
+    """Share of a query's ten nearest documents that both precisions find, mean over queries; None
+    if there were no queries, or too few documents."""
     worst: tuple[TextFidelity, ...]
-    """The texts of the lowest cosines, lowest first."""
+    """The texts with the lowest cosines, lowest first."""
     versions: Mapping[str, str]
-    """Of the packages that computed."""
+    """Versions of the packages that computed the vectors, by package."""
 
     def passes(self, gate: Gate) -> bool:
-        """Whether the vectors are close enough."""
+        """Whether the mean and the first percentile both reach the gate."""
         return self.mean >= gate.mean and self.p1 >= gate.p1
 
     def as_json(self) -> dict[str, Any]:
@@ -87,10 +88,10 @@ class FidelityReport:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> FidelityReport:
-        """Return the report that `as_json` gave.
+        """Return the report from the JSON values of `as_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is none.
+            KeyError, TypeError, ValueError: the content is not a valid report.
         """
         values = dict(content)
         if (version := values.pop("report_version")) != REPORT_VERSION:
@@ -107,19 +108,20 @@ class FidelityReport:
 
 
 def template_facts(spec: ModelSpec) -> dict[str, Any] | None:
-    """Return the template of a reranker as JSON values; None: it has none.
+    """Return the template of a reranker as JSON values; None if it has none.
 
-    The files of a reranker with one are those of any language model: an Embedder opens them too.
+    The report needs it because the model files alone do not tell: those of a reranker with a
+    template are those of any language model, and an Embedder opens them too.
     """
     template = spec.head.template if spec.head is not None else None
     return None if template is None else dataclasses.asdict(template)
 
 
 def write_report(folder: Path, report: FidelityReport) -> None:
-    """Put a report into an engine directory, in the place of an older one.
+    """Write a report into an engine directory, replacing an older one.
 
     Raises:
-        EngineBuildError: it cannot be written.
+        EngineBuildError: the report cannot be written.
     """
     part = folder / f".{REPORT_NAME}.{os.getpid()}.embedlib-part"
     try:
@@ -132,9 +134,9 @@ def write_report(folder: Path, report: FidelityReport) -> None:
 
 
 def read_report(folder: Path) -> FidelityReport | None:
-    """Return the report of an engine directory, or None where there is none that can be read.
+    """Return the report of an engine directory; None if it is missing or cannot be read.
 
-    Nothing measured and nothing readable are the same to whoever asks: measure it.
+    Both cases are the same to the caller: fidelity has to be measured.
     """
     try:
         content = json.loads((folder / REPORT_NAME).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""One safetensors file rewritten as another: chosen weights in FP8, all other numbers in bfloat16.
+"""Rewrites one safetensors file: chosen weights in FP8, all other floats in bfloat16.
 
 Source: names and types are those that nvidia-modelopt 0.47 exports with
 `FP8_PER_CHANNEL_PER_TOKEN_CFG` and TensorRT-LLM reads: the weight keeps its name and has the type
@@ -36,9 +36,9 @@ from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTenso
 def rewrite_file(
     source: Path, target: Path, quantized: Collection[str]
 ) -> tuple[dict[str, WrittenTensor], list[Job]]:
-    """Begin to write a safetensors file anew; return what it holds, by name, and what is to do.
+    """Start rewriting a safetensors file; return its tensors by name, and the jobs to complete it.
 
-    A job writes one tensor. It raises ModelWeightsError where that holds NaN or infinity.
+    Each job writes one tensor and raises ModelWeightsError if it contains NaN or infinity.
 
     Args:
         source: the file to read.
@@ -46,7 +46,7 @@ def rewrite_file(
         quantized: names of the matrices to write in FP8.
 
     Raises:
-        ModelWeightsError: a tensor has a type that is not known.
+        ModelWeightsError: a tensor has an unknown type.
     """
     stored = list_tensors(source, source.name)
     written = create_file(target, _kinds(stored, quantized, source.name))
@@ -61,7 +61,7 @@ def _rewrite(
     written: Mapping[str, WrittenTensor],
     report: Report,
 ) -> None:
-    """Write one tensor anew."""
+    """Convert and write one tensor."""
     with tensor.path.open("rb") as reader, target.open("r+b") as writer:
         blocks = read_blocks(tensor, reader, report)
         writer.seek(written[name].start)
@@ -79,7 +79,7 @@ def _rewrite(
 def _kinds(
     stored: Mapping[str, StoredTensor], quantized: Collection[str], file: str
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return type and shape of the tensors of the new file."""
+    """Return type and shape of every tensor of the new file, by name."""
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, tensor in stored.items():
         if tensor.dtype not in ITEM_BYTES:
@@ -97,7 +97,7 @@ def _kinds(
 def _write_fp8(
     blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, name: str, writer: IO[bytes]
 ) -> NDArray[np.float32]:
-    """Write the codes of a matrix and return the scales of its rows."""
+    """Write the FP8 codes of a matrix and return the scales of its rows."""
     scales = []
     for block in blocks:
         if tensor.dtype == "BF16":
@@ -125,6 +125,6 @@ def _write_bfloat16(
 
 def _not_finite(tensor: StoredTensor, name: str) -> ModelWeightsError:
     return ModelWeightsError(
-        f"{tensor.file}: tensor {name} holds NaN, infinity or a number too large for bfloat16; "
-        "fetch the model again, or ask those who trained it"
+        f"{tensor.file}: tensor {name} contains NaN, infinity or a number too large for bfloat16; "
+        "download the model again, or ask its authors"
     )

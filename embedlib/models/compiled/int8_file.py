@@ -1,8 +1,8 @@
-"""The weights of a model by role in one safetensors file: chosen matrices in int8.
+"""Reads and writes model.int8.safetensors: all weights of a model by role, chosen matrices in int8.
 
-A matrix in int8 keeps its role and has the type I8; its scales are `ROLE_scale`, float32[rows]. All
-other tensors have the type and the numbers they have in the model. No other library takes the file
-for a model: it has another name.
+An int8 matrix is stored under its role with the type I8; its scales are `ROLE_scale`,
+float32[rows]. All other tensors keep the model's type and numbers. The file name differs from
+model.safetensors so that no other library loads it as a model.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SCALE_SUFFIX: Final = "_scale"
 
 
 class Int8Weights(Mapping[str, NDArray[Any]]):
-    """Role to array, as a graph takes them: int8[rows, columns], all others float32.
+    """Maps roles to arrays in the types a graph takes: int8[rows, columns], all others float32.
 
-    Arrays of int8 and float32 are views onto the mapped file.
+    Arrays stored as int8 or float32 are views onto the mapped file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a file that `write_int8` wrote; no tensor is read.
+        """Map a file that `write_int8` wrote; no tensor is read yet.
 
         Raises:
             ModelWeightsError: the file is missing or damaged.
@@ -47,7 +47,7 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         self._data = map_file(path)
 
     def __getitem__(self, role: str) -> NDArray[Any]:
-        """Return one tensor; those of 16 bits are converted on every call."""
+        """Return one tensor; 16-bit tensors are converted on every call."""
         tensor = self._tensors[role]
         if tensor.dtype != "I8":
             return tensor.read(self._data)
@@ -56,18 +56,18 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         return codes.view(np.int8).reshape(rows, columns)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the roles, and the names of the scales."""
+        """Iterate over the roles and the names of the scales."""
         return iter(self._tensors)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of tensors, scales included."""
         return len(self._tensors)
 
 
 def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list[Job]:
-    """Begin to write the weights of a model, and return what is to do.
+    """Start the int8 file of a model, and return the jobs that complete it.
 
-    A job writes one tensor. It raises ModelWeightsError where a matrix to quantize holds NaN or
+    Each job writes one tensor. It raises ModelWeightsError if a matrix to quantize contains NaN or
     infinity.
 
     Args:
@@ -75,11 +75,11 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
         path: the file to write.
         quantized: roles of the matrices to write in int8, such as `layers.0.q.weight`.
     """
-    # What is computed depends on how the model is asked, and is not part of it.
+    # Weights that are computed at load depend on the template, and are not part of the model.
     stored = {role: weights.stored(role) for role in weights if weights.is_stored(role)}
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
     for role, tensor in stored.items():
-        # What reading adds (1, to norms stored less one) is in float32.
+        # Norms that are stored minus one get the 1 added on reading, in float32.
         kinds[role] = "F32" if tensor.added else tensor.dtype, tensor.shape
         if role in quantized:
             kinds[role] = "I8", tensor.shape
@@ -90,7 +90,7 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
 
 
 def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
-    """Where a tensor lies, so that files are read from front to back."""
+    """Return the sort key that reads every file from front to back."""
     return item[1].path, item[1].start
 
 
@@ -101,7 +101,7 @@ def _write_tensor(
     written: Mapping[str, WrittenTensor],
     report: Report,
 ) -> None:
-    """Write one tensor, in int8 or as it is."""
+    """Write one tensor, in int8 or unchanged."""
     with tensor.path.open("rb") as reader, path.open("r+b") as writer:
         blocks = read_blocks(tensor, reader, report)
         writer.seek(written[role].start)
@@ -118,14 +118,14 @@ def _write_tensor(
 def _write_codes(
     blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, role: str, writer: IO[bytes]
 ) -> NDArray[np.float32]:
-    """Write the codes of a matrix and return the scales of its rows."""
+    """Write the int8 codes of a matrix and return the scales of its rows."""
     scales = []
     for block in blocks:
         codes, block_scales = quantize_rows(as_numbers(block, tensor))
         if not np.isfinite(block_scales).all():
             raise ModelWeightsError(
-                f"{tensor.file}: the tensor of {role} holds NaN or infinity; fetch the model "
-                "again, or ask those who trained it"
+                f"{tensor.file}: the tensor of {role} contains NaN or infinity; download the "
+                "model again, or ask its authors"
             )
         writer.write(codes.data)
         scales.append(block_scales)

@@ -1,4 +1,4 @@
-"""Jobs that need nothing of one another, on a few threads; the first that fails ends them all."""
+"""Runs independent jobs on a few threads; the first failure cancels the others."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecut
 from typing import Final
 
 Report = Callable[[int], object]
-"""Called now and then with the number of bytes read since the last call; its errors end a job."""
+"""Called from time to time with the bytes read since the last call; its errors end the job."""
 Job = Callable[[Report], object]
 
 MAX_THREADS: Final = 4
-"""More compute faster than a disk writes."""
+"""More threads would compute faster than a disk writes."""
 WAKE_SECONDS: Final = 0.2
-"""A Ctrl-C that comes just before the wait begins is noticed only when it ends."""
+"""Python handles a Ctrl-C that arrives just before a wait only after it, so each wait is short."""
 
 
 def run_jobs(jobs: Iterable[Job], num_threads: int, report: Report) -> None:
-    """Run jobs in their order, several at a time, and return when all are done.
+    """Start jobs in order, several at a time, and return when all are done.
 
-    Whatever comes up, here (Ctrl-C) or in a job, no thread is left when it is raised: a job that is
-    running ends with its next report.
+    On an error in a job or in the caller (Ctrl-C), all threads have ended before it is raised:
+    running jobs are aborted at their next report.
 
     Args:
-        jobs: each is called with a function that takes its reports.
+        jobs: each is called with the function to report its progress to.
         num_threads: the number of cores to use.
-        report: is told what the jobs tell, by one at a time.
+        report: receives the reports of all jobs; calls never overlap.
     """
     is_over = threading.Event()
     lock = threading.Lock()
 
-    def hear(num_bytes: int) -> None:
+    def forward(num_bytes: int) -> None:
         if is_over.is_set():
             raise CancelledError
         with lock:
@@ -39,7 +39,7 @@ def run_jobs(jobs: Iterable[Job], num_threads: int, report: Report) -> None:
 
     with ThreadPoolExecutor(min(num_threads, MAX_THREADS), "embedlib-compile") as pool:
         try:
-            running = {pool.submit(job, hear) for job in jobs}
+            running = {pool.submit(job, forward) for job in jobs}
             while running:
                 done, running = wait(running, WAKE_SECONDS, FIRST_EXCEPTION)
                 for job in done:

@@ -1,8 +1,8 @@
-"""A folder that appears under its name when it is complete, whatever happens before.
+"""Writes a folder atomically: it appears under its name only when it is complete.
 
-It is filled beside its place as `.NAME.embedlib-part` and renamed. Whoever fills it holds a lock on
-`.NAME.embedlib-lock`, which the kernel gives back when a process ends: a part without a holder was
-left by one that was killed.
+The folder is filled beside its target as `.NAME.embedlib-part` and then renamed. The writer holds a
+file lock on `.NAME.embedlib-lock`, which the kernel releases when the process ends. So a part
+folder whose lock is free was left by a killed process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ LOCK_SUFFIX: Final = ".embedlib-lock"
 
 @contextmanager
 def place_lock(target: Path) -> Iterator[None]:
-    """Be the only one who makes `target`; waits for another, and removes what killed ones left.
+    """Hold the exclusive lock for writing `target`; wait while another process holds it.
+
+    Part folders that killed processes left beside `target` are removed.
 
     Raises:
-        OSError: nothing can be written there.
+        OSError: the parent folder or the lock file cannot be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for part in target.parent.glob(f".*{PART_SUFFIX}"):
@@ -37,12 +39,12 @@ def place_lock(target: Path) -> Iterator[None]:
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of `target` when the block ends without an error.
+    """Yield an empty folder that replaces `target` when the block ends without an error.
 
     The caller holds `place_lock(target)`.
 
     Raises:
-        OSError: something cannot be written.
+        OSError: a file or folder cannot be written.
     """
     part = _beside(target, PART_SUFFIX)
     shutil.rmtree(part, ignore_errors=True)
@@ -50,9 +52,9 @@ def new_folder(target: Path) -> Iterator[Path]:
     try:
         yield part
         for path in [*part.rglob("*"), part]:
-            sync(path)  # else a crash of the machine could leave files without content
+            sync(path)  # otherwise a crash of the machine could leave empty files
         if target.exists():
-            # Two folders cannot be exchanged at once; in between there is none.
+            # Two folders cannot be exchanged atomically: for a moment there is no target.
             old = _beside(target, f".old{PART_SUFFIX}")
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
@@ -66,7 +68,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk as it is now."""
+    """Flush a file or folder to the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -76,20 +78,20 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def _locked(path: Path, operation: int) -> Iterator[None]:
-    """Hold a lock on a file that goes when the lock goes."""
+    """Hold a lock on a file, which is removed when the lock is released."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(file, operation)
-            # The one who held it before has removed the file: whoever comes next makes a new one,
-            # and would lock that.
+            # The previous holder removes the file. A process that opened it before then holds a
+            # lock on a deleted file, while the next process creates and locks a new one: retry.
             if not _is_open_file(file, path):
                 continue
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
-                fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have another handle of it
+                fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may still have it open
             return
         finally:
             os.close(file)

@@ -1,4 +1,4 @@
-"""Safetensors files read and written a few rows at a time, so that memory does not grow with them.
+"""Reads and writes safetensors files a few rows at a time, so memory does not grow with the model.
 
 Source: the layout is that of https://github.com/huggingface/safetensors#format.
 """
@@ -28,30 +28,30 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 """Source: `Dtype` in https://github.com/huggingface/safetensors, safetensors/src/tensor.rs."""
 
 BLOCK_NUMBERS: Final = 1 << 16
-"""Converted at a time: few enough for a core's own cache, which makes it up to twice as fast."""
+"""Numbers to convert at a time: they fit into a core's own cache, which is up to twice as fast."""
 
 
 @dataclass(frozen=True)
 class WrittenTensor:
-    """Where one tensor goes in the new file."""
+    """The place of one tensor in the new file."""
 
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """Its first byte."""
+    """Offset of its first byte in the file."""
 
     @property
     def num_bytes(self) -> int:
-        """Size in the file."""
+        """Size of the tensor in the file."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def create_file(
     path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]
 ) -> dict[str, WrittenTensor]:
-    """Write a file with its header alone, and return where tensors go.
+    """Write the header of a new file, and return the place of each tensor.
 
-    Large numbers come first, so that all are aligned.
+    Tensors with larger items come first, so that every tensor is aligned.
 
     Args:
         path: the file.
@@ -77,10 +77,10 @@ def create_file(
 def read_blocks(
     tensor: StoredTensor, reader: IO[bytes], report: Report
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes of a tensor, whole rows at a time.
+    """Yield the bytes of a tensor in blocks of whole rows.
 
     Raises:
-        ModelWeightsError: the file has become shorter since its header was read.
+        ModelWeightsError: the file was truncated since its header was read.
     """
     row_numbers = math.prod(tensor.shape[1:])
     num_rows = tensor.shape[0] if tensor.shape else 1
@@ -92,8 +92,8 @@ def read_blocks(
         block = np.frombuffer(reader.read(num_bytes), np.uint8)
         if block.size != num_bytes:
             raise ModelWeightsError(
-                f"{tensor.file}: was cut short while it was read; let no one write to the model "
-                "while it is compiled"
+                f"{tensor.file}: was truncated while it was read; do not write to the model while "
+                "it is compiled"
             )
         yield block
         report(num_bytes)

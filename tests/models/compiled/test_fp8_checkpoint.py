@@ -275,9 +275,9 @@ def test_excluded_layers(tiny_folder: Callable[[str], Path], compile_folder: Com
 @pytest.mark.parametrize(
     ("excluded", "message"),
     [
-        (("layers.9.down",), "'layers.9.down' is no linear layer of this model"),
-        (("layers.0.attention_norm",), "is no linear layer"),
-        (("tokens",), "is no linear layer"),
+        (("layers.9.down",), "'layers.9.down' is not a linear layer of this model"),
+        (("layers.0.attention_norm",), "is not a linear layer"),
+        (("tokens",), "is not a linear layer"),
         (("layers.0.k",), "'layers.0.k' without layers.0.q, layers.0.v"),
         (("layers.0.q", "layers.1.k", "layers.0.v"), "'layers.0.q' without layers.0.k"),
         (("layers.1.up",), "'layers.1.up' without layers.1.gate"),
@@ -330,7 +330,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(
     write_file(folder / "model.safetensors", tensors | {name: ("F32", array)})
     with pytest.raises(ModelWeightsError, match=r"model\.safetensors: tensor ") as caught:
         compile_folder(folder, precision)
-    assert f"tensor {name} holds NaN, infinity" in str(caught.value)
+    assert f"tensor {name} contains NaN, infinity" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

@@ -231,7 +231,7 @@ def test_compiling_again_repairs(lost: str, folder: Path, config: Config) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda content: content | {"format_version": 1}, "format_version = 1, and this version"),
+        (lambda content: content | {"format_version": 1}, "format_version = 1; this version"),
         (lambda content: content | {"format_version": None}, "format_version = None"),
         (lambda content: content | {"precision": "int4"}, "is damaged (ValueError"),
         (lambda content: content | {"excluded": "layers.0.o"}, "is damaged (ValueError"),
@@ -254,8 +254,8 @@ def test_a_manifest_that_is_not_ours(
 
 
 def test_what_is_no_engine_directory(folder: Path, tmp_path: Path, config: Config) -> None:
-    assert "is no compiled model, it has no embedlib.json" in cannot_be_opened(folder)
-    assert "is no compiled model" in cannot_be_opened(tmp_path / "nowhere")
+    assert "is not an engine directory, it has no embedlib.json" in cannot_be_opened(folder)
+    assert "is not an engine directory" in cannot_be_opened(tmp_path / "nowhere")
     compiled = compile_fp8(folder, config)
     (compiled / MANIFEST_NAME).write_text("{")
     assert "is damaged (JSONDecodeError" in cannot_be_opened(compiled)
@@ -325,7 +325,7 @@ def test_out_refuses_what_is_not_ours(folder: Path, config: Config, tmp_path: Pa
 def test_out_is_not_the_model(folder: Path, config: Config, tmp_path: Path) -> None:
     # It could be: a compiled model in bfloat16 is a model too.
     model = compile_model(read_model_files(folder), "bf16", (), config, out=tmp_path / "bf16")
-    with pytest.raises(ConfigError, match="is the model itself"):
+    with pytest.raises(ConfigError, match="is the model's own folder"):
         compile_fp8(model, config, model)
     assert open_engine_folder(model).precision == "bf16"
 
@@ -350,7 +350,7 @@ def test_a_full_disk(folder: Path, config: Config, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("embedlib.models.compiled.fp8_file._write_fp8", fail)
     with pytest.raises(EngineBuildError) as caught:
         compile_fp8(folder, config)
-    message = f"cannot write the compiled model {compiled}: No space left on device"
+    message = f"cannot write the engine directory {compiled}: No space left on device"
     assert str(caught.value) == message
     assert list(compiled.parent.iterdir()) == []
 
@@ -359,7 +359,7 @@ def test_a_place_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     config = Config(engine_cache_dir=tmp_path / "file" / "cache")
     with pytest.raises(
-        EngineBuildError, match=r"cannot write the compiled model .*Not a directory"
+        EngineBuildError, match=r"cannot write the engine directory .*Not a directory"
     ):
         compile_fp8(folder, config)
 
@@ -477,7 +477,7 @@ def test_a_model_cut_short_meanwhile(
     files = read_model_files(folder)
     model_fingerprint(files, file_hashes(config))
     monkeypatch.setattr(compile_module, "run_jobs", cut)
-    with pytest.raises(ModelWeightsError, match=f"^{WEIGHTS}: was cut short while it was read; "):
+    with pytest.raises(ModelWeightsError, match=f"^{WEIGHTS}: was truncated while it was read; "):
         compile_model(files, precision, (), config, out=folder.parent / "out")
     assert neighbours(folder) == [folder.name]
 

@@ -269,9 +269,9 @@ def test_what_may_be_kept(tiny_folder: Callable[[str], Path], config: Config) ->
     made = compile_int8(files, config, ("layers.1.v", "layers.0.k"))
     assert open_engine_folder(made).excluded == ("layers.0.k", "layers.1.v")
     assert made != compile_int8(files, config)
-    with pytest.raises(ConfigError, match=r"'layers.9.v' is no linear layer of this model"):
+    with pytest.raises(ConfigError, match=r"'layers.9.v' is not a linear layer of this model"):
         compile_int8(files, config, ("layers.9.v",))
-    with pytest.raises(ConfigError, match="engines compute them as one"):
+    with pytest.raises(ConfigError, match="engines compute them as one matrix"):
         compile_model(files, "fp8", ("layers.1.v",), config)
 
 
@@ -282,7 +282,7 @@ def test_weights_that_are_not_finite(tmp_path: Path, config: Config) -> None:
     with (folder / WEIGHTS).open("r+b") as stream:
         stream.seek(place)
         stream.write(np.array([np.nan], "<f4").tobytes())
-    message = f"{WEIGHTS}: the tensor of layers.1.down.weight holds NaN or infinity"
+    message = f"{WEIGHTS}: the tensor of layers.1.down.weight contains NaN or infinity"
     with pytest.raises(ModelWeightsError, match=message):
         compile_int8(read_model_files(folder), config)
     assert list((config.engine_cache_path / "compiled").iterdir()) == []
@@ -291,9 +291,9 @@ def test_weights_that_are_not_finite(tmp_path: Path, config: Config) -> None:
 def test_opening_what_is_not_int8(tiny_folder: Callable[[str], Path], config: Config) -> None:
     files = read_model_files(tiny_folder("bert"))
     other = compile_model(files, "bf16", (), config)
-    with pytest.raises(EngineBuildError, match="a compiled model of the precision bf16, not int8"):
+    with pytest.raises(EngineBuildError, match="is an engine directory in bf16, not int8; compile"):
         int8_weights(other)
-    with pytest.raises(EngineBuildError, match="is no compiled model"):
+    with pytest.raises(EngineBuildError, match="is not an engine directory"):
         int8_weights(files.folder)
     made = compile_int8(files, config)
     path = made / INT8_NAME
