@@ -1,26 +1,26 @@
-"""Every error embedlib raises on purpose.
+"""Every error and warning class of embedlib.
 
     EmbedlibError
     ├── ConfigError (ValueError)             an option is wrong
     ├── InputError (ValueError)              a text cannot be embedded (not a str, a lone surrogate)
     │   └── SequenceTooLongError             more tokens than the limit, with on_truncate="error"
     ├── ModelError
-    │   ├── ModelNotFoundError               no folder, package or hub repository of that name
-    │   ├── ModelUnsupportedError            a model file says something embedlib does not implement
-    │   └── ModelWeightsError                a tensor is missing, left over or of the wrong shape
+    │   ├── ModelNotFoundError               no folder, package or hub repository has that name
+    │   ├── ModelUnsupportedError            a model file has a value embedlib does not implement
+    │   └── ModelWeightsError                a tensor is missing, unexpected or of the wrong shape
     ├── EngineError
-    │   ├── EngineUnavailableError           the engine's library or device is missing here
+    │   ├── EngineUnavailableError           the engine's library or device is missing
     │   ├── EngineUnsupportedError           this engine cannot run this model
     │   ├── EngineBuildError                 lowering or compiling failed
     │   └── EngineRunError                   a batch failed
     │       └── EngineOutOfMemoryError       a batch did not fit, even when split
-    ├── QueueFullError                       more queries wait than `max_queued_texts`
+    ├── QueueFullError                       more queries are queued than `max_queued_texts`
     ├── ClosedError                          the model was closed, or loaded in another process
     ├── SourceError                          texts could not be read
     └── SinkError                            vectors could not be written
 
-    TruncationWarning (UserWarning)          texts were cut, with on_truncate="warn"
-    PromptWarning (UserWarning)              `encode` cannot know which of two prompts is meant
+    TruncationWarning (UserWarning)          texts were truncated, with on_truncate="warn"
+    PromptWarning (UserWarning)              `encode` cannot tell which of two prompts applies
 
 A message is one line: what happened, the value, what is allowed, what to do.
 """
@@ -39,7 +39,7 @@ class InputError(EmbedlibError, ValueError):
 
 
 class SequenceTooLongError(InputError):
-    """Texts have more tokens than the limit and `on_truncate="error"` was asked for.
+    """Texts have more tokens than the limit and `on_truncate` is "error".
 
     Attributes:
         rows: positions of the texts in the call.
@@ -57,15 +57,15 @@ class ModelError(EmbedlibError):
 
 
 class ModelNotFoundError(ModelError):
-    """No model of that name; the message lists what was tried."""
+    """No model has that name; the message lists the places that were searched."""
 
 
 class ModelUnsupportedError(ModelError):
-    """A model file holds a value that embedlib does not implement."""
+    """A model file has a value that embedlib does not implement."""
 
 
 class ModelWeightsError(ModelError):
-    """The weights do not fit the model's configuration."""
+    """The weights do not match the model's configuration."""
 
 
 class EngineError(EmbedlibError):
@@ -73,7 +73,7 @@ class EngineError(EmbedlibError):
 
 
 class EngineUnavailableError(EngineError):
-    """The library or device an engine needs is not here."""
+    """The library or the device that the engine needs is missing."""
 
 
 class EngineUnsupportedError(EngineError):
@@ -89,11 +89,11 @@ class EngineRunError(EngineError):
 
 
 class EngineOutOfMemoryError(EngineRunError):
-    """A batch did not fit into memory."""
+    """A batch did not fit into memory, even when split."""
 
 
 class QueueFullError(EmbedlibError):
-    """Too many queries are waiting already."""
+    """More queries are queued than `max_queued_texts`."""
 
 
 class ClosedError(EmbedlibError):
@@ -113,8 +113,8 @@ class SinkError(EmbedlibError):
 
 
 class TruncationWarning(UserWarning):
-    """Texts were longer than the limit and were cut; the message names their rows."""
+    """Texts were longer than the limit and were truncated; the message names their rows."""
 
 
 class PromptWarning(UserWarning):
-    """Queries and documents need different prompts, and `encode` was not told which to use."""
+    """Queries and documents need different prompts, and `encode` was called without either."""

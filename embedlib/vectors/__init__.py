@@ -1,1 +1,1 @@
-"""Arithmetic on vectors that are there: compared, quantized, weighted, written to files."""
+"""Arithmetic on computed vectors: similarity, quantization, per-token vectors, files."""

@@ -1,4 +1,4 @@
-"""Vectors to files, row by row; a file appears under its name only when it is complete."""
+"""Writes vectors to files, row by row. A file gets its final name only once it is complete."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ROW_GROUP_ROWS = 4096
 
 
 class VectorWriter(ABC):
-    """Takes records with their vectors in order."""
+    """Writes rows, each some fields and a vector, in the order given."""
 
     @abstractmethod
     def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
-        """Add one row; all are of one type."""
+        """Append one row; all vectors of a file have one dtype."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -40,8 +40,8 @@ class _JsonlWriter(VectorWriter):
 
     def __init__(self, stream: IO[bytes], dim: int) -> None:
         self._stream = stream
-        # Nine digits give back the same float32; formatting a row at once is ten times faster than
-        # json, number by number.
+        # Nine significant digits round-trip a float32. Formatting a whole row at once is ten times
+        # faster than json, which formats number by number.
         self._template = ", ".join(["%.9g"] * dim)
 
     def write(self, fields: dict[str, Any], vector: NDArray[Any]) -> None:
@@ -56,7 +56,7 @@ class _JsonlWriter(VectorWriter):
 
 
 class _NpyWriter(VectorWriter):
-    """An array [N, D] of the vectors' type whose N is filled in at the end."""
+    """An array [N, D] of the vectors' dtype; its header gets N at the end."""
 
     def __init__(self, stream: IO[bytes], dim: int) -> None:
         self._stream = stream
@@ -76,8 +76,8 @@ class _NpyWriter(VectorWriter):
         end = self._stream.tell()
         self._stream.seek(0)
         self._write_header()
-        # numpy pads the header so that the first dimension can grow without moving the data; all
-        # types have names of three characters.
+        # numpy pads the header so that the first dimension can grow without moving the data, and
+        # all dtype names used here have three characters.
         assert self._stream.tell() == self._header_bytes
         self._stream.seek(end)
         self._stream.flush()
@@ -94,7 +94,7 @@ class _NpyWriter(VectorWriter):
 
 
 class _RowsWriter(VectorWriter):
-    """One JSON object per row without its vector: what the rows of an npy file are."""
+    """One JSON object per row, without the vector: describes the rows of an npy file."""
 
     def __init__(self, stream: IO[bytes], dim: int) -> None:
         self._stream = stream
@@ -107,7 +107,7 @@ class _RowsWriter(VectorWriter):
 
 
 class _ParquetWriter(VectorWriter):
-    """A row group every so many rows; what is neither text nor number is written as JSON."""
+    """One row group per `_ROW_GROUP_ROWS` rows; metadata is stored as a JSON string."""
 
     def __init__(self, stream: IO[bytes], dim: int) -> None:
         import pyarrow
@@ -156,17 +156,17 @@ _WRITERS: dict[str, Callable[[IO[bytes], int], VectorWriter]] = {
 
 @contextmanager
 def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWriter]:
-    """Open a writer; the result is in place when the block ends without an error.
+    """Open a writer; the output is complete when the block ends without an exception.
 
     Args:
-        output: a file name, or "-" for standard output. A link is followed; a pipe or a device is
-            written into.
+        output: a file name, or "-" for standard output. A symbolic link is followed; a pipe or a
+            device is written to directly.
         output_format: "npy", "jsonl", "parquet" (for the rows of a bulk load), or "rows": jsonl
             without the vectors.
         dim: D of the vectors.
 
     Raises:
-        SinkError: the output cannot be written.
+        SinkError: if the output cannot be written.
     """
     try:
         with _open_stream(output, needs_rewind=output_format in ("npy", "parquet")) as stream:
@@ -174,7 +174,7 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
             yield writer
             writer.finish()
     except BrokenPipeError:
-        raise  # the reader had enough: click ends the program without a word
+        raise  # the reader closed the pipe: click exits without a message
     except OSError as error:
         name = "standard output" if output == STDOUT else repr(output)
         raise SinkError(f"cannot write {name}: {error.strerror or error}") from error
@@ -187,7 +187,7 @@ def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
         with _open_directly(sys.stdout.buffer, needs_rewind=needs_rewind) as stream:
             yield stream
     elif existing is not None and not stat.S_ISREG(existing.st_mode):
-        # A pipe or a device: to put a file in its place would take it from all who use it.
+        # A pipe or a device: renaming a file over it would take it away from its other users.
         with (
             open(output, "wb") as device,
             _open_directly(device, needs_rewind=needs_rewind) as stream,
@@ -200,8 +200,8 @@ def _open_stream(output: str, *, needs_rewind: bool) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[bytes]]:
-    """Write beside a file's place and rename at the end: what has the name is whole."""
-    path = Path(os.path.realpath(output))  # a link stays one, and what it leads to is written
+    """Write a temporary file beside the output and rename it at the end, when it is complete."""
+    path = Path(os.path.realpath(output))  # a link stays a link; its target is replaced
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
@@ -209,7 +209,7 @@ def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[
                 os.fchmod(file.fileno(), stat.S_IMODE(existing.st_mode))
             yield file
             file.flush()
-            os.fsync(file.fileno())  # else a crash of the machine could leave an empty file
+            os.fsync(file.fileno())  # otherwise a crash of the machine could leave an empty file
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -217,7 +217,7 @@ def _open_in_place(output: str, existing: os.stat_result | None) -> Iterator[IO[
 
 @contextmanager
 def _open_directly(target: IO[bytes], *, needs_rewind: bool) -> Iterator[IO[bytes]]:
-    """Write to what has no place beside it, at the end if a pipe could not be rewound for N."""
+    """Write to a stream that cannot be renamed; spool first if the format has to rewind it."""
     if needs_rewind:
         with tempfile.TemporaryFile() as spool:
             yield spool
@@ -236,11 +236,11 @@ def _stat(output: str) -> os.stat_result | None:
 
 
 def _is_stdout(existing: os.stat_result | None) -> bool:
-    """Whether a name, such as /dev/stdout, leads to where standard output goes.
+    """Return whether a path, such as /dev/stdout, is the file that standard output goes to.
 
-    If that is a file which the shell appends to (>>), another one must not take its place.
+    The shell may be appending to that file (>>), so it must not be replaced by a new one.
     """
     try:
         return existing is not None and os.path.samestat(existing, os.fstat(1))
-    except OSError:  # it is closed
+    except OSError:  # standard output is closed
         return False

@@ -1,4 +1,4 @@
-"""The modules behind the pooling, in numpy: for vectors that were pooled outside of the engine."""
+"""The modules after pooling, in numpy: for vectors that were pooled outside the engine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Vectors = NDArray[np.float32]
 def apply_modules(
     vectors: Vectors, modules: Sequence[Module], weights: Callable[[], Mapping[str, Vectors]]
 ) -> Vectors:
-    """Return float32[N, D]: pooled vectors after all modules of a model but its Pooling.
+    """Return float32[N, D]: pooled vectors after every module of the model except its Pooling.
 
     Args:
         vectors: float32[N, H].
-        modules: those of the spec; the first is the Pooling.
-        weights: opens the model's weights; called only where a module has some.
+        modules: all modules of the spec; the first is the Pooling.
+        weights: opens the model's weights; called only if a module has any.
     """
     has_weights = any(isinstance(module, (Dense, LayerNorm)) for module in modules)
     tensors = weights() if has_weights else {}
@@ -60,7 +60,7 @@ def _sigmoid(vectors: Vectors) -> Vectors:
 
 
 def _gelu(vectors: Vectors) -> Vectors:
-    # numpy has no error function; a text has few chunks.
+    # numpy has no erf. Element by element is fast enough: a text has few chunks.
     errors = np.vectorize(math.erf, otypes=[np.float32])(vectors * np.float32(math.sqrt(0.5)))
     return cast(Vectors, 0.5 * vectors * (1 + errors))
 

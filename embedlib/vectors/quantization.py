@@ -1,7 +1,7 @@
-"""Vectors in fewer bytes: float16, one byte or one bit for each dimension.
+"""Vectors in fewer bytes: float16, one byte or one bit per dimension.
 
-Bytes need the range of every dimension. It is given, never taken from the texts of a call: the same
-text would get another code in other company.
+int8 and uint8 need the range of every dimension. The caller passes the ranges; they are never taken
+from the texts of the call, because the same text would then get different codes in different calls.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from embedlib.config import VectorPrecision
 from embedlib.errors import ConfigError
 
 NUM_STEPS = 255
-"""Codes of a byte, less one. Source: sentence-transformers 6.2, `quantize_embeddings`."""
+"""Steps between a byte's 256 codes. Source: sentence-transformers 6.2, `quantize_embeddings`."""
 
 
 def calibrate(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return float32[2, D]: the least and the greatest value of every dimension of float32[N, D].
+    """Return float32[2, D]: the minimum and the maximum of every dimension of float32[N, D].
 
     Raises:
-        ConfigError: there are fewer than two different vectors.
+        ConfigError: if there are no vectors, or a dimension is constant or not finite.
     """
     if len(vectors) == 0:
-        raise ConfigError("calibration needs texts; give some hundreds that are like your own")
+        raise ConfigError("calibration needs texts; pass some hundreds that are typical of yours")
     return _checked(np.stack([vectors.min(axis=0), vectors.max(axis=0)]), vectors.shape[1])
 
 
 def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np.float32]:
-    """Return float32[2, D] from such an array or from the .npy file that holds it.
+    """Return float32[2, D] from an array, or from the .npy file that contains it.
 
     Raises:
-        ConfigError: there is no such file, or it is not float[2, D].
+        ConfigError: if the file cannot be read, or the array is not float[2, D].
     """
     if not isinstance(ranges, (str, PathLike)):
         return _checked(np.asarray(ranges), dim)
@@ -49,10 +49,10 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
 
 
 def check_precision(precision: str, ranges: NDArray[np.float32] | None) -> None:
-    """Refuse a precision that is unknown or whose ranges are missing.
+    """Reject a precision that is unknown or whose ranges are missing.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: if the precision is unknown, or is int8 or uint8 and `ranges` is None.
     """
     if precision not in get_args(VectorPrecision):
         known = ", ".join(get_args(VectorPrecision))
@@ -71,20 +71,23 @@ def quantize(
 ) -> NDArray[Any]:
     """Return float32[N, D] in another precision.
 
-    float16[N, D]; int8[N, D] or uint8[N, D], 256 steps from the least to the greatest value of each
-    dimension, values beyond at the end of the scale; binary and ubinary: int8 or uint8[N, D / 8
-    rounded up], one bit for each dimension, 1 where it is above 0.
+    float16: float16[N, D].
+    int8, uint8: int8[N, D] or uint8[N, D], 256 codes from the minimum to the maximum of each
+    dimension; values outside the range are clipped.
+    binary, ubinary: int8 or uint8[N, D / 8 rounded up], one bit per dimension, 1 where the value is
+    above 0.
 
-    Source: sentence-transformers 6.2, `util/quantization.py`, which gives the same codes; only its
-    bytes wrap around beyond the range.
+    Source: sentence-transformers 6.2, `util/quantization.py`. The codes are the same, except that
+    there values outside the range wrap around.
 
     Args:
         vectors: float32[N, D].
-        precision: what to make of it.
+        precision: the precision of the result.
         ranges: float32[2, D], for int8 and uint8.
 
     Raises:
-        ConfigError: no such precision, `ranges` is missing, or a value does not fit float16.
+        ConfigError: if the precision is unknown, `ranges` is missing, or a value does not fit
+            float16.
     """
     check_precision(precision, ranges)
     if precision == "float32":
@@ -94,14 +97,14 @@ def quantize(
             halves = vectors.astype(np.float16)
         if not np.isfinite(halves).all():
             greatest = float(np.abs(vectors).max())
-            raise ConfigError(f"precision = 'float16': the value {greatest:.4g} does not fit it")
+            raise ConfigError(f"precision = 'float16': the value {greatest:.4g} does not fit")
         return halves
     if precision in ("binary", "ubinary"):
         bits = np.packbits(vectors > 0, axis=-1)
         return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     assert ranges is not None, "checked above"
     least, greatest = ranges[:, : vectors.shape[1]]
-    # Divided and cut in this order, as the reference does, so that the codes are the same.
+    # Divide and truncate in the same order as the reference, so that the codes are the same.
     steps = (vectors - least) / ((greatest - least) / NUM_STEPS)
     codes: NDArray[np.uint8] = np.clip(steps, 0, NUM_STEPS).astype(np.uint8)
     return codes if precision == "uint8" else (codes.astype(np.int16) - 128).astype(np.int8)
@@ -111,7 +114,7 @@ def _checked(ranges: NDArray[Any], dim: int) -> NDArray[np.float32]:
     if ranges.shape != (2, dim) or not np.issubdtype(ranges.dtype, np.floating):
         raise ConfigError(
             f"quantization_ranges is {ranges.dtype}{list(ranges.shape)}; it must be "
-            f"float32[2, {dim}], the least and the greatest value of every dimension"
+            f"float32[2, {dim}], the minimum and the maximum of every dimension"
         )
     bad = np.flatnonzero(~(ranges[0] < ranges[1]) | ~np.isfinite(ranges).all(axis=0))
     if len(bad):

@@ -1,4 +1,4 @@
-"""How alike vectors are: every pair of rows of two matrices, or row by row."""
+"""Similarity of vectors: every pair of rows of two matrices, or row by row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def normalize(vectors: Vectors) -> Vectors:
 
 
 def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray[np.float32]:
-    """Return float32[N, M]; higher is more alike, so distances come negated.
+    """Return float32[N, M]; higher is more similar, so distances are negated.
 
     Args:
         kind: cosine, dot, euclidean or manhattan.
@@ -30,7 +30,7 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
         second: float[M, D] or float[D].
 
     Raises:
-        InputError: these are not vectors of one length.
+        InputError: if the arguments are not vectors of equal length.
 
     Source: sentence-transformers, util/similarity.py.
     """
@@ -38,7 +38,7 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
     if kind in ("cosine", "dot"):
         products: NDArray[np.float32] = a @ b.T
         return products
-    # A row at a time: all differences at once would take N * M * D floats.
+    # One row at a time: all differences at once would take N * M * D floats.
     result = np.empty((len(a), len(b)), np.float32)
     for row, vector in zip(result, a, strict=True):
         difference = vector - b
@@ -52,7 +52,7 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
 def similarity_pairwise(
     kind: Similarity, first: ArrayLike, second: ArrayLike
 ) -> NDArray[np.float32]:
-    """Return float32[N]: each vector with the one in the same place.
+    """Return float32[N]: the similarity of row n of `first` and row n of `second`.
 
     Args:
         kind: cosine, dot, euclidean or manhattan.
@@ -60,14 +60,14 @@ def similarity_pairwise(
         second: the same shape.
 
     Raises:
-        InputError: these are not as many vectors, or not of one length.
+        InputError: if the two differ in the number or the length of their vectors.
 
     Source: sentence-transformers, util/similarity.py.
     """
     a, b = _comparable(kind, first, second)
     if len(a) != len(b):
         raise InputError(
-            f"{len(a)} and {len(b)} vectors are not pairs; similarity compares each with all"
+            f"{len(a)} and {len(b)} vectors do not form pairs; similarity() compares each with all"
         )
     if kind in ("cosine", "dot"):
         products: NDArray[np.float32] = np.einsum("nd,nd->n", a, b)
@@ -80,11 +80,11 @@ def similarity_pairwise(
 def _comparable(
     kind: Similarity, first: ArrayLike, second: ArrayLike
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return both as matrices of one width, with rows of unit length where only angles count."""
+    """Return both as matrices of equal width; for cosine, with rows of unit length."""
     a, b = _rows(first), _rows(second)
     if a.shape[1] != b.shape[1]:
         raise InputError(
-            f"vectors of {a.shape[1]} and of {b.shape[1]} numbers cannot be compared; both must "
+            f"vectors of {a.shape[1]} and {b.shape[1]} dimensions cannot be compared; both must "
             "be of the same model and truncate_dim"
         )
     return (normalize(a), normalize(b)) if kind == "cosine" else (a, b)
@@ -97,5 +97,5 @@ def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
         raise InputError(f"similarity compares vectors; encode texts first ({error})") from error
     if rows.ndim not in (1, 2):
         kind = type(vectors).__name__
-        raise InputError(f"a {kind} of the shape {rows.shape}; vectors must be [N, D] or [D]")
+        raise InputError(f"a {kind} of shape {rows.shape}; vectors must be [N, D] or [D]")
     return np.atleast_2d(rows)

@@ -1,4 +1,4 @@
-"""What can be made of a vector for every token: vectors of spans, lexical weights."""
+"""Results computed from per-token vectors: vectors of spans, lexical weights."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from embedlib.errors import InputError
 
 Span = tuple[int, int]
-"""Characters of a text, from the first to before the last."""
+"""Start and end of a range of characters; the end is exclusive."""
 
 
 def pool_spans(
     vectors: NDArray[np.float32], offsets: Sequence[Span], spans: Sequence[Span], text: str
 ) -> NDArray[np.float32]:
-    """Return float32[C, H]: for each of C spans the mean of its tokens' vectors.
+    """Return float32[C, H]: for each of C spans, the mean of its tokens' vectors.
 
-    A token counts where it shares a character with the span. Every vector saw the whole text, so
-    that a chunk's vector knows what its neighbours say.
+    A token belongs to a span if they share a character. Each token's vector was computed with
+    attention over the whole text, so a chunk's vector includes the context around the chunk.
 
     Source: Günther et al. 2024, "Late Chunking: Contextual Chunk Embeddings Using Long-Context
     Embedding Models", arXiv:2409.04701, section 3.
@@ -31,8 +31,8 @@ def pool_spans(
         text: the whole text.
 
     Raises:
-        InputError: a span is not inside the text, or none of its tokens is there: it holds white
-            space only, or begins behind the place where the text was cut.
+        InputError: if a span is not inside the text or has no token: it contains only whitespace,
+            or starts after the point where the text was truncated.
     """
     starts = np.array([start for start, _ in offsets])
     ends = np.array([end for _, end in offsets])
@@ -46,7 +46,7 @@ def pool_spans(
         if not shares.any():
             raise InputError(
                 f"chunks[{index}] = {(start, end)} has no token: {text[start:end]!r:.40} is blank, "
-                f"or behind character {int(ends.max())}, where the text was cut"
+                f"or after character {int(ends.max())}, where the text was truncated"
             )
         pooled[index] = vectors[shares].mean(axis=0)
     return pooled
@@ -55,14 +55,14 @@ def pool_spans(
 def lexical_weights(
     weights: NDArray[np.float32], token_ids: Sequence[int], ignored_ids: Collection[int]
 ) -> dict[int, float]:
-    """Return token id to weight: the greatest of each token of a text, where it is above 0.
+    """Return a dict of token id to the largest weight of that token in the text, if above 0.
 
     Source: `_process_token_weights` in FlagEmbedding 1.3, inference/embedder/encoder_only/m3.py.
 
     Args:
         weights: float32[L, 1], of the text's tokens.
-        token_ids: L of them.
-        ignored_ids: special tokens.
+        token_ids: the ids of the L tokens.
+        ignored_ids: ids that get no weight: special tokens.
     """
     greatest: dict[int, float] = {}
     for token_id, weight in zip(token_ids, weights[:, 0].tolist(), strict=True):

@@ -41,7 +41,7 @@ def test_in_pairs(kind: Similarity) -> None:
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, np.diag(BY_HAND[kind]), atol=1e-6)
     assert similarity_pairwise(kind, np.empty((0, 2)), np.empty((0, 2))).shape == (0,)
-    with pytest.raises(InputError, match="2 and 3 vectors are not pairs"):
+    with pytest.raises(InputError, match="2 and 3 vectors do not form pairs"):
         similarity_pairwise(kind, A, B)
 
 
@@ -63,10 +63,10 @@ def test_normalize() -> None:
     ("first", "second", "message"),
     [
         (["a text"], B, "encode texts first"),
-        (A, [[1.0, 2.0, 3.0]], "vectors of 2 and of 3 numbers"),
-        ([A], B, r"the shape \(1, 2, 2\)"),
-        (A, None, r"a NoneType of the shape \(\); vectors must be \[N, D\] or \[D\]"),
-        (5, 5, r"an? int of the shape \(\)"),
+        (A, [[1.0, 2.0, 3.0]], "vectors of 2 and 3 dimensions"),
+        ([A], B, r"of shape \(1, 2, 2\)"),
+        (A, None, r"a NoneType of shape \(\); vectors must be \[N, D\] or \[D\]"),
+        (5, 5, r"an? int of shape \(\)"),
         ({"a": A}, B, "similarity compares vectors; encode texts first"),
     ],
 )

@@ -28,7 +28,7 @@ def test_a_span_must_be_inside_the_text(span: tuple[int, int]) -> None:
 def test_a_span_without_tokens_is_refused() -> None:
     with pytest.raises(InputError, match=r"chunks\[0\] = \(3, 4\) has no token: ' ' is blank"):
         pool_spans(VECTORS, OFFSETS, [(3, 4)], TEXT)
-    with pytest.raises(InputError, match=r"'three' is blank, or behind character 7"):
+    with pytest.raises(InputError, match=r"'three' is blank, or after character 7"):
         pool_spans(VECTORS[:3], OFFSETS[:3], [(8, 13)], TEXT)
 
 
