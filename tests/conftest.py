@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,3 +92,21 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder for compiled engines, so that a tiny model is compiled once for all tests."""
     return tmp_path_factory.mktemp("engines")
+
+
+HUB_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def put_on_hub(tmp_path: Path) -> Callable[[str, Path], dict[str, Any]]:
+    """Return a function that puts a model into a hub cache, and returns the options to find it."""
+    cache = tmp_path / "hub"
+
+    def put(name: str, folder: Path) -> dict[str, Any]:
+        root = cache / f"models--{name.replace('/', '--')}"
+        shutil.copytree(folder, root / "snapshots" / HUB_COMMIT)
+        (root / "refs").mkdir()
+        (root / "refs" / "main").write_text(HUB_COMMIT)
+        return {"cache_folder": cache, "local_files_only": True}
+
+    return put

@@ -86,9 +86,9 @@ def compile(
 
     from tqdm import tqdm
 
-    from embedlib.fidelity.model import open_model
     from embedlib.models.compiled.compile import compile_model
     from embedlib.models.compiled.engine_folder import load_manifest
+    from embedlib.models.opening import OpenedModel
 
     measured = []
     with tqdm(unit="B", unit_scale=True, desc="Compiling", disable=not sys.stderr.isatty()) as bar:
@@ -98,7 +98,7 @@ def compile(
             bar.update(num_done - bar.n)
 
         if fidelity is None or precision == "bf16":
-            files = open_model(model, config).files
+            files = OpenedModel.find(model, config).read_source()
             compiled = compile_model(files, precision, (), config, out=out, report=show)
         else:
             from embedlib.fidelity import Gate, compile_to_gate, read_texts

@@ -42,41 +42,23 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
-    from embedlib.models.compiled.engine_folder import (
-        MANIFEST_NAME,
-        load_manifest,
-        source_on_hub,
-        spec_facts,
-    )
-    from embedlib.models.hub import find_model
-    from embedlib.models.known_models import known_model
-    from embedlib.models.known_rerankers import template_of
+    from embedlib.models.compiled.engine_folder import spec_facts
+    from embedlib.models.opening import OpenedModel
     from embedlib.models.prompts import Prompts
-    from embedlib.models.reading.files import is_scoring_model, read_model_files
 
-    folder = find_model(model, config)
-    folder = source_on_hub(folder)
-    known, template = None, config.template
-    if folder.revision is not None:
-        known, template = known_model(folder.name), template or template_of(folder.name)
-    has_head = template is not None or is_scoring_model(folder.path)
-    if has_head and fingerprint:
+    opened = OpenedModel.find(model, config)
+    if opened.has_head and fingerprint:
         raise click.UsageError("a fingerprint is stored with vectors, and this model makes scores")
-    manifest = None
-    if (folder.path / MANIFEST_NAME).is_file():
-        manifest = load_manifest(folder.path)
-    spec = read_model_files(
-        folder.path, with_head=has_head, template=template, is_compiled=manifest is not None
-    ).spec
-    prompts = Prompts(spec, config, known)
+    spec = opened.read_files(with_head=opened.has_head).spec
+    prompts = Prompts(spec, config, opened.known)
     digest = _fingerprint(model, config) if fingerprint else None
     if as_json:
         content = {
-            "model": folder.name,
-            "folder": str(folder.path),
-            "revision": folder.revision,
+            "model": opened.name,
+            "folder": str(opened.folder),
+            "revision": opened.revision,
             **({"fingerprint": digest} if digest else {}),
-            **({"compiled": _compiled_facts(manifest)} if manifest else {}),
+            **({"compiled": _compiled_facts(opened.manifest)} if opened.manifest else {}),
             **spec_facts(spec),
             **_prompts_as_json(prompts),
         }
@@ -84,10 +66,10 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
         return
     print_table(
         [
-            ("model", folder.name),
-            ("folder", str(folder.path)),
-            *([("revision", folder.revision)] if folder.revision else []),
-            *([("compiled to", _describe_compiled(manifest))] if manifest else []),
+            ("model", opened.name),
+            ("folder", str(opened.folder)),
+            *([("revision", opened.revision)] if opened.revision else []),
+            *([("compiled to", _describe_compiled(opened.manifest))] if opened.manifest else []),
             *_encoder_rows(spec.encoder),
             ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),
             ("after it", "\n".join(_describe(module) for module in spec.modules)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +17,12 @@ from embedlib.config import Config
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, to_gate, verify
-from embedlib.fidelity import model as model_module
 from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.engine_folder import open_engine_folder
 from embedlib.models.compiled.fidelity_report import write_report
-from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
@@ -89,15 +88,16 @@ def test_a_reranker_asked_with_a_template(
 
 
 def test_what_asks_in_words_is_known_by_template_or_hub_name(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path],
+    config: Config,
+    put_on_hub: Callable[[str, Path], dict[str, Any]],
 ) -> None:
     folder = tiny_folder("qwen3-answers")  # its files are those of any language model
     assert open_model(folder, config).kind is Embedder
     given = open_model(folder, replace(config, template="qwen3-reranker"))
     assert given.kind is Reranker
-    hub = ModelFolder(name="Qwen/Qwen3-Reranker-0.6B", path=folder, revision="main")
-    monkeypatch.setattr(model_module, "find_model", lambda name, config: hub)
-    known = open_model(hub.name, config)
+    name = "Qwen/Qwen3-Reranker-0.6B"
+    known = open_model(name, replace(config, **put_on_hub(name, folder)))
     assert known.kind is Reranker
     assert known.files.spec == given.files.spec
 

@@ -21,7 +21,6 @@ from embedlib.engines.registry import EngineChoice
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
 from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, to_gate, verify
 from embedlib.fidelity import choices as choices_module
-from embedlib.fidelity import model as model_module
 from embedlib.fidelity.measure import cpu_engine, store_report
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
@@ -31,10 +30,8 @@ from embedlib.models.compiled.checkpoint import FUSED_LAYERS
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
 from embedlib.models.compiled.fidelity_report import read_report, write_report
-from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.session import loading
 from embedlib.testing.models.write import write_tiny_model
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
@@ -449,11 +446,9 @@ def test_known_prompts_are_those_of_an_embedder(
     name: str,
     tiny_folder: Callable[[str], Path],
     config: Config,
-    monkeypatch: pytest.MonkeyPatch,
+    put_on_hub: Callable[[str, Path], dict[str, Any]],
 ) -> None:
-    folder = ModelFolder(name=name, path=tiny_folder("mistral"), revision="main")
-    for module in (loading, model_module):
-        monkeypatch.setattr(module, "find_model", lambda name, config: folder)
+    config = replace(config, **put_on_hub(name, tiny_folder("mistral")))
     model = open_model(name, config)
     found = model.embed(cpu_engine(model, load_weights(model.files)), FEW)
     config = replace(config, precision="float32", on_truncate="ignore")

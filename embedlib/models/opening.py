@@ -1,0 +1,195 @@
+"""Opening a model, written once: from its name to its files, and to what its name says of it.
+
+    opened = OpenedModel.find(name, config)       # the folder, and what is known by the name
+    files = opened.read_files(with_head=False)    # the spec, and where the parts lie
+    tokenizer = load_tokenizer(files)
+    files = opened.limit_length(files, tokenizer)
+
+Weights are not read here and no engine is chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from numbers import Integral
+from os import PathLike
+from pathlib import Path
+
+import tokenizers
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.models.compiled.engine_folder import (
+    MANIFEST_NAME,
+    Manifest,
+    check_not_compiled,
+    load_manifest,
+    open_engine_folder,
+    source_on_hub,
+)
+from embedlib.models.hub import find_model
+from embedlib.models.known_models import KnownModel, known_model
+from embedlib.models.known_rerankers import template_of
+from embedlib.models.reading.files import ModelFiles, is_scoring_model, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedModel:
+    """A model that was found, or an engine directory; its model files are not read yet."""
+
+    folder: Path
+    name: str
+    """What the caller asked for; of an engine directory its model's hub name, if it has one."""
+    revision: str | None
+    """The resolved commit of a hub model, also of the one an engine directory was made from."""
+    manifest: Manifest | None
+    """What an engine directory says of itself; None: it is a model."""
+    config: Config
+
+    @classmethod
+    def find(cls, name: str | PathLike[str], config: Config) -> OpenedModel:
+        """Find the folder of a model, downloading what is missing.
+
+        Args:
+            name: a folder, a hub name or `package:NAME`.
+            config: the options.
+
+        Raises:
+            ModelError: there is no such model.
+            ConfigError: `revision` is given for a model that is not on the hub.
+            EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
+        """
+        found = find_model(name, config)
+        is_compiled = (found.path / MANIFEST_NAME).is_file()
+        source = source_on_hub(found)
+        return cls(
+            folder=found.path,
+            name=source.name,
+            revision=source.revision,
+            manifest=load_manifest(found.path) if is_compiled else None,
+            config=config,
+        )
+
+    @property
+    def hub_name(self) -> str | None:
+        """The name by which the prompts and the template are known; None: it is a plain folder."""
+        return None if self.revision is None else self.name
+
+    @property
+    def known(self) -> KnownModel:
+        """What is known of the model beside its folder."""
+        return KnownModel() if self.hub_name is None else known_model(self.hub_name)
+
+    @property
+    def template(self) -> str | None:
+        """The name of the template a reranker is asked with: the option's, or the known one."""
+        return self.config.template or self._known_template
+
+    @property
+    def _known_template(self) -> str | None:
+        return None if self.hub_name is None else template_of(self.hub_name)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether its files or its template make it a reranker or classifier.
+
+        Raises:
+            ModelUnsupportedError: a file is not JSON.
+        """
+        return self.template is not None or is_scoring_model(self.folder)
+
+    def check_bytes(self) -> None:
+        """Read an engine directory in full and compare it with its embedlib.json.
+
+        Raises:
+            EngineBuildError: it is damaged.
+        """
+        if self.manifest is not None:
+            open_engine_folder(self.folder)
+
+    def read_files(self, *, with_head: bool) -> ModelFiles:
+        """Read what the model is and where its parts lie.
+
+        Args:
+            with_head: read it as a reranker or classifier.
+
+        Raises:
+            ModelError: the files are not understood, or the model is of the other kind.
+            ConfigError: the option `template` is unknown or of no use.
+        """
+        if self._known_template is not None and not with_head:
+            # Its files are those of any language model, so they do not say that it is a reranker.
+            raise ModelUnsupportedError(f"{self.name} is a reranker; use Reranker")
+        files = read_model_files(
+            self.folder,
+            with_head=with_head,
+            template=self.template,
+            is_compiled=self.manifest is not None,
+        )
+        return replace(files, hub_name=self.hub_name, hub_revision=self.revision)
+
+    def read_source(self) -> ModelFiles:
+        """Read a model that is to be compiled or measured, as the kind of model its files say.
+
+        Raises:
+            ConfigError: it is an engine directory, or the model cannot keep `max_seq_tokens`.
+            ModelError: the files are not understood.
+        """
+        check_not_compiled(self.folder)
+        files = self.read_files(with_head=self.has_head)
+        if self.config.max_seq_tokens is None:
+            return files  # without the time to load its tokenizer
+        return self.limit_length(files, load_tokenizer(files))
+
+    def limit_length(self, files: ModelFiles, tokenizer: tokenizers.Tokenizer) -> ModelFiles:
+        """Return the files with the length limit of the option `max_seq_tokens`, if it is given.
+
+        Raises:
+            ConfigError: the model cannot keep it.
+        """
+        return replace(files, spec=limit_length(files.spec, tokenizer, self.config))
+
+
+def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Config) -> ModelSpec:
+    """Return the spec with the length limit of the option `max_seq_tokens`, if it is given.
+
+    Raises:
+        ConfigError: the model cannot keep it.
+    """
+    if config.max_seq_tokens is None:
+        return spec
+    num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+    check_length(config.max_seq_tokens, num_positions(spec), num_special_tokens)
+    return replace(
+        spec,
+        max_seq_tokens=config.max_seq_tokens,
+        max_seq_tokens_source="option max_seq_tokens",
+    )
+
+
+def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
+    """Refuse a length limit that the model cannot keep.
+
+    Raises:
+        ConfigError: it is beyond the model's positions or leaves no room for text.
+    """
+    is_number = isinstance(max_seq_tokens, Integral)
+    if not is_number or not num_special_tokens < max_seq_tokens <= limit:
+        raise ConfigError(
+            f"max_seq_length = {max_seq_tokens!r}; this model allows {num_special_tokens + 1} to "
+            f"{limit}"
+        )
+
+
+def num_positions(spec: ModelSpec) -> int:
+    """Return the number of tokens the model has positions for."""
+    return spec.encoder.num_positions - spec.encoder.position_offset
+
+
+def longest_sequence(spec: ModelSpec) -> int:
+    """Return the largest length limit that an engine for this spec can keep."""
+    if spec.encoder.rope is not None:
+        return spec.max_seq_tokens  # the engine was built for these positions
+    return num_positions(spec)
