@@ -11,16 +11,17 @@ import numpy as np
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.config import Config
-from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, InputError
+from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt
+from embedlib.session.arguments import check_texts
+from embedlib.session.call import Call
 from embedlib.session.scoring import (
     Activation,
     Scores,
     ScoringSession,
     activate,
     check_top_k,
-    is_list,
+    lane_of,
 )
 
 LabelScores = list[dict[str, Any]]
@@ -49,17 +50,18 @@ class Classifier(ScoringSession):
                     "are, put the words in front of them yourself"
                 )
 
-    def _prepare(self, meter: Meter) -> None:
+    def _open(self, meter: Meter) -> None:
         head = self._head
         if head.template is not None:
             raise ConfigError("this model asks about pairs of texts; load it with Reranker")
         self._tokenizer = Tokenizer(
-            self._rust_tokenizer,
+            self.tokenizer,
             self.spec.max_seq_tokens,
             on_truncate=self.config.on_truncate,
             excludes_prompt=False,
             meter=meter,
         )
+        self._start(meter)
 
     def predict(
         self,
@@ -88,9 +90,9 @@ class Classifier(ScoringSession):
             EngineRunError: a batch failed.
             ClosedError: the Classifier was closed.
         """
-        rows, is_single = _check_texts(texts)
+        rows, is_single = check_texts(texts)
         check_top_k(top_k)
-        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar)
+        numbers = self._run(self._call(rows, is_single), show_progress_bar)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
@@ -101,9 +103,9 @@ class Classifier(ScoringSession):
 
         Cancelling drops the texts that are not being computed yet.
         """
-        rows, is_single = _check_texts(texts)
+        rows, is_single = check_texts(texts)
         check_top_k(top_k)
-        numbers = await self._arun(rows, _lane(is_single), self._tokenize)
+        numbers = await self._arun(self._call(rows, is_single))
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
@@ -127,8 +129,8 @@ class Classifier(ScoringSession):
         Raises:
             what `predict` raises.
         """
-        rows, is_single = _check_texts(texts)
-        numbers = self._run(rows, _lane(is_single), self._tokenize, show_progress_bar)
+        rows, is_single = check_texts(texts)
+        numbers = self._run(self._call(rows, is_single), show_progress_bar)
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 
@@ -136,14 +138,14 @@ class Classifier(ScoringSession):
         self, texts: str | Iterable[str], *, raw_scores: bool = False
     ) -> Scores:
         """Return what `predict_scores` returns without blocking the event loop."""
-        rows, is_single = _check_texts(texts)
-        numbers = await self._arun(rows, _lane(is_single), self._tokenize)
+        rows, is_single = check_texts(texts)
+        numbers = await self._arun(self._call(rows, is_single))
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 
-    @property
-    def _tokenize(self) -> partial[Any]:
-        return partial(self._tokenizer, prompt=Prompt())
+    def _call(self, texts: list[str], is_single: bool) -> Call:
+        tokenize = partial(self._tokenizer, prompt=Prompt())
+        return Call(texts=texts, lane=lane_of(is_single), tokenize=tokenize)
 
     def _activation(self, raw_scores: bool) -> Activation:
         return "identity" if raw_scores else self._head.activation
@@ -154,15 +156,3 @@ class Classifier(ScoringSession):
             [{"label": self.labels[index], "score": float(row[index])} for index in order]
             for row, order in zip(scores, orders, strict=True)
         ]
-
-
-def _lane(is_single: bool) -> Lane:
-    return Lane.QUERY if is_single else Lane.BULK
-
-
-def _check_texts(texts: object) -> tuple[list[str], bool]:
-    if isinstance(texts, str):
-        return [texts], True
-    if not is_list(texts):
-        raise InputError(f"texts = {texts!r:.60}; pass a text or a list of texts")
-    return list(texts), False

@@ -1,26 +1,28 @@
-"""Embedder: what users hold. It resolves a model, starts the pipeline and shapes the results."""
+"""Embedder: texts to vectors.
+
+Longer than other files: all of it is one class, and half of it is the signatures and docstrings
+that editors show.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
-from embedlib.batching.tokenizer_thread import Tokenize
-from embedlib.config import Config
-from embedlib.embedding import EmbeddingSession
+from embedlib.config import PrecisionName, Similarity
 from embedlib.engines.base import Lane
 from embedlib.errors import InputError, PromptWarning
+from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Examples, Role
-from embedlib.session.call import (
-    Call,
+from embedlib.session.arguments import (
     as_tensors,
     check_choice,
     check_inert,
@@ -30,17 +32,24 @@ from embedlib.session.call import (
     one_of,
     same_arguments_as,
 )
-from embedlib.session.loading import LoadedModel
+from embedlib.session.base import Session
+from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.streaming import stream, submit
-from embedlib.session.token_outputs import OUTPUT_VALUES, OutputValue, TokenOutputs
+from embedlib.session.token_outputs import (
+    OUTPUT_VALUES,
+    OutputValue,
+    TokenPipeline,
+    make_token_call,
+)
 from embedlib.vectors.quantization import calibrate
+from embedlib.vectors.similarity import similarity, similarity_pairwise
 from embedlib.vectors.tokens import Span
 
 Vectors = NDArray[Any]
 """float32, unless `precision` says otherwise."""
 
 
-class Embedder(EmbeddingSession):
+class Embedder(Session):
     """Texts to vectors, in this process.
 
     Any number of threads may call any method. Queries (`encode` of one text, `encode_query`) are
@@ -50,22 +59,19 @@ class Embedder(EmbeddingSession):
 
     _tokenizer: Tokenizer
 
-    def _start(self, name: str, model: LoadedModel, config: Config) -> None:
+    def _open(self, meter: Meter) -> None:
         self._has_warned = False
-        self._model = model
-        super()._start(name, model, config)
-
-    def _prepare(self, meter: Meter) -> None:
+        self._calls = CallFactory(self.spec, self.config, self._model.known)
         self._tokenizer = Tokenizer(
-            self._rust_tokenizer,
+            self.tokenizer,
             self.spec.max_seq_tokens,
             on_truncate=self.config.on_truncate,
             excludes_prompt=not self.spec.pooling.include_prompt,
             meter=meter,
-            num_positions=self._length_limit,
+            num_positions=longest_sequence(self.spec),
         )
-        self._token_outputs = TokenOutputs(self._model, self.config, meter)
-        self._resources.callback(self._token_outputs.close)
+        self._token_pipeline = TokenPipeline(self._model, self.config, meter)
+        self._start(meter, self._token_pipeline.close)
 
     # Encoding: the names and the order of arguments are sentence-transformers'.
 
@@ -138,36 +144,19 @@ class Embedder(EmbeddingSession):
         check_choice("output_value", output_value, OUTPUT_VALUES)
         if convert_to_tensor or not convert_to_numpy:
             import_torch()  # before the work, should it be missing
-        call = self._calls.make(
+        call = self._make_call(
             one_of(inputs, sentences),
-            prompt_name=prompt_name,
-            prompt=prompt,
-            role=role,
-            task=task,
-            examples=examples,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            precision=precision,
+            PromptArguments(prompt_name, prompt, role, task, examples),
+            VectorArguments(normalize_embeddings, truncate_dim, precision),
         )
-        self._warn_of_missing_prompt(call)
         if output_value == "sentence_embedding" and chunks is None:
-            tokenize = self._tokenize(call)
-            rows = self._run(
-                call.texts,
-                call.lane,
-                tokenize,
-                show_progress_bar,
-                can_divide=call.can_divide,
-            )
-            vectors = call.finish(rows)
+            vectors = call.finish(self._run(call, show_progress_bar))
         else:
-            output = self._token_outputs.output(
-                call, self._tokenizer, cast(OutputValue, output_value), chunks
-            )
+            output = cast(OutputValue, output_value)
+            of_tokens = make_token_call(self._model, self.config, call, output, chunks)
             self._pipeline.check_open()
-            pipeline = self._token_outputs.pipeline()
-            rows = self._run(call.texts, call.lane, output.tokenize, show_progress_bar, pipeline)
-            vectors = output.finish(rows)
+            pipeline = self._token_pipeline.get()
+            vectors = of_tokens.finish(self._run(of_tokens.call, show_progress_bar, pipeline))
         if convert_to_tensor or not convert_to_numpy:
             return as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
         return vectors
@@ -199,21 +188,12 @@ class Embedder(EmbeddingSession):
 
         Cancelling drops the texts that are not being computed yet.
         """
-        call = self._calls.make(
+        call = self._make_call(
             inputs,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            role=role,
-            task=task,
-            examples=examples,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            precision=precision,
+            PromptArguments(prompt_name, prompt, role, task, examples),
+            VectorArguments(normalize_embeddings, truncate_dim, precision),
         )
-        self._warn_of_missing_prompt(call)
-        tokenize = self._tokenize(call)
-        rows = await self._arun(call.texts, call.lane, tokenize, can_divide=call.can_divide)
-        return call.finish(rows)
+        return call.finish(await self._arun(call))
 
     @same_arguments_as(aencode)
     async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
@@ -249,20 +229,12 @@ class Embedder(EmbeddingSession):
         if isinstance(inputs, str):
             raise InputError("inputs is one str; encode_stream takes an iterable of texts")
         check_inputs(inputs)
-        call = self._calls.make(
+        call = self._make_call(
             (),
-            prompt_name=prompt_name,
-            prompt=prompt,
-            role=role,
-            task=task,
-            examples=examples,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            precision=precision,
+            PromptArguments(prompt_name, prompt, role, task, examples),
+            VectorArguments(normalize_embeddings, truncate_dim, precision),
         )
-        self._warn_of_missing_prompt(call)
-        warn_truncated = self._truncation_warning(can_divide=call.can_divide)
-        return stream(self._pipeline, self._tokenize(call), call, iter(inputs), warn_truncated)
+        return stream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
 
     def submit(
         self,
@@ -285,11 +257,9 @@ class Embedder(EmbeddingSession):
         """
         if not isinstance(text, str):
             raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")
-        call = self._calls.make(
-            text, prompt_name=prompt_name, prompt=prompt, role=role, task=task, examples=examples
-        )
-        call = replace(call, lane=Lane.QUERY)
-        return submit(self._pipeline, self._tokenize(call), call)
+        arguments = PromptArguments(prompt_name, prompt, role, task, examples)
+        call = self._calls.make(text, self._tokenizer, arguments)
+        return submit(self._pipeline, replace(call, lane=Lane.QUERY))
 
     def submit_batch(
         self,
@@ -311,11 +281,9 @@ class Embedder(EmbeddingSession):
         """
         if isinstance(texts, str):
             raise InputError("texts is one str; submit_batch takes many, submit takes one")
-        call = self._calls.make(
-            texts, prompt_name=prompt_name, prompt=prompt, role=role, task=task, examples=examples
-        )
-        call = replace(call, lane=Lane.BULK)
-        return submit(self._pipeline, self._tokenize(call), call)
+        arguments = PromptArguments(prompt_name, prompt, role, task, examples)
+        call = self._calls.make(texts, self._tokenizer, arguments)
+        return submit(self._pipeline, replace(call, lane=Lane.BULK))
 
     def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """Set the ranges for vectors in int8 and uint8, and return them: float32[2, D].
@@ -342,10 +310,11 @@ class Embedder(EmbeddingSession):
         check_role(role)
         return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
-    def _tokenize(self, call: Call) -> Tokenize:
-        return partial(self._tokenizer, prompt=call.prompt)
-
-    def _warn_of_missing_prompt(self, call: Call) -> None:
+    def _make_call(
+        self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments
+    ) -> EmbeddingCall:
+        """Check the arguments of a call; warns once where no argument chooses a prompt."""
+        call = self._calls.make(inputs, self._tokenizer, prompt, vectors)
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
             self._warn(
@@ -354,3 +323,81 @@ class Embedder(EmbeddingSession):
                 'prompt="" for texts as they are',
                 PromptWarning,
             )
+        return call
+
+    # What the vectors are.
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The model's prompts by name: the folder's, the caller's and those known of it."""
+        return MappingProxyType(self._calls.prompts.by_name)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt that `encode` puts in front when none is named."""
+        return self._calls.prompts.default_name
+
+    def task_prompt_name(self, role: Role) -> str | None:
+        """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
+        check_role(role)
+        return self._calls.prompts.role_name(role)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """The first dimensions that are kept, unless a call says otherwise; None: all."""
+        return self._calls.truncate_dim
+
+    def get_embedding_dimension(self) -> int:
+        """Return D, after `truncate_dim`."""
+        return self.truncate_dim or self.spec.embedding_dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+    """The former name."""
+
+    @property
+    def precision(self) -> str:
+        """What the vectors are computed in, and which layers are not."""
+        return self._model.precision
+
+    @property
+    def similarity_fn_name(self) -> Similarity:
+        """What `similarity` computes."""
+        return self.config.similarity_fn_name or self.spec.similarity
+
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> NDArray[np.float32]:
+        """Return float32[N, M]: how alike every pair of vectors is, higher is more.
+
+        Args:
+            embeddings1: float[N, D] or float[D].
+            embeddings2: float[M, D] or float[D].
+
+        Raises:
+            InputError: these are not vectors of one length.
+        """
+        return similarity(self.similarity_fn_name, embeddings1, embeddings2)
+
+    def similarity_pairwise(
+        self, embeddings1: ArrayLike, embeddings2: ArrayLike
+    ) -> NDArray[np.float32]:
+        """Return float32[N]: how alike each vector is to the one in the same place.
+
+        Args:
+            embeddings1: float[N, D] or float[D].
+            embeddings2: the same shape.
+
+        Raises:
+            InputError: these are not as many vectors, or not of one length.
+        """
+        return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
+        return self._model.fingerprint({"precision": self.precision, **self._settings()})
+
+    def fingerprint_in(self, precision: PrecisionName) -> str | None:
+        """Return the fingerprint with another option `precision`; None: it cannot be known."""
+        return self._model.fingerprint_in(precision, self._settings())
+
+    def _settings(self) -> dict[str, object]:
+        return {**self._calls.settings(), "max_seq_length": self.max_seq_length}

@@ -9,15 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.batching.pairs import Pair, PairTokenizer
+from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, InputError, ModelUnsupportedError
+from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.known_rerankers import template_names
 from embedlib.models.prompts import Prompts
-from embedlib.session.call import check_inert, import_torch, one_of
+from embedlib.session.arguments import (
+    check_documents,
+    check_inert,
+    check_pairs,
+    import_torch,
+    one_of,
+)
+from embedlib.session.call import Call
 from embedlib.session.scoring import (
     Activation,
     Scores,
@@ -25,7 +33,7 @@ from embedlib.session.scoring import (
     activate,
     check_activation,
     check_top_k,
-    is_list,
+    lane_of,
 )
 
 Ranking = list[dict[str, Any]]
@@ -34,8 +42,8 @@ Ranking = list[dict[str, Any]]
 MAX_QUERY_DOCUMENTS = 128
 """`rank` with more documents goes to the bulk lane.
 
-Retrievers hand over 10 to 100 candidates, and somebody waits for their order. More would keep the
-next caller waiting for seconds on a CPU, and the engine until all of it is tokenized.
+Retrievers return 10 to 100 candidates, and a user waits for their order. More would delay the next
+caller by seconds on a CPU, and leave the engine idle until all of them are tokenized.
 """
 
 
@@ -60,7 +68,7 @@ class Reranker(ScoringSession):
                     "Embedder's prompts, a Reranker puts a prompt in front of the query as it is"
                 )
 
-    def _prepare(self, meter: Meter) -> None:
+    def _open(self, meter: Meter) -> None:
         self._template = self._head.template
         if self._template is None and self._head.has_chat_template:
             raise ModelUnsupportedError(
@@ -70,7 +78,7 @@ class Reranker(ScoringSession):
             )
         self._prompts = Prompts(self.spec, self.config)
         self._tokenizer = PairTokenizer(
-            self._rust_tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=meter
+            self.tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=meter
         )
         num_around = self._tokenizer.num_special_tokens
         if self.max_seq_length <= num_around:
@@ -78,6 +86,7 @@ class Reranker(ScoringSession):
                 f"max_seq_length = {self.max_seq_length}; this model puts {num_around} tokens "
                 "around every pair, it needs more than these"
             )
+        self._start(meter)
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -139,13 +148,12 @@ class Reranker(ScoringSession):
             ClosedError: the Reranker was closed.
         """
         check_inert(batch_size, device, pool, chunk_size)
-        documents = _check_documents(query, documents)
+        documents = check_documents(query, documents)
         self._check_can_rank(top_k)
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        pairs = [(query, document) for document in documents]
-        lane = self._rank_lane(pairs)
-        numbers = self._run(pairs, lane, tokenize, show_progress_bar)
+        call = self._rank_call(query, documents, tokenize)
+        numbers = self._run(call, show_progress_bar)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     async def arank(
@@ -165,12 +173,11 @@ class Reranker(ScoringSession):
 
         Cancelling drops the documents that are not being computed yet.
         """
-        documents = _check_documents(query, documents)
+        documents = check_documents(query, documents)
         self._check_can_rank(top_k)
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        pairs = [(query, document) for document in documents]
-        numbers = await self._arun(pairs, self._rank_lane(pairs), tokenize)
+        numbers = await self._arun(self._rank_call(query, documents, tokenize))
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     def predict(
@@ -222,11 +229,11 @@ class Reranker(ScoringSession):
         check_inert(batch_size, device, pool, chunk_size)
         if convert_to_tensor or not convert_to_numpy:
             import_torch()  # before the work, should it be missing
-        pairs, is_single = _check_pairs(one_of(inputs, sentences))
+        pairs, is_single = check_pairs(one_of(inputs, sentences))
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        lane = Lane.QUERY if is_single else Lane.BULK
-        numbers = self._run(pairs, lane, tokenize, show_progress_bar)
+        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize)
+        numbers = self._run(call, show_progress_bar)
         scores = self._scores(numbers, activation, apply_softmax)
         if convert_to_tensor or not convert_to_numpy:
             tensor = import_torch().from_numpy(scores)
@@ -250,11 +257,11 @@ class Reranker(ScoringSession):
 
         Cancelling drops the pairs that are not being computed yet.
         """
-        pairs, is_single = _check_pairs(inputs)
+        pairs, is_single = check_pairs(inputs)
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        lane = Lane.QUERY if is_single else Lane.BULK
-        numbers = await self._arun(pairs, lane, tokenize)
+        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize)
+        numbers = await self._arun(call)
         scores = self._scores(numbers, activation, apply_softmax)
         return scores[0] if is_single else scores
 
@@ -310,10 +317,12 @@ class Reranker(ScoringSession):
             )
         check_top_k(top_k)
 
-    def _rank_lane(self, pairs: list[Pair]) -> Lane:
-        # What does not fit into the queue of queries would be refused there.
+    def _rank_call(self, query: str, documents: list[str], tokenize: Tokenize) -> Call:
+        pairs = [(query, document) for document in documents]
+        # The queue of queries refuses what does not fit into it.
         limit = min(MAX_QUERY_DOCUMENTS, self.config.max_queued_texts)
-        return Lane.QUERY if len(pairs) <= limit else Lane.BULK
+        lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
+        return Call(texts=pairs, lane=lane, tokenize=tokenize)
 
 
 def _ranking(
@@ -325,28 +334,3 @@ def _ranking(
         for entry in ranking:
             entry["text"] = documents[entry["corpus_id"]]
     return ranking
-
-
-def _check_documents(query: object, documents: Iterable[str]) -> list[str]:
-    if not isinstance(query, str):
-        raise InputError(f"query = {query!r:.60}; it must be a str")
-    if not is_list(documents):
-        raise InputError(f"documents = {documents!r:.60}; pass a list of texts")
-    return list(documents)
-
-
-def _check_pairs(inputs: object) -> tuple[list[Pair], bool]:
-    """Return the pairs, and whether a single one was given instead of a list."""
-    if isinstance(inputs, np.ndarray):
-        inputs = inputs.tolist()
-    if not is_list(inputs):
-        raise InputError(f"inputs = {inputs!r:.60}; pass a pair of texts or a list of pairs")
-    items = list(inputs)
-    # As CrossEncoder tells them apart: a pair is a list or tuple that starts with no list or tuple.
-    is_single = isinstance(inputs, (list, tuple)) and bool(items)
-    is_single &= bool(items) and not isinstance(items[0], (list, tuple))
-    pairs = [items] if is_single else items
-    for row, pair in enumerate(pairs):
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise InputError(f"pair {row} is {pair!r:.60}; a pair is a list or tuple of two texts")
-    return [(pair[0], pair[1]) for pair in pairs], is_single

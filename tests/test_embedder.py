@@ -37,7 +37,7 @@ from embedlib.errors import (
 )
 from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.session.base import _close_collected
-from embedlib.session.call import MAX_QUERY_TEXTS, Call
+from embedlib.session.call import MAX_QUERY_TEXTS, EmbeddingCall
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
@@ -1018,10 +1018,10 @@ def test_a_callback_that_leaves_the_program_fails_nobody_else(
 def test_a_submitted_text_that_cannot_be_finished_tells_its_future(
     embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def finish(call: Call, rows: Any) -> Any:
+    def finish(call: EmbeddingCall, rows: Any) -> Any:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Call, "finish", finish)
+    monkeypatch.setattr(EmbeddingCall, "finish", finish)
     with pytest.raises(MemoryError, match="no room"):
         embedder.submit("a").result(WAIT_SECONDS)
 

@@ -1,6 +1,7 @@
-"""Session: a loaded model and the threads that run it; what Embedder and the others have in common.
+"""Session: a running model and its threads; what Embedder, Reranker and Classifier share.
 
-A subclass says how its texts become sequences, and what it makes of the rows that come back.
+The constructor runs in one line: `Session.__init__` (or `from_engine`) loads the model, `_open` of
+the face makes the face's own parts, and `_start` starts the threads.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import asyncio
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack, suppress
 from os import PathLike
 from time import perf_counter
@@ -18,34 +20,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 import tokenizers
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.sequence import Vectors
+from embedlib.batching.sequence import Job, Vectors
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
-from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ConfigError, TruncationWarning
 from embedlib.models.known_models import KnownModel
+from embedlib.models.opening import check_length, longest_sequence
 from embedlib.models.spec import ModelSpec
+from embedlib.session.arguments import one_config
+from embedlib.session.call import Call
 from embedlib.session.caller import is_in_a_call, stacklevel_of_caller
 from embedlib.session.foreign_names import FOREIGN_NAMES
-from embedlib.session.loading import (
-    LoadedModel,
-    check_length,
-    limit_length,
-    load_model,
-    num_positions,
-)
-from embedlib.session.progress import Progress
+from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
+from embedlib.session.progress import PROGRESS_SECONDS, Progress
 
 ASYNC_SLICE_TEXTS = 16
-"""Queries, or documents to rank, that are tokenized on the event loop in one go: milliseconds."""
+"""Queries, or documents to rank, tokenized on the event loop at a time: some milliseconds."""
 
 AnySession = TypeVar("AnySession", bound="Session")
 
 
 class LengthLimited(Protocol):
-    """What makes the sequences: `Tokenizer` or `PairTokenizer`."""
+    """`Tokenizer` or `PairTokenizer`."""
 
     @property
     def max_seq_tokens(self) -> int:
@@ -53,14 +51,14 @@ class LengthLimited(Protocol):
 
     @property
     def num_special_tokens(self) -> int:
-        """Tokens added around what the caller gives."""
+        """Tokens added around a text or pair."""
 
     def with_limit(self, max_seq_tokens: int) -> Any:
-        """Return one that cuts at another length."""
+        """Return a copy that cuts at another length."""
 
 
 class Session:
-    """Base of `Embedder`, `Reranker` and `Classifier`: loading, running, the end.
+    """Base of `Embedder`, `Reranker` and `Classifier`: loading, running, closing.
 
     Any number of threads may call any method. Close it, or use it as a context manager, to free the
     engine early; the end of the program does so too.
@@ -69,7 +67,7 @@ class Session:
     _has_head: ClassVar[bool] = False
     """Whether the model ends in scores."""
     _activity: ClassVar[str] = "Encoding"
-    """What a progress bar says."""
+    """The label of a progress bar."""
 
     _tokenizer: LengthLimited
 
@@ -86,16 +84,16 @@ class Session:
         Args:
             model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
                 installed Python package brings.
-            by_position: nothing; options have names.
+            by_position: refused; options are passed by name.
             config: the options as one object; not together with `options`.
             trust_remote_code: accepted for sentence-transformers' sake; embedlib never runs it.
             **options: fields of `Config`, such as `revision`, `token`, `cache_folder`, `prompts`,
                 `max_seq_tokens`, `threads`.
 
         Raises:
-            ConfigError: an option is unknown, out of range or of no use here.
+            ConfigError: an option is unknown, out of range or has no effect here.
             ModelNotFoundError: there is no such model.
-            ModelUnsupportedError: a model file says something embedlib does not implement.
+            ModelUnsupportedError: a model file holds a value that embedlib does not implement.
             ModelWeightsError: the weights do not fit the model's configuration.
             EngineUnavailableError: the engine's library or device is missing.
         """
@@ -103,7 +101,7 @@ class Session:
             raise ConfigError(
                 f"{by_position!r:.60} behind the model; pass options by name, such as device='cpu'"
             )
-        config = _one_config(config, options)
+        config = one_config(config, options)
         if trust_remote_code:
             self._warn(
                 "trust_remote_code is ignored: embedlib never runs code from a model folder",
@@ -111,7 +109,7 @@ class Session:
             )
         self._check_config(config)
         model = load_model(model_name_or_path, config, with_head=self._has_head)
-        self._open(str(model_name_or_path), model, config)
+        self._hold(str(model_name_or_path), model, config)
 
     @classmethod
     def from_engine(
@@ -124,54 +122,57 @@ class Session:
         fingerprint: str = "",
         known: KnownModel | None = None,
     ) -> AnySession:
-        """Put one around an engine of your own, which it owns from then on and closes.
+        """Return a session around an engine of your own, which it owns and closes.
 
         Args:
-            engine: what computes.
+            engine: computes the batches.
             spec: the model.
             tokenizer: of the model.
             config: the options; None: the default ones.
-            fingerprint: what `fingerprint` returns.
+            fingerprint: the value of `fingerprint`.
             known: what is known of the model beside its folder; None: nothing.
         """
         config = config or Config()
         session = cls.__new__(cls)
         session._check_config(config)
-        model = LoadedModel(
-            spec=limit_length(spec, tokenizer, config),
-            tokenizer=tokenizer,
-            engine=engine,
-            fingerprint=lambda _: fingerprint,
+        model = ModelAroundEngine.limited(
+            engine,
+            spec,
+            tokenizer,
+            config,
+            given_fingerprint=fingerprint,
             known=known or KnownModel(),
         )
-        session._open(spec.encoder.family, model, config)
+        session._hold(spec.encoder.family, model, config)
         return session
 
     def _check_config(self, config: Config) -> None:
-        """Refuse options that are of no use here, before a model is loaded."""
+        """Refuse options that have no effect here, before a model is loaded."""
 
-    def _prepare(self, meter: Meter) -> None:
-        """Make what is needed beside the pipeline, `_tokenizer` at least; no thread runs yet."""
-        raise NotImplementedError
-
-    def _open(self, name: str, model: LoadedModel, config: Config) -> None:
+    def _hold(self, name: str, model: RunningModel, config: Config) -> None:
+        self.model_name = name
+        self.spec = model.spec
+        self.config = config
+        self._model = model
         try:
-            self._start(name, model, config)
+            self._open(Meter(perf_counter))
         except BaseException:  # an option that does not fit this model
             model.engine.close()
             raise
 
-    def _start(self, name: str, model: LoadedModel, config: Config) -> None:
-        self.model_name = name
-        self.spec = model.spec
-        self.config = config
-        self._fingerprint = model.fingerprint
-        self._rust_tokenizer = model.tokenizer
-        meter = Meter(perf_counter)
+    def _open(self, meter: Meter) -> None:
+        """Make the parts of this face, `_tokenizer` among them, and call `_start` last."""
+        raise NotImplementedError
+
+    def _start(self, meter: Meter, *closers: Callable[[], None]) -> None:
+        """Start the threads; `closers` free the parts that the face has made, after the threads."""
         self._resources = ExitStack()
         """What is to be closed."""
-        self._prepare(meter)
-        self._pipeline = Pipeline(model.engine, meter, max_queued_texts=config.max_queued_texts)
+        for close in closers:
+            self._resources.callback(close)
+        self._pipeline = Pipeline(
+            self._model.engine, meter, max_queued_texts=self.config.max_queued_texts
+        )
         self._resources.callback(self._pipeline.close)
         # Runs when the object is collected and at the end of the program, whichever comes first.
         self._finalizer = weakref.finalize(self, _close_collected, self._resources)
@@ -179,66 +180,52 @@ class Session:
     # Running.
 
     def _run(
-        self,
-        items: Sequence[Any],
-        lane: Lane,
-        tokenize: Tokenize,
-        show_progress_bar: bool | None,
-        pipeline: Pipeline | None = None,
-        *,
-        can_divide: bool = False,
+        self, call: Call, show_progress_bar: bool | None, pipeline: Pipeline | None = None
     ) -> Vectors:
-        """Return the engine's rows for texts or pairs.
+        """Return the engine's rows for the texts or pairs of a call; waits for them.
 
         Args:
-            items: the texts or pairs.
-            lane: who is waiting.
-            tokenize: makes the sequences.
+            call: what to compute.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
             pipeline: None: that of the model.
-            can_divide: whether on_truncate="chunk" is a remedy for texts that are too long.
         """
-        warn_truncated = self._truncation_warning(can_divide=can_divide)
+        warn_truncated = self._truncation_warning(call)
         pipeline = pipeline or self._pipeline
         pipeline.check_may_wait()
-        job = pipeline.open_job(len(items), lane)
-        with Progress(job, show_progress_bar, self._activity) as progress:
-            pipeline.feed(job, items, tokenize, progress.update)
-            vectors = progress.wait()
-        warn_truncated(job.truncated, len(job.truncated))
-        return vectors
-
-    async def _arun(
-        self,
-        items: Sequence[Any],
-        lane: Lane,
-        tokenize: Tokenize,
-        *,
-        can_divide: bool = False,
-    ) -> Vectors:
-        """Return what `_run` returns without blocking the event loop."""
-        warn_truncated = self._truncation_warning(can_divide=can_divide)
-        job = self._pipeline.open_job(len(items), lane)
+        job = pipeline.open_job(len(call.texts), call.lane)
         try:
-            if lane is Lane.QUERY:
-                for first_row in range(0, len(items), ASYNC_SLICE_TEXTS):
-                    if first_row:
-                        await asyncio.sleep(0)  # the event loop's other tasks have their turn
-                    part = items[first_row : first_row + ASYNC_SLICE_TEXTS]
-                    self._pipeline.feed_queries(job, first_row, part, tokenize)
-            else:  # may have to wait for room in the queue
-                await asyncio.to_thread(self._pipeline.feed, job, items, tokenize)
-            vectors = await asyncio.wrap_future(job.future)
+            with Progress(job, show_progress_bar, self._activity) as progress:
+                pipeline.feed(job, call.texts, call.tokenize, progress.update)
+                rows = _wait(job, progress)
         finally:
-            job.future.cancel()  # cancelled: what is not being computed yet is dropped
+            job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
         warn_truncated(job.truncated, len(job.truncated))
-        return vectors
+        return rows
 
-    def _truncation_warning(self, *, can_divide: bool) -> WarnTruncated:
-        """Return what warns at the end of a call of texts that were cut, if that is wanted."""
-        max_seq_length = self.max_seq_length  # may be another one by then
+    async def _arun(self, call: Call) -> Vectors:
+        """Return what `_run` returns without blocking the event loop."""
+        warn_truncated = self._truncation_warning(call)
+        job = self._pipeline.open_job(len(call.texts), call.lane)
+        try:
+            if call.lane is Lane.QUERY:
+                for first_row in range(0, len(call.texts), ASYNC_SLICE_TEXTS):
+                    if first_row:
+                        await asyncio.sleep(0)  # lets the other tasks of the event loop run
+                    part = call.texts[first_row : first_row + ASYNC_SLICE_TEXTS]
+                    self._pipeline.feed_queries(job, first_row, part, call.tokenize)
+            else:  # may block while the queue is full
+                await asyncio.to_thread(self._pipeline.feed, job, call.texts, call.tokenize)
+            rows = await asyncio.wrap_future(job.future)
+        finally:
+            job.future.cancel()  # the task was cancelled: drops what is still queued
+        warn_truncated(job.truncated, len(job.truncated))
+        return rows
+
+    def _truncation_warning(self, call: Call) -> WarnTruncated:
+        """Return a function that warns of cut texts at the end of a call, if the options say so."""
+        max_seq_length = self.max_seq_length  # may be set to another value before the call ends
         choices = '"ignore" or "error"'
-        if can_divide:
+        if call.can_divide:
             choices = f'"chunk" (for the vector of a whole text), {choices}'
 
         def warn(truncated: Sequence[tuple[int, int]], num_truncated: int) -> None:
@@ -253,7 +240,7 @@ class Session:
         return warn
 
     def _warn(self, message: str, category: type[Warning]) -> None:
-        """Warn where embedlib was called, however deep inside this is."""
+        """Warn with the line that called embedlib, at any depth of the call stack."""
         warnings.warn(message, category, stacklevel=stacklevel_of_caller())
 
     # What it is.
@@ -268,8 +255,9 @@ class Session:
 
     @max_seq_length.setter
     def max_seq_length(self, max_seq_tokens: int) -> None:
-        check_length(max_seq_tokens, self._length_limit, self._tokenizer.num_special_tokens)
-        # Put in its place, not changed: calls that have begun hold the one they began with.
+        limit = longest_sequence(self.spec)
+        check_length(max_seq_tokens, limit, self._tokenizer.num_special_tokens)
+        # Replaces the tokenizer and does not change it: calls in progress keep the old one.
         self._tokenizer = self._tokenizer.with_limit(max_seq_tokens)
 
     def get_max_seq_length(self) -> int:
@@ -277,19 +265,12 @@ class Session:
         return self.max_seq_length
 
     @property
-    def _length_limit(self) -> int:
-        """The longest sequence there can be."""
-        if self.spec.encoder.rope is not None:
-            return self.spec.max_seq_tokens  # the engine was built for these positions
-        return num_positions(self.spec)
-
-    @property
     def tokenizer(self) -> tokenizers.Tokenizer:
         """The model's tokenizer. It is shared with other threads: do not configure it."""
-        return self._rust_tokenizer
+        return self._model.tokenizer
 
     def stats(self) -> Stats:
-        """Return what was done so far: counts, times, idle and padding shares."""
+        """Return the totals since loading: counts, times, idle and padding shares."""
         return self._pipeline.stats()
 
     # Life cycle.
@@ -319,21 +300,31 @@ class Session:
         """Close."""
         self.close()
 
-    if not TYPE_CHECKING:  # or every name would be right
+    if not TYPE_CHECKING:  # or type checkers would accept every name
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say what to use instead of a name of another library."""
+            """Raise with the remedy where the name is one of another library."""
             hint = f"; {FOREIGN_NAMES[name]}" if name in FOREIGN_NAMES else ""
             kind = type(self).__name__
             raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: threads and engines stay where they are."""
+        """Refuse to be pickled: threads and engines cannot move to another process."""
         kind = type(self).__name__
         raise TypeError(
             f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
             f"name and a Config to the other process and make the {kind} there"
         )
+
+
+def _wait(job: Job, progress: Progress) -> Vectors:
+    """Return the rows of a job; the progress bar, if there is one, is redrawn meanwhile."""
+    while progress.is_shown and not job.is_over:
+        wait([job.future], timeout=PROGRESS_SECONDS)
+        progress.update()
+    rows = job.future.result()
+    progress.update()
+    return rows
 
 
 def _close_collected(resources: ExitStack) -> None:
@@ -346,15 +337,3 @@ def _close_collected(resources: ExitStack) -> None:
     else:
         with suppress(KeyboardInterrupt):  # Ctrl-C once more, while the program ends
             resources.close()
-
-
-def _one_config(config: Config | None, options: dict[str, Any]) -> Config:
-    if config is None:
-        return Config.from_options(options)
-    if not isinstance(config, Config):
-        raise ConfigError(
-            f"config = {config!r:.60}; it must be a Config, or pass its fields by name"
-        )
-    if options:
-        raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
-    return config

@@ -1,76 +1,218 @@
-"""From a model's name to the parts that run it: spec, tokenizer, engine."""
+"""A running model: what a session needs of it, from a model's name or around a caller's engine."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from numbers import Integral
 from os import PathLike
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import tokenizers
 from numpy.typing import NDArray
 
 from embedlib.config import Config, EngineName, PrecisionName
 from embedlib.engines.base import Engine
-from embedlib.engines.make import make_engine
+from embedlib.engines.make import EnginePlan, make_engine
 from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
 from embedlib.engines.select import choose_engine, plan_engine
-from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError, ModelUnsupportedError
+from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
-from embedlib.models.compiled.engine_folder import (
-    MANIFEST_NAME,
-    Manifest,
-    file_hashes,
-    model_fingerprint,
-    open_engine_folder,
-    source_on_hub,
-)
-from embedlib.models.hub import find_model
-from embedlib.models.known_models import KnownModel, known_model
-from embedlib.models.known_rerankers import template_of
-from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
+from embedlib.models.known_models import KnownModel
+from embedlib.models.opening import OpenedModel, limit_length
+from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
-from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 
 PER_TOKEN_ENGINES: Final[tuple[EngineName, ...]] = ("openvino",)
 """Engines that can give a vector for every token."""
 
+Weights = Mapping[str, NDArray[Any]]
+"""By role."""
+
+
+class RunningModel(Protocol):
+    """A model with the engine that runs it."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is, with the length limit of the options."""
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """Shared by all threads."""
+
+    @property
+    def engine(self) -> Engine:
+        """Gives a vector for each text."""
+
+    @property
+    def known(self) -> KnownModel:
+        """What is known of the model beside its folder."""
+
+    @property
+    def precision(self) -> str:
+        """What the vectors are computed in, and which layers are not, for the fingerprint."""
+
+    @property
+    def files(self) -> ModelFiles | None:
+        """None: there is an engine without files, so there are no vectors of tokens either."""
+
+    def fingerprint(self, settings: Mapping[str, object]) -> str:
+        """Return what changes whenever the vectors may change; reads all weights once.
+
+        Args:
+            settings: all that decides the vectors beside the model, as JSON values.
+        """
+
+    def fingerprint_in(
+        self, precision: PrecisionName, settings: Mapping[str, object]
+    ) -> str | None:
+        """Return `fingerprint` with another option `precision`; None: it cannot be known."""
+
+    def open_weights(self) -> Weights:
+        """Map the weights; those of the modules after the pooling are float32."""
+
+    def lower_tokens(self) -> Engine:
+        """Make a second engine, which gives the transformer's vector of every token.
+
+        Raises:
+            EngineUnsupportedError: this kind of engine has no vectors of tokens.
+            EngineBuildError: compiling failed.
+        """
+
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A model ready to run."""
+class ModelAroundEngine:
+    """A `RunningModel` around an engine of the caller's own, without files."""
 
     spec: ModelSpec
     tokenizer: tokenizers.Tokenizer
     engine: Engine
-    fingerprint: Callable[[Mapping[str, object]], str]
-    """From the settings that decide the vectors; reads all weights once."""
-    fingerprint_in: Callable[[PrecisionName, Mapping[str, object]], str] | None = None
-    """As `fingerprint`, for another option `precision`; None: the engine is the caller's own."""
     known: KnownModel = field(default_factory=KnownModel)
-    """Of a hub model, or of one that a compiled model was made from."""
+    given_fingerprint: str = ""
     precision: str = "float32"
-    """What the vectors are computed in, and which layers are not, for the fingerprint."""
     files: ModelFiles | None = None
-    """None: the engine is the caller's own."""
-    open_weights: Callable[[], Mapping[str, NDArray[Any]]] = dict
-    """By role, those of the modules behind the pooling in float32; maps the files."""
-    lower_tokens: Callable[[], Engine] | None = None
-    """Makes a second engine, which gives the transformer's vector of every token; the weights are
-    mapped, not read again. None: the engine is the caller's own."""
+
+    @classmethod
+    def limited(
+        cls,
+        engine: Engine,
+        spec: ModelSpec,
+        tokenizer: tokenizers.Tokenizer,
+        config: Config,
+        **known: Any,
+    ) -> ModelAroundEngine:
+        """Return one with the length limit of the options.
+
+        Raises:
+            ConfigError: the model cannot keep it.
+        """
+        spec = limit_length(spec, tokenizer, config)
+        return cls(spec=spec, tokenizer=tokenizer, engine=engine, **known)
+
+    def fingerprint(self, settings: Mapping[str, object]) -> str:
+        """Return what the caller gave."""
+        del settings
+        return self.given_fingerprint
+
+    def fingerprint_in(self, precision: PrecisionName, settings: Mapping[str, object]) -> None:
+        """Return None: the precision is the engine's own."""
+        del precision, settings
+
+    def open_weights(self) -> Weights:
+        """Return none."""
+        return {}
+
+    def lower_tokens(self) -> Engine:
+        """Refuse.
+
+        Raises:
+            EngineUnsupportedError: always.
+        """
+        raise EngineUnsupportedError(
+            "from_engine does not support vectors of tokens; load the model by name or folder"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFromFiles:
+    """A `RunningModel` that was opened by its name: a model folder or an engine directory."""
+
+    opened: OpenedModel
+    files: ModelFiles
+    tokenizer: tokenizers.Tokenizer
+    plan: EnginePlan
+    engine: Engine
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is, with the length limit of the options."""
+        return self.files.spec
+
+    @property
+    def known(self) -> KnownModel:
+        """What is known of the model beside its folder."""
+        return self.opened.known
+
+    @property
+    def precision(self) -> str:
+        """What the vectors are computed in, and which layers are not, for the fingerprint."""
+        return str(self.plan.precision)
+
+    def fingerprint(self, settings: Mapping[str, object]) -> str:
+        """Return what changes whenever the vectors may change; reads all weights once."""
+        return model_and_settings_fingerprint(
+            self.opened, self.files, self.plan.precision, settings
+        )
+
+    def fingerprint_in(self, precision: PrecisionName, settings: Mapping[str, object]) -> str:
+        """Return `fingerprint` with another option `precision`; compiles nothing."""
+        config = replace(self.opened.config, precision=precision)
+        try:
+            chosen = plan_engine(self.files, config, self.opened.manifest).precision
+        except (
+            ConfigError,
+            EngineError,
+        ):  # not on this machine, but maybe where the rows were made
+            chosen = ChosenPrecision(name=precision)
+        settings = {**settings, "precision": str(chosen)}
+        return model_and_settings_fingerprint(self.opened, self.files, chosen, settings)
+
+    def open_weights(self) -> Weights:
+        """Map the weights; those of the modules after the pooling are float32."""
+        manifest = self.opened.manifest
+        if manifest is not None and manifest.precision == "int8":
+            return int8_weights(self.files.folder)
+        return load_weights(self.files)
+
+    def lower_tokens(self) -> Engine:
+        """Make a second engine, without what follows the transformer; maps the weights again.
+
+        Raises:
+            EngineUnsupportedError: this kind of engine has no vectors of tokens.
+            EngineBuildError: compiling failed.
+        """
+        engine = cast(EngineName, self.plan.engine)
+        if engine not in PER_TOKEN_ENGINES:
+            raise EngineUnsupportedError(
+                f"engine {engine} gives one vector for a text and none for its tokens; pass "
+                "engine='openvino' for these"
+            )
+        config = self.opened.config
+        # Planned again: the first engine may have compiled what this one is to run.
+        plan = plan_engine(self.files, replace(config, engine=engine), self.opened.manifest)
+        spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
+        return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
 
 
 def load_model(
     name: str | PathLike[str], config: Config, *, with_head: bool = False
-) -> LoadedModel:
+) -> ModelFromFiles:
     """Find a model, or an engine directory, read its files and build its engine.
 
     Args:
@@ -79,147 +221,50 @@ def load_model(
         with_head: load the head that makes scores: a reranker or classifier.
 
     Raises:
-        ConfigError: `name` is none, or `max_seq_tokens` is beyond what the model allows.
+        ConfigError: `name` is empty or no name, or `max_seq_tokens` is beyond what the model
+            allows.
         ModelError, EngineError: as `Embedder` says.
     """
     if not isinstance(name, str | PathLike) or not str(name):  # a variable that is not set
         raise ConfigError(f"model = {name!r:.60}; it must be a folder, a hub name or package:NAME")
-    choose_engine(config)  # nothing is fetched for an engine that is not here
-    found = find_model(name, config)
-    manifest = _read_compiled(found.path)
-    folder = source_on_hub(found)
-    hub_name = None if folder.revision is None else folder.name
-    known_template = None if hub_name is None else template_of(hub_name)
-    if known_template is not None and not with_head:  # its files are those of any language model
-        raise ModelUnsupportedError(f"{folder.name} is a reranker; use Reranker")
-    template = config.template or known_template
-    files = read_model_files(
-        folder.path,
-        with_head=with_head,
-        template=template,
-        is_compiled=manifest is not None,
-    )
+    choose_engine(config)  # downloads nothing for an engine that cannot run here
+    opened = OpenedModel.find(name, config)
+    opened.check_bytes()
+    files = opened.read_files(with_head=with_head)
     tokenizer = load_tokenizer(files)
-    files = replace(
-        files,
-        spec=limit_length(files.spec, tokenizer, config),
-        hub_name=hub_name,
-        hub_revision=folder.revision,
-    )
-    plan = plan_engine(files, config, manifest)
-    return LoadedModel(
-        spec=files.spec,
-        tokenizer=tokenizer,
-        engine=make_engine(plan, files, config),
-        fingerprint=partial(
-            _fingerprint, files, folder.revision, manifest, plan.precision, file_hashes(config)
-        ),
-        fingerprint_in=partial(_fingerprint_in, files, folder.revision, manifest, config),
-        known=KnownModel() if hub_name is None else known_model(hub_name),
-        precision=str(plan.precision),
+    files = opened.limit_length(files, tokenizer)
+    plan = plan_engine(files, config, opened.manifest)
+    return ModelFromFiles(
+        opened=opened,
         files=files,
-        open_weights=partial(load_weights, files)
-        if manifest is None or manifest.precision != "int8"
-        else partial(int8_weights, folder.path),
-        lower_tokens=partial(_lower_tokens, cast(EngineName, plan.engine), files, config, manifest),
+        tokenizer=tokenizer,
+        plan=plan,
+        engine=make_engine(plan, files, config),
     )
 
 
-def _lower_tokens(
-    engine: EngineName, files: ModelFiles, config: Config, manifest: Manifest | None
-) -> Engine:
-    """Make an engine without what follows the transformer.
-
-    Raises:
-        EngineUnsupportedError: this kind of engine cannot.
-        EngineBuildError: compiling failed.
-    """
-    if engine not in PER_TOKEN_ENGINES:
-        raise EngineUnsupportedError(
-            f"engine {engine} gives one vector for a text and none for its tokens; pass "
-            "engine='openvino' for these"
-        )
-    # Planned anew, since the first engine may have compiled what this one is to run.
-    plan = plan_engine(files, replace(config, engine=engine), manifest)
-    spec = replace(files.spec, modules=(), embedding_dim=files.spec.encoder.hidden_size)
-    return make_engine(plan, replace(files, spec=spec, module_dirs=()), config)
-
-
-def _fingerprint(
+def model_and_settings_fingerprint(
+    opened: OpenedModel,
     files: ModelFiles,
-    revision: str | None,
-    manifest: Manifest | None,
     precision: ChosenPrecision,
-    hashes: FileHashes,
     settings: Mapping[str, object],
 ) -> str:
-    """Return `REVISION:DIGEST`; of a compiled model DIGEST is the same however it was opened."""
-    if manifest is not None:
+    """Return `REVISION:DIGEST`; a compiled model has the same DIGEST however it was opened.
+
+    Args:
+        opened: the model.
+        files: its files.
+        precision: what its vectors are computed in.
+        settings: all that decides the vectors beside the model, as JSON values.
+    """
+    hashes = file_hashes(opened.config)
+    if opened.manifest is not None:
+        manifest = opened.manifest
         made = (manifest.fingerprint, str(manifest.precision), manifest.excluded)
     elif precision.name != NOT_COMPILED:
         made = (model_fingerprint(files, hashes), precision.name, precision.excluded)
     else:
-        return fingerprint(files, revision, settings, hashes)
+        return fingerprint(files, opened.revision, settings, hashes)
     content = json.dumps([made, dict(settings)], sort_keys=True)
     digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-    return f"{revision or 'folder'}:{digest}"
-
-
-def _fingerprint_in(
-    files: ModelFiles,
-    revision: str | None,
-    manifest: Manifest | None,
-    config: Config,
-    precision: PrecisionName,
-    settings: Mapping[str, object],
-) -> str:
-    """Return what `_fingerprint` would be with another option `precision`; compiles nothing."""
-    try:
-        chosen = plan_engine(files, replace(config, precision=precision), manifest).precision
-    except (ConfigError, EngineError):  # not on this machine, but maybe where the rows were made
-        chosen = ChosenPrecision(name=precision)
-    settings = {**settings, "precision": str(chosen)}
-    return _fingerprint(files, revision, manifest, chosen, file_hashes(config), settings)
-
-
-def _read_compiled(folder: Path) -> Manifest | None:
-    """Return what an engine directory says of itself after checking every byte; None: a model."""
-    if not (folder / MANIFEST_NAME).is_file():
-        return None
-    return open_engine_folder(folder)
-
-
-def num_positions(spec: ModelSpec) -> int:
-    """Tokens the model has positions for."""
-    return spec.encoder.num_positions - spec.encoder.position_offset
-
-
-def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Config) -> ModelSpec:
-    """Return the spec with the length limit of the option `max_seq_tokens`, if it is given.
-
-    Raises:
-        ConfigError: the model cannot keep it.
-    """
-    if config.max_seq_tokens is None:
-        return spec
-    num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
-    check_length(config.max_seq_tokens, num_positions(spec), num_special_tokens)
-    return replace(
-        spec,
-        max_seq_tokens=config.max_seq_tokens,
-        max_seq_tokens_source="option max_seq_tokens",
-    )
-
-
-def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
-    """Refuse a length limit the model cannot keep.
-
-    Raises:
-        ConfigError: it is beyond the model's positions or leaves no room for text.
-    """
-    is_number = isinstance(max_seq_tokens, Integral)
-    if not is_number or not num_special_tokens < max_seq_tokens <= limit:
-        raise ConfigError(
-            f"max_seq_length = {max_seq_tokens!r}; this model allows {num_special_tokens + 1} to "
-            f"{limit}"
-        )
+    return f"{opened.revision or 'folder'}:{digest}"

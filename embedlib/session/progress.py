@@ -1,26 +1,25 @@
-"""Waiting for a job, with a progress bar where one is wanted."""
+"""A progress bar that observes a job."""
 
 from __future__ import annotations
 
 import sys
-from concurrent.futures import wait
 from typing import Any
 
-from embedlib.batching.sequence import Job, Vectors
+from embedlib.batching.sequence import Job
 from embedlib.engines.base import Lane
 
 PROGRESS_SECONDS = 0.1
-"""How often a bar looks."""
+"""Time between two redraws of a bar while a session waits for the job."""
 
 PROGRESS_DELAY_SECONDS = 2.0
 """Work shorter than this shows no bar unless one is asked for."""
 
 
 class Progress:
-    """Waits for a job, with a progress bar where one is wanted."""
+    """Shows how far a job is, where a bar is wanted; it neither waits for the job nor ends it."""
 
     def __init__(self, job: Job, show: bool | None, activity: str) -> None:
-        """Start waiting; `show` None means a bar on a terminal when it takes long."""
+        """Show the bar; `show` None means on a terminal, and only when the job takes long."""
         self._job = job
         self._bar: Any = None
         if show or (show is None and job.lane is Lane.BULK and sys.stderr.isatty()):
@@ -29,26 +28,21 @@ class Progress:
             delay = 0.0 if show else PROGRESS_DELAY_SECONDS
             self._bar = tqdm(total=job.num_texts, unit="text", desc=activity, delay=delay)
 
-    def __enter__(self) -> Progress:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Give the job up if it is not done, and take the bar away."""
-        self._job.future.cancel()  # left early, by Ctrl-C say: nobody waits any more
-        if self._bar is not None:
-            self._bar.close()
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a bar to update."""
+        return self._bar is not None
 
     def update(self) -> None:
-        """Move the bar to where the job is."""
+        """Move the bar to the number of texts that are done."""
         if self._bar is not None:
             self._bar.update(self._job.num_done - self._bar.n)
 
-    def wait(self) -> Vectors:
-        """Return the job's vectors."""
-        while self._bar is not None and not self._job.is_over:
-            wait([self._job.future], timeout=PROGRESS_SECONDS)
-            self.update()
-        vectors = self._job.future.result()
-        self.update()
-        return vectors
+    def __enter__(self) -> Progress:
+        """Return the same object."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()

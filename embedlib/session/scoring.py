@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeGuard, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embedlib.config import Config, is_count
+from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
 from embedlib.models.spec import Head, ScoreActivation
 from embedlib.session.base import Session
@@ -59,6 +60,11 @@ class ScoringSession(Session):
             )
 
 
+def lane_of(is_single: bool) -> Lane:
+    """Return the lane of a call: a single input has a caller who waits for it."""
+    return Lane.QUERY if is_single else Lane.BULK
+
+
 def check_top_k(top_k: object) -> None:
     """Refuse what cannot be a number of results.
 
@@ -69,12 +75,6 @@ def check_top_k(top_k: object) -> None:
         raise ConfigError(
             f"top_k = {top_k!r}; it must be a whole number of at least 0, or None for all"
         )
-
-
-def is_list(texts: object) -> TypeGuard[Iterable[Any]]:
-    """Whether this is several texts in an order; a mapping would give its keys, a set no order."""
-    no_list = (str, bytes, Mapping, set, frozenset)
-    return isinstance(texts, Iterable) and not isinstance(texts, no_list)
 
 
 def check_activation(activation: Activation, num_labels: int) -> Activation:

@@ -1,4 +1,4 @@
-"""Work that is not waited for at once: streams in bounded memory, and futures."""
+"""Calls that return before their work is done: streams in bounded memory, and futures."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from itertools import islice
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, Vectors
 from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, WarnTruncated
-from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.engines.base import Lane
-from embedlib.session.call import Call
+from embedlib.session.call import EmbeddingCall
 
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16
@@ -22,13 +21,16 @@ STREAM_JOBS = 16
 
 
 def stream(
-    pipeline: Pipeline,
-    tokenize: Tokenize,
-    call: Call,
-    texts: Iterator[str],
-    warn_truncated: WarnTruncated,
+    pipeline: Pipeline, call: EmbeddingCall, texts: Iterator[str], warn_truncated: WarnTruncated
 ) -> Iterator[Vectors]:
-    """Yield the vector of every text, float32[D], reading a bounded number of texts ahead."""
+    """Yield the vector of every text, float32[D], reading a bounded number of texts ahead.
+
+    Args:
+        pipeline: that of the model.
+        call: how texts are tokenized and vectors look; its own texts are not used.
+        texts: what to embed.
+        warn_truncated: called once at the end.
+    """
     jobs: deque[Job] = deque()
     truncated: list[tuple[int, int]] = []
     num_read = num_truncated = 0
@@ -37,7 +39,7 @@ def stream(
             chunk = list(islice(texts, STREAM_JOB_TEXTS))
             if chunk:
                 jobs.append(pipeline.open_job(len(chunk), Lane.BULK, num_read))
-                pipeline.feed(jobs[-1], chunk, tokenize)
+                pipeline.feed(jobs[-1], chunk, call.tokenize)
                 num_read += len(chunk)
                 if len(jobs) < STREAM_JOBS and not jobs[0].is_over:
                     continue  # read on while there is nothing to yield
@@ -54,8 +56,8 @@ def stream(
     warn_truncated(truncated, num_truncated)
 
 
-def submit(pipeline: Pipeline, tokenize: Tokenize, call: Call) -> Future[Vectors]:
-    """Start a call and return the future of its vectors; cancelling it drops what is not begun."""
+def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:
+    """Start a call and return the future of its vectors; cancelling it drops what is queued."""
     job = pipeline.open_job(len(call.texts), call.lane)
     future: Future[Vectors] = Future()
 
@@ -64,23 +66,23 @@ def submit(pipeline: Pipeline, tokenize: Tokenize, call: Call) -> Future[Vectors
             return
         try:
             rows = call.finish(done.result())
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # goes to the caller who waits for the future
             settle = partial(future.set_exception, error)
         else:
             settle = partial(future.set_result, rows)
         try:
             settle()
-        except BaseException:  # of a callback, as by sys.exit: this thread works for everybody
+        except BaseException:  # of a callback, as by sys.exit: this thread also serves other calls
             logging.getLogger(__name__).exception("a callback of a future failed")
 
-    if call.lane is Lane.QUERY:  # `feed` might compute it right here
+    if call.lane is Lane.QUERY:  # `feed` might compute it on this thread
         try:
-            pipeline.feed_queries(job, 0, call.texts, tokenize)
+            pipeline.feed_queries(job, 0, call.texts, call.tokenize)
         except BaseException:
             job.future.cancel()
             raise
     else:
-        pipeline.feed(job, call.texts, tokenize)
+        pipeline.feed(job, call.texts, call.tokenize)
     job.future.add_done_callback(resolve)
     future.add_done_callback(lambda done: job.future.cancel() if done.cancelled() else None)
     return future

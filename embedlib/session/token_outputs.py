@@ -1,4 +1,8 @@
-"""What is made of a vector for every token: these vectors themselves, lexical weights, chunks."""
+"""Outputs made of a vector for every token: the vectors themselves, lexical weights, chunks.
+
+`TokenPipeline` computes these vectors with a second engine; a `TokenCall` says what becomes of
+them, for the texts of one call.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,11 @@ from numpy.typing import NDArray
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
 from embedlib.config import Config
 from embedlib.errors import ClosedError, ConfigError, InputError
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
-from embedlib.session.call import Call
-from embedlib.session.loading import LoadedModel
+from embedlib.session.call import Call, EmbeddingCall
+from embedlib.session.loading import RunningModel
 from embedlib.vectors.modules import apply_modules
 from embedlib.vectors.similarity import normalize
 from embedlib.vectors.tokens import Span, lexical_weights, pool_spans
@@ -29,39 +32,18 @@ OutputValue = Literal["sentence_embedding", "token_embeddings", "sparse", "multi
 OUTPUT_VALUES: Final[tuple[OutputValue, ...]] = get_args(OutputValue)
 
 TokenVectors = NDArray[np.float32]
+"""float32[L, H]: a vector for each of a text's L tokens."""
 FinishText = Callable[[TokenVectors, list[int]], Any]
-"""From float32[L, H] of a text, and its token ids, to what the caller asked for."""
+"""From the vectors of a text, and its token ids, to what the caller asked for."""
 
 
-class TokenOutput:
-    """One call's texts on their way to something made of their tokens."""
-
-    def __init__(self, tokenizer: Tokenizer, call: Call, finish_text: FinishText) -> None:
-        self._tokenizer = tokenizer
-        self._call = call
-        self._finish_text = finish_text
-        self._token_ids: dict[int, list[int]] = {}
-
-    def tokenize(self, job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
-        """Make the sequences of consecutive texts, and remember them."""
-        sequences = self._tokenizer(job, first_row, texts, prompt=self._call.prompt)
-        for sequence in sequences:
-            self._token_ids[sequence.row] = sequence.token_ids
-        return sequences
-
-    def finish(self, rows: Iterable[TokenVectors]) -> Any:
-        """Return a list with what was made of each text; for a single str, that itself."""
-        finished = [self._finish_text(row, self._token_ids[i]) for i, row in enumerate(rows)]
-        return finished[0] if self._call.is_single else finished
-
-
-class TokenOutputs:
-    """Everything that needs the transformer's vectors of tokens; the first call starts an engine.
+class TokenPipeline:
+    """The pipeline of a second engine, which gives a vector for every token; made by the first use.
 
     Any number of threads may call any method.
     """
 
-    def __init__(self, model: LoadedModel, config: Config, meter: Meter) -> None:
+    def __init__(self, model: RunningModel, config: Config, meter: Meter) -> None:
         self._model = model
         self._config = config
         self._meter = meter
@@ -70,60 +52,8 @@ class TokenOutputs:
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
-    def output(
-        self,
-        call: Call,
-        tokenizer: Tokenizer,
-        output_value: OutputValue,
-        chunks: Sequence[Span] | None,
-    ) -> TokenOutput:
-        """Return what makes an output of a call's texts, after checking that the model has it.
-
-        Args:
-            call: the call.
-            tokenizer: that of the call, which keeps the limit it began with.
-            output_value: one of `OutputValue`.
-            chunks: spans of the call's only text, to get a vector each.
-
-        Raises:
-            ConfigError: the model has no such output, or an option contradicts it.
-            InputError: `chunks` are no spans of one text.
-            ModelWeightsError: the weights cannot be read.
-        """
-        what = "chunks" if chunks is not None else f"output_value = {output_value!r}"
-        if self._model.files is None:
-            raise ConfigError(
-                f"{what} needs vectors of tokens, and an engine of your own is asked for none; "
-                "load the model by its name or folder"
-            )
-        if self._config.on_truncate == "chunk":
-            raise ConfigError(
-                f"{what} needs all tokens in one sequence; pass on_truncate='warn' to the Embedder"
-            )
-        if chunks is not None:
-            if output_value != "sentence_embedding":
-                raise ConfigError(
-                    f"chunks get vectors of their own; leave output_value out, not {output_value!r}"
-                )
-            finish_text = self._chunks(call, tokenizer, chunks)
-        elif call.precision != "float32":
-            raise ConfigError(
-                f"precision = {call.precision!r} is for sentence embeddings; leave it out with "
-                f"{what}"
-            )
-        elif output_value == "sparse":
-            head = load_token_head(self._model.files, output_value)
-            ignored = ignored_token_ids(self._model.files, self._model.tokenizer)
-            finish_text = partial(_sparse, head=head, ignored_ids=ignored)
-        elif output_value == "multi_vector":
-            head = load_token_head(self._model.files, output_value)
-            finish_text = partial(_multi_vector, head=head)
-        else:
-            finish_text = _token_embeddings
-        return TokenOutput(tokenizer, call, finish_text)
-
-    def pipeline(self) -> Pipeline:
-        """Return what runs the transformer alone; the first call makes it.
+    def get(self) -> Pipeline:
+        """Return the pipeline; the first call makes its engine.
 
         Raises:
             EngineError: it cannot be made.
@@ -133,7 +63,6 @@ class TokenOutputs:
             if self._is_closed:
                 raise ClosedError("this model is closed; load it again")
             if self._pipeline is None:
-                assert self._model.lower_tokens is not None, "checked before; a bug in embedlib"
                 self._pipeline = Pipeline(
                     self._model.lower_tokens(),
                     self._meter,
@@ -144,34 +73,113 @@ class TokenOutputs:
     def close(self) -> None:
         """Free the engine, if there is one."""
         if os.getpid() != self._pid:
-            return  # a forked child has none of it, and the lock may have been taken meanwhile
+            return  # a forked child has no engine, and the lock may have been held at the fork
         with self._lock:
             self._is_closed = True
             pipeline = self._pipeline
         if pipeline is not None:
             pipeline.close()
 
-    def _chunks(self, call: Call, tokenizer: Tokenizer, chunks: Sequence[Span]) -> FinishText:
-        """Return what pools the spans of a call's only text."""
-        if not call.is_single:
-            raise InputError("chunks are spans of one text; pass one str with them")
-        spans = _check_spans(chunks)
-        modes = self._model.spec.pooling.modes
-        if modes != ("mean",):
+
+class TokenCall:
+    """A call whose texts become something that is made of their tokens' vectors."""
+
+    def __init__(self, call: EmbeddingCall, finish_text: FinishText) -> None:
+        self._is_single = call.is_single
+        self._tokenize = call.tokenize
+        self._finish_text = finish_text
+        self._token_ids: dict[int, list[int]] = {}
+        # Windows have no vectors of tokens: on_truncate="chunk" is no remedy for cut texts.
+        self.call: Call = replace(call, tokenize=self._tokenize_texts, can_divide=False)
+        """What the session computes."""
+
+    def _tokenize_texts(
+        self, job: Job, first_row: int, texts: Sequence[str]
+    ) -> list[TokenizedText]:
+        """Make the sequences of consecutive texts, and keep their token ids for `finish`."""
+        sequences = self._tokenize(job, first_row, texts)
+        for sequence in sequences:
+            self._token_ids[sequence.row] = sequence.token_ids
+        return sequences
+
+    def finish(self, rows: Iterable[TokenVectors]) -> Any:
+        """Return a list with the output of each text; for a single str, its output itself."""
+        finished = [self._finish_text(row, self._token_ids[i]) for i, row in enumerate(rows)]
+        return finished[0] if self._is_single else finished
+
+
+def make_token_call(
+    model: RunningModel,
+    config: Config,
+    call: EmbeddingCall,
+    output_value: OutputValue,
+    chunks: Sequence[Span] | None,
+) -> TokenCall:
+    """Return the call that makes an output, after checking that the model has it.
+
+    Args:
+        model: what is to be called.
+        config: its options.
+        call: the texts.
+        output_value: one of `OutputValue`.
+        chunks: spans of the call's only text, to get a vector each.
+
+    Raises:
+        ConfigError: the model has no such output, or an option contradicts it.
+        InputError: `chunks` are no spans of one text.
+        ModelWeightsError: the weights cannot be read.
+    """
+    what = "chunks" if chunks is not None else f"output_value = {output_value!r}"
+    if model.files is None:
+        raise ConfigError(
+            f"{what} needs per-token vectors, which `from_engine` does not support; load the model "
+            "by name or folder"
+        )
+    if config.on_truncate == "chunk":
+        raise ConfigError(
+            f"{what} needs all tokens in one sequence; pass on_truncate='warn' to the Embedder"
+        )
+    if chunks is not None:
+        if output_value != "sentence_embedding":
             raise ConfigError(
-                f"chunks need a model that takes the mean of its tokens; this one pools by "
-                f"{', '.join(modes)}, so a part of its tokens has no vector of its own"
+                f"chunks get sentence embeddings; leave output_value out, not {output_value!r}"
             )
-        [text] = call.texts
-        offsets = tokenizer.offsets(text, call.prompt)
+        return TokenCall(call, _pool_chunks(model, call, chunks))
+    if call.precision != "float32":
+        raise ConfigError(
+            f"precision = {call.precision!r} is for sentence embeddings; leave it out with {what}"
+        )
+    if output_value == "sparse":
+        head = load_token_head(model.files, output_value)
+        ignored = ignored_token_ids(model.files, model.tokenizer)
+        return TokenCall(call, partial(_sparse, head=head, ignored_ids=ignored))
+    if output_value == "multi_vector":
+        head = load_token_head(model.files, output_value)
+        return TokenCall(call, partial(_multi_vector, head=head))
+    return TokenCall(call, _token_embeddings)
 
-        def finish_text(vectors: TokenVectors, token_ids: list[int]) -> NDArray[Any]:
-            assert len(token_ids) == len(offsets), "one offset for each token; a bug in embedlib"
-            pooled = pool_spans(vectors, offsets, spans, text)
-            pooled = apply_modules(pooled, self._model.spec.modules, self._model.open_weights)
-            return replace(call, is_single=False).finish(pooled)
 
-        return finish_text
+def _pool_chunks(model: RunningModel, call: EmbeddingCall, chunks: Sequence[Span]) -> FinishText:
+    """Return the function that pools the spans of a call's only text."""
+    if not call.is_single:
+        raise InputError("chunks are spans of one text; pass one str with them")
+    spans = _check_spans(chunks)
+    modes = model.spec.pooling.modes
+    if modes != ("mean",):
+        raise ConfigError(
+            f"chunks need a model that pools by the mean of its tokens; this one pools by "
+            f"{', '.join(modes)}, so a part of its tokens has no vector of its own"
+        )
+    [text] = call.texts
+    offsets = call.tokenizer.offsets(text, call.prompt)
+
+    def finish_text(vectors: TokenVectors, token_ids: list[int]) -> NDArray[Any]:
+        assert len(token_ids) == len(offsets), "one offset for each token; a bug in embedlib"
+        pooled = pool_spans(vectors, offsets, spans, text)
+        pooled = apply_modules(pooled, model.spec.modules, model.open_weights)
+        return replace(call, is_single=False).finish(pooled)
+
+    return finish_text
 
 
 def _token_embeddings(vectors: TokenVectors, token_ids: list[int]) -> TokenVectors:
@@ -182,7 +190,7 @@ def _token_embeddings(vectors: TokenVectors, token_ids: list[int]) -> TokenVecto
 def _sparse(
     vectors: TokenVectors, token_ids: list[int], head: TokenHead, ignored_ids: frozenset[int]
 ) -> dict[int, float]:
-    # The reference cuts weights off at 0; `lexical_weights` keeps none of these anyway.
+    # The reference sets negative weights to 0; `lexical_weights` keeps only those above 0 anyway.
     return lexical_weights(head(vectors), token_ids, ignored_ids)
 
 
@@ -192,6 +200,7 @@ def _multi_vector(vectors: TokenVectors, token_ids: list[int], head: TokenHead) 
 
 
 def _check_spans(chunks: Sequence[Span]) -> list[Span]:
+    """Return the spans as a list, or raise InputError."""
     if not isinstance(chunks, Iterable):
         raise InputError(f"chunks = {chunks!r:.60}; it must be a list of (start, end)")
     spans = list(chunks)

@@ -20,8 +20,9 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
 from embedlib.models.compiled.int8 import int8_hardware
+from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
-from embedlib.session.loading import _fingerprint
+from embedlib.session.loading import model_and_settings_fingerprint
 from embedlib.testing import FakeSink, FakeStore
 
 DOCUMENTS = [Document(id="a", text="copy a folder"), Document(id="b", text="measure time")]
@@ -135,8 +136,9 @@ def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_mod
         load(store, embedder)
         bf16 = ChosenPrecision(name="bf16")
         settings = {"precision": "bf16", **embedder._calls.settings(), "max_seq_length": 24}
-        hashes = file_hashes(embedder.config)
-        made = _fingerprint(read_model_files(folder), None, None, bf16, hashes, settings)
+        opened = OpenedModel.find(folder, embedder.config)
+        files = read_model_files(folder)
+        made = model_and_settings_fingerprint(opened, files, bf16, settings)
         assert store.target is not None
         store.target = replace(store.target, fingerprint=made)
         assert refusals(store, embedder)[0].startswith("fake: was made in bf16, this is float32, ")

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +40,7 @@ from embedlib.errors import (
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Normalize, Pooling
-from embedlib.session.loading import LoadedModel
+from embedlib.session.loading import ModelAroundEngine
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
@@ -93,22 +94,29 @@ def token_vectors(text: str) -> NDArray[np.float32]:
     return np.array([fake_vector(ids[: end + 1]) for end in range(len(ids))])
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelWithTwoEngines(ModelAroundEngine):
+    lower: Callable[[], Engine]
+
+    def lower_tokens(self) -> Engine:
+        return self.lower()
+
+
 @contextmanager
 def two_engines(
     lower: Callable[[], Engine], spec: Any = None, **options: Any
 ) -> Iterator[tuple[Embedder, FakeEngine]]:
     """An Embedder whose engine for tokens is made by `lower`, and its first engine."""
     first = FakeEngine()
-    model = LoadedModel(
+    model = ModelWithTwoEngines(
         spec=spec or fake_spec(),
         tokenizer=byte_tokenizer(),
         engine=first,
-        fingerprint=lambda _: "",
         files=cast(Any, "only their presence counts"),
-        lower_tokens=lower,
+        lower=lower,
     )
     embedder = Embedder.__new__(Embedder)
-    embedder._start("fake", model, Config(**options))
+    embedder._hold("fake", model, Config(**options))
     try:
         yield embedder, first
     finally:
@@ -293,9 +301,12 @@ def test_tokens_as_tensors() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output_value": "token_embeddings"}, "an engine of your own is asked for none"),
-        ({"output_value": "sparse"}, "an engine of your own"),
-        ({"chunks": [(0, 1)]}, "chunks needs vectors of tokens"),
+        (
+            {"output_value": "token_embeddings"},
+            "`from_engine` does not support; load the model by name",
+        ),
+        ({"output_value": "sparse"}, "needs per-token vectors, which `from_engine`"),
+        ({"chunks": [(0, 1)]}, "chunks needs per-token vectors"),
     ],
 )
 def test_an_engine_of_ones_own_gives_no_tokens(options: Any, message: str) -> None:
@@ -516,7 +527,7 @@ def test_chunks_keep_the_limit_they_began_with() -> None:
 def test_chunks_need_a_mean(tiny_folder: Folder) -> None:
     with (
         Embedder(tiny_folder("xlm-roberta"), threads=1) as embedder,
-        pytest.raises(ConfigError, match="takes the mean of its tokens; this one pools by cls"),
+        pytest.raises(ConfigError, match="pools by the mean of its tokens; this one pools by cls"),
     ):
         embedder.encode_document("abc", chunks=[(0, 1)])
 
