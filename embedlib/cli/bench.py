@@ -1,4 +1,4 @@
-"""`embedlib bench`: embedlib and its peers on this machine, side by side."""
+"""`embedlib bench`: measures embedlib and its peers on this machine, side by side."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import os.path
 import shlex
 import sys
-from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any
 
 import click
 
@@ -17,15 +16,9 @@ from embedlib.bench.options import PEERS, BenchOptions
 from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.config import Config
 from embedlib.version import __version__
-from tests.acceptance.gpu.models import SHAPES
-from tests.acceptance.gpu.options import BLOCKS, Device, GpuOptions
 
 _STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
-_GPU_DEFAULTS = {field.name: field.default for field in fields(GpuOptions)}
-_OF_CUDA = ("device", "models", "blocks", "minutes", "vllm_path")
-"""Options that only a run with --engine cuda has."""
-_OF_BOTH = ("engine", "json_path")
 
 
 @click.command()
@@ -35,8 +28,8 @@ _OF_BOTH = ("engine", "json_path")
     type=click.Choice(("encode", "rerank")),
     default="encode",
     show_default=True,
-    help="encode: MODEL makes embeddings. rerank: it sorts the candidates of one query; without "
-    "MODEL, one of MiniLM's size with random weights does.",
+    help="encode: MODEL makes embeddings. rerank: MODEL sorts the candidates of one query; without "
+    "MODEL, a model of MiniLM's size with random weights does.",
 )
 @click.option(
     "--vs",
@@ -80,50 +73,8 @@ _OF_BOTH = ("engine", "json_path")
     help="Also write everything that was measured as JSON; - is standard output, and the table "
     "then goes to standard error.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(("cuda",)),
-    help="Measure the CUDA engine on seeded models instead, as docs/cuda.md says; it takes only "
-    "the options below and --json, which then gets a line of JSON per result, as it comes.",
-)
-@click.option(
-    "--device",
-    type=click.Choice(get_args(Device)),
-    default=_GPU_DEFAULTS["device"],
-    show_default=True,
-    help="With --engine cuda. cpu: the same run with tiny models, which tells no speed.",
-)
-@click.option(
-    "--models",
-    metavar="NAME[,NAME]",
-    default=",".join(SHAPES),
-    show_default=True,
-    help="With --engine cuda: whose sizes the models have.",
-)
-@click.option(
-    "--blocks",
-    metavar="NAME[,NAME]",
-    default=",".join(BLOCKS),
-    show_default=True,
-    help="With --engine cuda: what is measured.",
-)
-@click.option(
-    "--minutes",
-    type=float,
-    default=_GPU_DEFAULTS["minutes"],
-    show_default=True,
-    help="With --engine cuda: for everything.",
-)
-@click.option(
-    "--vllm-path",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="With --engine cuda: the folder that vLLM was installed into, to measure it beside.",
-)
 @config_options("threads", "max_batch_tokens", *MODEL_OPTIONS)
-@click.pass_context
 def bench(
-    context: click.Context,
-    /,
     model: str | None,
     task: str,
     vs: str,
@@ -132,12 +83,6 @@ def bench(
     rounds: int,
     query_seconds: float,
     json_path: str | None,
-    engine: str | None,
-    device: Device,
-    models: str,
-    blocks: str,
-    minutes: float,
-    vllm_path: Path | None,
     **options: Any,
 ) -> None:
     """Measure MODEL on this machine, beside other libraries.
@@ -152,24 +97,12 @@ def bench(
       embedlib bench BAAI/bge-small-en-v1.5 --num-texts 200 --rounds 1
       embedlib bench ./model --vs sentence-transformers,sentence-transformers-openvino --json r.json
       embedlib bench --task rerank --vs sentence-transformers
-      embedlib bench --engine cuda --json gpu.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
     if json_path is not None and not Path(json_path).parent.is_dir():
-        # Known before the minutes of measuring, not after.
+        # Refused before the minutes of measuring, not after.
         raise click.UsageError(f"--json {json_path!r}: there is no such folder")
     if json_path is not None and os.path.isdir(json_path):
         raise click.UsageError(f"--json {json_path!r} is a folder; give a file")
-    _check_kind(context, is_cuda=engine is not None)
-    if engine is not None:
-        gpu_options = GpuOptions(
-            models=_names(models),
-            blocks=_names(blocks),
-            minutes=minutes,
-            device=device,
-            vllm_path=vllm_path,
-        )
-        _bench_gpu(context, gpu_options, json_path)
-        return
     if model is None and task == "encode":
         raise click.UsageError("Missing argument 'MODEL'.")
     config = Config(**options)
@@ -205,53 +138,6 @@ def bench(
     _show(result.as_json(), render(result), json_path)
 
 
-def _check_kind(context: click.Context, *, is_cuda: bool) -> None:
-    """Refuse options that the wanted kind of run would not look at."""
-    for name in context.params:
-        is_default = context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
-        if is_default or name in _OF_BOTH or (name in _OF_CUDA) == is_cuda:
-            continue
-        option = next(option for option in context.command.params if option.name == name)
-        shown = option.opts[0] if isinstance(option, click.Option) else name.upper()
-        belongs = "is not for --engine cuda" if is_cuda else "is for --engine cuda"
-        raise click.UsageError(f"{shown} {belongs}; leave it out")
-
-
-def _bench_gpu(context: click.Context, options: GpuOptions, json_path: str | None) -> None:
-    """Run, show the lines and the table, and end with 1 where something is wrong."""
-    from embedlib.engines.machine import describe_machine, describe_packages
-    from embedlib.measuring.provenance import checkout_commit, now
-    from tests.acceptance.gpu.run import run_gpu_bench
-    from tests.acceptance.gpu.table import render
-
-    versions = describe_packages()
-    circumstances = {
-        "command": _command(),
-        "commit": checkout_commit(),
-        "date": now(),
-        **describe_machine(),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-    }
-    with ExitStack() as stack:
-        streams = [sys.stdout]
-        needs_file = json_path not in (None, _STDOUT)
-
-        def write(line: str) -> None:
-            nonlocal needs_file
-            if needs_file:
-                # With the first line: a run that is refused takes no older file's place.
-                streams.append(stack.enter_context(_open(str(json_path))))
-                needs_file = False
-            for stream in streams:
-                stream.write(line + "\n")
-                stream.flush()  # the run may be ended at any moment
-
-        lines = run_gpu_bench(options, write, circumstances=circumstances, report=_report)
-    click.echo(render(lines), err=json_path == _STDOUT)
-    if any(line["block"] == "gate" and not line.get("passed") for line in lines):
-        context.exit(1)
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -265,24 +151,14 @@ def _report(line: str) -> None:
 
 
 def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:
-    """Write the values where they are wanted, and the table where they are not."""
+    """Write the values to the file of --json, and the table to the other output."""
     click.echo(table, err=json_path == _STDOUT)
     if json_path is not None:
         content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
         if json_path == _STDOUT:
             click.echo(content, nl=False)
         else:
-            with _open(json_path) as file:
-                file.write(content)
-
-
-def _open(json_path: str) -> TextIO:
-    """Open the file of --json.
-
-    Raises:
-        click.ClickException: it cannot be written.
-    """
-    try:
-        return Path(json_path).open("w", encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(f"cannot write {json_path}: {error.strerror}") from error
+            try:
+                Path(json_path).write_text(content, encoding="utf-8")
+            except OSError as error:
+                raise click.ClickException(f"cannot write {json_path}: {error.strerror}") from error

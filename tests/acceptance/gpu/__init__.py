@@ -1,4 +1,4 @@
-"""`embedlib bench --engine cuda`: the CUDA engine and its peers on one GPU, in a few minutes.
+"""The acceptance run: the CUDA engine and its peers on one GPU, checked and measured in minutes.
 
 The models are seeded numbers in the sizes of real ones, the texts are random token ids, the same
 for everybody. Each contestant has a process of its own, which can be ended when it hangs or when a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.measuring.packages import versions
 from tests.acceptance.gpu.models import Shape, shape_of
 from tests.acceptance.gpu.texts import Ids, lengths_of, percentiles, texts_of
 
@@ -42,8 +42,7 @@ class PeerCalls(ABC):
         self._shape = shape_of(model, is_tiny=self._is_tiny)
         self._load(folder, **options)
         seconds = time.perf_counter() - begin
-        versions = {name: importlib.metadata.version(name) for name in self.packages}
-        return {"seconds": seconds, "versions": versions}
+        return {"seconds": seconds, "versions": versions(self.packages)}
 
     def prepare(self, lengths: str) -> Result:
         """Find the best settings there are to find; what is returned is told with the result."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
+from embedlib.measuring.sgemm import flop_per_token
 from embedlib.models.spec import Encoder
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ def batch_flops(encoder: Encoder, lengths: Sequence[int]) -> float:
     tokens that see one another; what pruning saves is counted as done, so it counts as speed.
     """
     queries = encoder.num_heads * encoder.head_dim
-    linear = sum(rows * columns for rows, columns in linear_shapes(encoder))
+    linear = flop_per_token(encoder) * sum(lengths)
     pairs = sum(n * (n + 1) / 2 if encoder.is_causal else n * n for n in lengths)
-    return encoder.num_layers * (2.0 * linear * sum(lengths) + 4.0 * queries * pairs)
+    return linear + 4.0 * encoder.num_layers * queries * pairs
 
 
 def linear_shapes(encoder: Encoder) -> tuple[tuple[int, int], ...]:
