@@ -23,6 +23,7 @@ from embedlib.indexing import (
     import_extra,
 )
 from embedlib_qdrant.collection_options import OVERSAMPLING, GivenOptions
+from embedlib_qdrant.one_line_errors import first_line
 from embedlib_qdrant.points import (
     OWN_KEY,
     SOURCE_ID_KEY,
@@ -261,7 +262,7 @@ class CollectionSink:
         except (ValueError, TypeError, OverflowError) as error:
             raise SinkError(
                 f"{self.name}: a row of {rows[0].source_id!r} to {rows[-1].source_id!r} has "
-                f"metadata that Qdrant cannot store: {one_line(error)}"
+                f"metadata that Qdrant cannot store: {first_line(error)}"
             ) from error
 
     def _retrieve(self, ids: list[str]) -> Any:
@@ -283,11 +284,6 @@ class CollectionSink:
             return None
         again = self.models.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
         return self.models.SearchParams(quantization=again)
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message without its further lines."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 S = TypeVar("S")

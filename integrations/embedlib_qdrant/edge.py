@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -30,7 +29,8 @@ from embedlib.indexing import (
 )
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
 from embedlib_qdrant.edge_config import edge_config, search_params
-from embedlib_qdrant.edge_folder import EdgeFolder, first_line, one_line_errors
+from embedlib_qdrant.edge_folder import EdgeFolder
+from embedlib_qdrant.one_line_errors import REMEDIES, first_line, one_line_errors
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,
@@ -56,16 +56,6 @@ _ROOM_BYTES = 64 << 20
 their place, with their texts. The engine maps its files into memory, and where a mapped file finds
 no room the system ends the process with SIGBUS.
 """
-
-REMEDIES = {
-    errno.EACCES: "reading needs the right to write there too",
-    errno.EROFS: "its file system is read-only and reading writes there too; copy the folder to "
-    "another one",
-    errno.ENOSPC: "its disk is full; make room and run again",
-    errno.EMFILE: "too many files are open; allow more with ulimit -n",
-    errno.ENOMEM: "the memory is full; run again when there is more",
-}
-"""What to do where the system is the reason and the rows are sound: they must not be dropped."""
 
 
 def open_sink(url: SinkUrl) -> EdgeSink:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embedlib.errors import SinkError
+from embedlib_qdrant.one_line_errors import one_line_errors
 from embedlib_qdrant.points import Mark
 
 _MARK_FILE = "embedlib.json"
@@ -104,22 +105,6 @@ class EdgeFolder:
                 f"{self._name} holds {min(others)!r} and was not made by embedlib; choose another "
                 "folder"
             )
-
-
-@contextmanager
-def one_line_errors(name: str, what: str) -> Iterator[None]:
-    """Turn what the engine and the system raise into one line; the engine raises bare Exception."""
-    try:
-        yield
-    except SinkError:
-        raise
-    except Exception as error:
-        raise SinkError(f"{name} {what}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """Return an error's message without its further lines."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _write_file(path: Path, text: str) -> None:

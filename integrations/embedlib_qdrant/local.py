@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 from embedlib.errors import SinkError
 from embedlib.indexing import Row, SinkState, SinkUrl, Vectors, import_extra
-from embedlib_qdrant.collection import MARK_KEY, CollectionSink, one_line
+from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.collection_options import parse_options
-from embedlib_qdrant.edge import REMEDIES
+from embedlib_qdrant.one_line_errors import REMEDIES, first_line
 from embedlib_qdrant.points import DISTANCES, Mark, row_payload
 
 DEFAULT_COLLECTION = "embedlib"
@@ -69,7 +69,7 @@ class LocalSink(CollectionSink):
             raise
         except Exception as error:
             # The client raises ValueError, RuntimeError and what SQLite and the system raise.
-            raise SinkError(f"{self.name}: {one_line(error)}") from error
+            raise SinkError(f"{self.name}: {first_line(error)}") from error
 
     def lock(self, shard: str | None) -> None:
         """Open the folder: the client takes a lock that ends with the process."""

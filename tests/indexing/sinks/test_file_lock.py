@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from embedlib.errors import SinkError
+from embedlib.indexing import FileLock, lock_folder
+
+
+def test_the_folder_of_locks_is_that_of_earlier_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another place would let a writer of an earlier version and one of this version in together.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert lock_folder() == tmp_path / "embedlib" / "locks"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert lock_folder() == tmp_path / ".cache" / "embedlib" / "locks"
+
+
+def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    first = FileLock(tmp_path / "lock", "docs:")
+    with pytest.raises(SinkError, match=r"^docs: is being written by process \d+; wait for it or"):
+        FileLock(tmp_path / "lock", "docs:")
+    first.release()
+    first.release()
+    FileLock(tmp_path / "lock", "docs:").release()

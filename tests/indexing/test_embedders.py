@@ -1,0 +1,149 @@
+"""`index` and `search` with an object that is not an Embedder."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from hashlib import blake2b
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from embedlib import Embedder
+from embedlib.config import Similarity
+from embedlib.errors import ConfigError, InputError, SinkError
+from embedlib.indexing import Document, QueryEmbedder, TextEmbedder, Vectors, index, search
+from embedlib.testing import FakeSink, FakeStore, byte_tokenizer
+
+if TYPE_CHECKING:
+
+    def an_embedder_fits(embedder: Embedder) -> tuple[TextEmbedder, QueryEmbedder]:
+        return embedder, embedder
+
+
+class HashEmbedder:
+    """A deterministic embedder: the vector of a text is made of its hash."""
+
+    model_name = "hash"
+    fingerprint = "hash:1"
+    similarity_fn_name: Similarity = "dot"
+    tokenizer = byte_tokenizer()
+    max_seq_length = 100
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def get_embedding_dimension(self) -> int:
+        return 16
+
+    def count_room(self, role: str) -> int:
+        return self.max_seq_length
+
+    def encode_query(self, text: str) -> Vectors:
+        digest = blake2b(text.encode(), digest_size=16).digest()
+        return np.frombuffer(digest, np.uint8) - np.float32(127.5)
+
+    def submit_batch(self, texts: Any, *, role: str) -> Future[Vectors]:
+        future: Future[Vectors] = Future()
+        self.texts += texts
+        if "bad" in texts:
+            future.set_exception(InputError("the text is bad"))
+        else:
+            future.set_result(np.stack([self.encode_query(text) for text in texts]))
+        return future
+
+    def stats(self) -> Any:
+        return SimpleNamespace(num_tokens=sum(map(len, self.texts)), num_truncated=0)
+
+
+def documents(num_documents: int) -> list[Document]:
+    return [Document(id=f"d{n}", text=f"text {n}") for n in range(num_documents)]
+
+
+def load(store: FakeStore, embedder: Any, source: list[Document], **options: Any) -> Any:
+    return index(source, FakeSink(store), embedder=embedder, **options)
+
+
+def test_it_loads_searches_and_resumes() -> None:
+    store, embedder = FakeStore(), HashEmbedder()
+    report = load(store, embedder, documents(50))
+    assert (report.num_embedded, report.num_tokens) == (50, sum(map(len, embedder.texts)))
+    for row in store.rows.values():
+        assert (store.vectors[row.id] == embedder.encode_query(row.text)).all()
+    assert store.target is not None
+    assert (store.target.model, store.target.dim) == ("hash", 16)
+    again = HashEmbedder()
+    report = load(store, again, documents(60))
+    assert (report.num_embedded, report.num_unchanged) == (10, 50)
+    assert len(again.texts) == 10
+    hits = search("text 7", FakeSink(store), embedder=embedder, k=3)
+    assert hits[0].text == "text 7"
+
+
+def test_a_killed_load_goes_on() -> None:
+    store = FakeStore()
+    sink = FakeSink(store)
+    sink.fail(None, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        index(documents(100), sink, embedder=HashEmbedder(), batch_rows=20)
+    num_stored = len(store.rows)
+    assert 0 < num_stored < 100
+    report = load(store, HashEmbedder(), documents(100))
+    assert (report.num_embedded, report.num_unchanged) == (100 - num_stored, num_stored)
+
+
+def test_long_texts_are_divided_and_bad_ones_skipped() -> None:
+    store, lines = FakeStore(), list[str]()
+    source = [Document(id="long", text="words " * 60), Document(id="bad", text="bad")]
+    report = load(store, HashEmbedder(), source, tell=lines.append)
+    assert (report.num_rows, report.num_bad) == (5, 1)
+    assert max(len(row.text) for row in store.rows.values()) <= 100
+    assert lines == ["left out: 'bad', chunk 0: the text is bad"]
+
+
+def test_a_dry_run_counts_and_estimates() -> None:
+    report = load(FakeStore(), HashEmbedder(), documents(10), dry_run=True)
+    assert (report.num_embedded, report.num_tokens) == (10, 60)
+    assert report.estimated_seconds is not None
+
+
+def test_a_dry_run_of_an_embedder_that_counts_no_tokens_estimates_nothing() -> None:
+    embedder = HashEmbedder()
+    embedder.stats = lambda: SimpleNamespace(num_tokens=0, num_truncated=0)  # type: ignore[method-assign]
+    assert load(FakeStore(), embedder, documents(10), dry_run=True).estimated_seconds is None
+
+
+@pytest.mark.parametrize("missing", ["fingerprint", "submit_batch", "stats"])
+def test_an_object_without_a_member_is_refused(missing: str) -> None:
+    members = {name: None for name in dir(HashEmbedder) if name != missing}
+    with pytest.raises(ConfigError, match=rf"has no {missing}; it must be an Embedder, .* or an "):
+        load(FakeStore(), SimpleNamespace(**members), documents(1))
+
+
+def test_search_needs_no_members_of_index() -> None:
+    store, embedder = FakeStore(), HashEmbedder()
+    load(store, embedder, documents(5))
+    asking = SimpleNamespace(
+        model_name="hash",
+        fingerprint="hash:1",
+        get_embedding_dimension=lambda: 16,
+        encode_query=embedder.encode_query,
+    )
+    assert search("text 2", FakeSink(store), embedder=asking)[0].source_id == "d2"
+    del asking.encode_query
+    with pytest.raises(ConfigError, match=r"has no encode_query; .* embedlib\.indexing\.QueryEmb"):
+        search("text 2", FakeSink(store), embedder=asking)
+
+
+def test_the_class_in_place_of_an_object_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"it must be an Embedder, which is made with Embedder\("):
+        load(FakeStore(), Embedder, documents(1))
+
+
+def test_another_model_is_refused_with_both_fingerprints() -> None:
+    store, other = FakeStore(), HashEmbedder()
+    load(store, HashEmbedder(), documents(3))
+    other.fingerprint = "hash:2"
+    with pytest.raises(SinkError, match="with fingerprint hash:1, this is 'hash' with hash:2"):
+        load(store, other, documents(3))
