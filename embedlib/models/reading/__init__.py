@@ -1,1 +1,1 @@
-"""From the JSON files of a model folder to its `ModelSpec`; what is not understood is refused."""
+"""Reads the JSON files of a model folder into a `ModelSpec`; rejects what is not supported."""

@@ -1,4 +1,4 @@
-"""config.json of a transformer to an `Encoder`, by the row of its family."""
+"""Reads the config.json of a transformer into an `Encoder`, by the row of its family."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from embedlib.models.spec import Encoder
 
 
 def architecture_of(config: JsonObject) -> str:
-    """Return the class of transformers that config.json names; "" where it names none."""
+    """Return the transformers class that config.json names; "" if it names none."""
     names = config.values.get("architectures") or [""]
     return str(names[0])
 
@@ -36,13 +36,13 @@ def family_of(config: JsonObject) -> Family:
     """Return the family that config.json names.
 
     Raises:
-        ModelUnsupportedError: there is no row for it.
+        ModelUnsupportedError: if the table has no row for its `model_type`.
     """
     return config.choice("model_type", FAMILIES)
 
 
 def positions_key(config: JsonObject) -> str:
-    """Return the key that says how many positions the model has."""
+    """Return the key that holds the number of positions."""
     names = family_of(config).num_positions
     return next((name for name in names if name in config), names[-1])
 
@@ -51,7 +51,7 @@ def read_encoder(config: JsonObject) -> Encoder:
     """Return the transformer that config.json describes.
 
     Raises:
-        ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
+        ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
     family = family_of(config)
     _check_implied(config, family)
@@ -119,15 +119,15 @@ def read_encoder(config: JsonObject) -> Encoder:
 
 
 def _check_implied(config: JsonObject, family: Family) -> None:
-    """Refuse a file of a schema whose defaults are not implemented, where it leaves one out."""
+    """Reject a file that leaves out a key whose default in the file's schema is not implemented."""
     for mark, keys in family.implied.items():
         for key in keys:
             if mark in config.values and key not in config.values:
-                raise config.refuse(key, f"it must be there beside {mark}")
+                raise config.refuse(key, f"an explicit value, since the file has {mark}")
 
 
 def _check_keys(config: JsonObject, family: Family) -> None:
-    """Refuse keys that are unknown, and fixed keys with another value than the fixed one."""
+    """Reject unknown keys, and fixed keys whose value is not one of those implemented."""
     fixed = {**FIXED_KEYS, **family.fixed}
     traits = {trait.name for trait in vars(family).values() if isinstance(trait, Key)}
     if family.alternation is not None and isinstance(family.alternation.every, Key):
@@ -141,29 +141,29 @@ def _check_keys(config: JsonObject, family: Family) -> None:
     for key, accepted in fixed.items():
         if key not in traits:
             config.check_fixed(key, accepted)
-    # Code that travels with the model computes something else than the family's class: gte-Qwen2,
-    # for one, attends in both directions.
+    # Custom code in the model folder may compute something other than the family's class. Example:
+    # gte-Qwen2 attends in both directions.
     check_own_code(config, "AutoModel")
 
 
 def check_own_code(config: JsonObject, key: str) -> None:
-    """Refuse a class of the model's own, unless the family's row stands for it.
+    """Reject a custom model class, unless the family's row implements that class.
 
     Args:
         config: config.json.
-        key: of `auto_map`, the class of transformers in whose place it stands.
+        key: the key of `auto_map`: the transformers class that the custom class replaces.
     """
     own_code = config.child("auto_map").values.get(key)
     known = family_of(config).own_code.get(key, ())
     if own_code is not None and own_code not in known:
         accepted = "".join(f", or {name}" for name in known)
         raise config.refuse(
-            "auto_map", f"a model without code of its own (no {key} in auto_map{accepted})"
+            "auto_map", f"a model without custom code (no {key} in auto_map{accepted})"
         )
 
 
 def _is_causal(config: JsonObject, family: Family) -> bool:
-    """Return whether a token sees only what stands before it."""
+    """Return whether a token attends only to itself and the tokens before it."""
     if family.is_bidirectional is not None:
         return not read_boolean(config, family.is_bidirectional)
     return family.is_causal is not None and read_boolean(config, family.is_causal)
@@ -172,7 +172,7 @@ def _is_causal(config: JsonObject, family: Family) -> bool:
 def _read_windows(
     config: JsonObject, family: Family, num_layers: int, is_causal: bool
 ) -> tuple[int | None, ...]:
-    """Return the attention window of each layer, None where the layer sees everything."""
+    """Return the attention window of each layer; None for a layer without a window."""
     window: int | None
     if family.window is None:
         return (None,) * num_layers
@@ -182,7 +182,7 @@ def _read_windows(
         if family.alternation.halves and not is_causal:
             window //= 2
     else:
-        # null switches windows off.
+        # null turns windows off.
         window = optional_integer(config, family.window)
         if family.windows == "all_layers":
             return (window,) * num_layers
@@ -200,13 +200,14 @@ def _read_windows(
     ):
         raise config.refuse(
             "layer_types",
-            f"{num_layers} times full_attention, or sliding_attention where there is a window",
+            f"a list of {num_layers} names, each full_attention, or sliding_attention if the model "
+            "has a window",
         )
     return tuple(window if kind == LAYER_TYPES[1] else None for kind in kinds)
 
 
 def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) -> list[str]:
-    """Return the kind of each layer where the file does not list them."""
+    """Return the attention type of each layer, for a file that does not list them."""
     every = alternation.every
     if isinstance(every, Key):
         every = config.integer(every.name, every.default)

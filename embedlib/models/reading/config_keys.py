@@ -1,6 +1,6 @@
-"""Keys of config.json that mean the same whatever the family.
+"""Keys of config.json that mean the same in every family.
 
-Source: the classes of transformers 5.5, and what 4.x wrote.
+Source: the classes of transformers 5.5, and the keys that 4.x wrote.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HARMLESS_KEYS: Final = frozenset(
         "use_cache", "tie_word_embeddings", "tie_encoder_decoder", "pretraining_tp", "torchscript",
         "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict",
         "use_return_dict", "use_bfloat16", "cross_attention_hidden_size", "is_composition",
-        # special tokens: texts are tokenized by tokenizer.json, and padding is told by lengths
+        # special tokens: tokenizer.json tokenizes texts, and lengths mark the padding
         "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id",
         "mask_token_id", "unk_token_id", "decoder_start_token_id", "prefix",
         # heads
@@ -44,7 +44,7 @@ HARMLESS_KEYS: Final = frozenset(
         "cache_implementation",
     }
 )  # fmt: skip
-"""Keys of any config.json that change no vector."""
+"""Keys that change no vector, in any family."""
 
 SHAPE_KEYS: Final = frozenset(
     {
@@ -52,7 +52,7 @@ SHAPE_KEYS: Final = frozenset(
         "intermediate_size", "max_position_embeddings",
     }
 )  # fmt: skip
-"""Keys that every family must give."""
+"""Keys that every family requires."""
 
 ROPE_KEYS: Final = frozenset(
     {"rope_scaling", "rope_parameters", "original_max_position_embeddings"}
@@ -65,7 +65,7 @@ WINDOW_KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "alternating": frozenset({"layer_types"}),
     }
 )
-"""By `Family.windows`, beside the keys that the row names."""
+"""Keys by value of `Family.windows`, in addition to those that the row names."""
 
 FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
     {
@@ -75,12 +75,12 @@ FIXED_KEYS: Final[Mapping[str, tuple[object, ...]]] = MappingProxyType(
         "pruned_heads": ({}, None),
         "quantization_config": (None,),
         "partial_rotary_factor": (1.0, None),
-        # Few classes in transformers 5 read it, though the name promises otherwise; the rows of
-        # these have it as a trait. `is_causal: false` is what the others read.
+        # Despite its name, few classes in transformers 5 read it; the rows of those have it as a
+        # trait. The other classes read `is_causal: false`.
         "use_bidirectional_attention": (False, None),
     }
 )
-"""For every family: keys that would change the vectors, with the only values implemented."""
+"""Keys that would change the vectors in any family, with the only values implemented."""
 
 ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = MappingProxyType(
     {
@@ -102,4 +102,4 @@ ACTIVATIONS_BY_NAME: Final[Mapping[str, Activation]] = MappingProxyType(
 """`hidden_act` to activation. Source: `ACT2CLS` in transformers, activations.py."""
 
 LAYER_TYPES: Final = ("full_attention", "sliding_attention")
-"""Of attention: without and with a window."""
+"""Names of attention without and with a window."""

@@ -1,10 +1,10 @@
-"""A model folder to a `ModelSpec`: the JSON files of transformers and sentence-transformers.
+"""Reads a model folder (JSON of transformers and sentence-transformers) into a `ModelSpec`.
 
-`modules.json` is the truth on what follows the transformer. What is not understood is refused by
-file, key and value.
+`modules.json` defines the modules after the transformer. The reader rejects what it does not
+support; the error names the file, the key and the value.
 
-Source: what sentence-transformers 6.2 and transformers 5.5 read and write; older key names beside
-them.
+Source: the files that sentence-transformers 6.2 and transformers 5.5 read and write, and older key
+names.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A model folder that was understood: what the model is and where its parts lie."""
+    """A model folder that the reader accepted: its spec, and where its files are."""
 
     folder: Path
     spec: ModelSpec
     transformer_dir: Path
     """Holds config.json, the tokenizer and the weights of the transformer."""
     module_dirs: tuple[Path, ...]
-    """For every module of the spec, the directory with its weights."""
+    """The directory with the weights of each module of the spec."""
     module_tensors: Mapping[int, str | AnswerRows] = field(default_factory=dict)
-    """By position of a module whose weights lie among the transformer's: what they are there."""
+    """For modules whose weights are in the transformer's files: by position, the tensors there."""
     settings_dirs: tuple[Path, ...] = ()
-    """Directories of modules that are part of the head and have settings alone: LogitScore."""
+    """Directories of modules of the head that have settings but no weights: LogitScore."""
     hub_name: str | None = None
-    """What the model was called by whoever asked the hub for it; None: it is a folder."""
+    """The name by which the caller loaded the model from the hub; None for a local folder."""
     hub_revision: str | None = None
-    """The resolved commit of a hub model."""
+    """The resolved commit of a hub model; None for a local folder."""
 
     @property
     def directories(self) -> list[Path]:
-        """All directories with files of the model, sorted."""
+        """All directories that hold files of the model, sorted."""
         return sorted({self.folder, self.transformer_dir, *self.module_dirs, *self.settings_dirs})
 
 
 def is_scoring_model(folder: Path) -> bool:
-    """Whether a folder says that it holds a reranker or classifier and not an embedding model.
+    """Return whether a folder's files declare a reranker or classifier, not an embedding model.
 
     Raises:
-        ModelUnsupportedError: a file is not JSON.
+        ModelUnsupportedError: if a file is not valid JSON.
     """
     if (folder / "modules.json").is_file():
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
@@ -78,11 +78,11 @@ def _is_cross_encoder(general: JsonObject) -> bool:
 
 
 def load_spec(folder: Path) -> ModelSpec:
-    """Return what the model in a folder is.
+    """Return the spec of the embedding model in a folder.
 
     Raises:
-        ModelNotFoundError: the folder holds no model.
-        ModelUnsupportedError: a file holds what is not implemented.
+        ModelNotFoundError: if the folder holds no model.
+        ModelUnsupportedError: if a file contains something that is not implemented.
     """
     return read_model_files(folder).spec
 
@@ -94,34 +94,34 @@ def read_model_files(
     template: str | None = None,
     is_compiled: bool = False,
 ) -> ModelFiles:
-    """Return what the model in a folder is and where its parts lie.
+    """Return the spec of the model in a folder, and where its files are.
 
     Args:
         folder: holds `modules.json`, or else `config.json`.
         with_head: read it as a reranker or classifier: `spec.head` is set.
-        template: with a head, the name of a template in `known_rerankers.json` where the folder
-            does not say how the model is asked.
-        is_compiled: it is an engine directory: config.json may say how its weights are quantized.
+        template: only with a head: the name of a template in `known_rerankers.json`, for a folder
+            that does not contain the model's prompt.
+        is_compiled: the folder is an engine directory, whose config.json may describe quantization.
 
     Raises:
-        ModelNotFoundError: the folder holds no model.
-        ConfigError: the template is not known.
-        ModelUnsupportedError: a file holds what is not implemented, or the model is of the other
-            kind.
+        ModelNotFoundError: if the folder holds no model.
+        ConfigError: if the template is unknown, or given without a head.
+        ModelUnsupportedError: if a file contains something that is not implemented, or the model is
+            not of the kind that `with_head` says.
     """
     if template is not None and not with_head:
-        raise ConfigError(f"template = {template!r} is for rerankers; leave it out")
+        raise ConfigError(f"template = {template!r} is for rerankers only; leave it out")
     parts = _read_parts(folder, with_head, is_compiled)
     return _read_scoring(parts, template) if with_head else _read_embedding(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What embedding models and those with a head have alike."""
+    """The files and parts that embedding models and models with a head have in common."""
 
     folder: Path
     has_modules: bool
-    """Whether there is a modules.json, and so the files of sentence-transformers."""
+    """Whether the folder has modules.json, and so the files of sentence-transformers."""
     general: JsonObject
     """config_sentence_transformers.json; may be empty."""
     transformer_dir: Path
@@ -129,9 +129,9 @@ class _Parts:
     encoder: Encoder
     tokenizer_config: JsonObject
     settings: JsonObject
-    """Of the transformer in sentence-transformers; may be empty."""
+    """Settings of the transformer module of sentence-transformers; may be empty."""
     modules: list[tuple[str, Path]]
-    """Kind and directory of those behind the transformer."""
+    """Class name and directory of each module after the transformer."""
 
     def module_config(self, directory: Path) -> JsonObject:
         """Return a module's config.json; may be empty."""
@@ -139,9 +139,9 @@ class _Parts:
 
 
 def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
-    """Read the transformer, and which modules stand behind it."""
+    """Read the transformer, and list the modules after it."""
     has_modules = (folder / "modules.json").is_file()
-    # Without modules.json sentence-transformers reads neither of its two own files.
+    # Without modules.json, sentence-transformers reads neither of its own two files.
     general = JsonObject("", {})
     if has_modules:
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
@@ -165,19 +165,19 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
 
 
 def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
-    """Return config.json."""
+    """Return config.json; that of an engine directory without its `quantization_config`."""
     if not (transformer_dir / "config.json").is_file():
         raise ModelNotFoundError(f"{transformer_dir}: there is no config.json")
     config = JsonObject.load(transformer_dir / "config.json", folder)
     if not is_compiled:
         return config
-    # What the weights are is in embedlib.json.
+    # embedlib.json describes the weights.
     values = {key: config.values[key] for key in config.values if key != "quantization_config"}
     return replace(config, values=values)
 
 
 def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
-    """Return a reranker or classifier."""
+    """Return the files of a reranker or classifier."""
     logit_scores = [parts.module_config(path) for _, path in parts.modules]
     head = read_head(
         parts.config,
@@ -193,7 +193,8 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
         modules=head.modules,
         embedding_dim=len(head.head.labels),
         head=head.head,
-        # With a template they are its instructions; CrossEncoder puts others in front of a pair.
+        # With a template, prompts are its instructions. CrossEncoder puts other prompts in front of
+        # a pair.
         **(_read_prompts(parts.general) if head.head.template is None else {}),
         **_read_transformer(parts),
     )
@@ -208,7 +209,7 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
 
 
 def _read_embedding(parts: _Parts) -> ModelFiles:
-    """Return an embedding model."""
+    """Return the files of an embedding model."""
     if not parts.has_modules and is_scoring(parts.config):
         raise _is_scoring(parts.config, "architectures")
     dim = parts.encoder.hidden_size
@@ -235,7 +236,7 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
 
 
 def _read_transformer(parts: _Parts) -> dict[str, Any]:
-    """Return the fields of `ModelSpec` that are the transformer's and its tokenizer's."""
+    """Return the fields of `ModelSpec` that describe the transformer and its tokenizer."""
     tokens, source = _max_seq_tokens(parts)
     return {
         "encoder": parts.encoder,
@@ -246,7 +247,7 @@ def _read_transformer(parts: _Parts) -> dict[str, Any]:
 
 
 def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
-    """Refuse a model of sentence-transformers that is of the other kind."""
+    """Reject a sentence-transformers model of the wrong kind."""
     is_reranker = _is_cross_encoder(general)
     if is_reranker and not with_head:
         raise _is_scoring(general, "model_type")
@@ -261,7 +262,7 @@ def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
 
 
 def _is_scoring(file: JsonObject, key: str) -> ModelUnsupportedError:
-    """Return the error of an Embedder whose model is not one."""
+    """Return the error for a reranker or classifier that is loaded as an embedding model."""
     return ModelUnsupportedError(
         f"{file.name}: {key} = {quote(file.values[key])} is a reranker or classifier; "
         "use Reranker or Classifier"
@@ -269,7 +270,7 @@ def _is_scoring(file: JsonObject, key: str) -> ModelUnsupportedError:
 
 
 def _default_pooling(config: JsonObject) -> Pooling:
-    """Return how a folder without modules.json is pooled.
+    """Return the pooling of a folder without modules.json.
 
     Source: `_load_default_modules` in sentence-transformers, sentence_transformer/model.py.
     """
@@ -280,24 +281,24 @@ def _default_pooling(config: JsonObject) -> Pooling:
 
 
 def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
-    """Return the longest sequence and the file and key that set it.
+    """Return the maximum length of a sequence, and the file and key that set it.
 
-    The transformer module's `max_seq_length` takes the place of the tokenizer's limit. Neither may
-    pass the positions the model was trained for.
+    The transformer module's `max_seq_length` overrides the tokenizer's limit. Neither may exceed
+    the positions that the model was trained for.
 
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py. It lets
-    `max_seq_length` pass the positions, and where they are learned fails on the first such text.
+    `max_seq_length` exceed the positions; if they are learned, it fails on the first such text.
     """
     config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
     positions = parts.encoder.num_positions - parts.encoder.position_offset
     limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_key(config)}")]
-    # transformers once called it max_len.
+    # Older releases of transformers called it max_len.
     key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
     if "max_seq_length" in settings:
         source = f"{settings.name}: max_seq_length"
         limits.insert(0, (settings.integer("max_seq_length"), source))
     elif key in tokenizer_config:
-        # transformers writes 10**30 for "no limit", which loses against the positions.
+        # transformers writes 10**30 for "no limit"; the number of positions is then the smaller.
         limits.insert(0, (tokenizer_config.number(key), f"{tokenizer_config.name}: {key}"))
     tokens, source = min(limits, key=lambda limit: limit[0])
     if tokens < 1:
@@ -327,7 +328,7 @@ def _read_general(general: JsonObject, dim: int) -> dict[str, Any]:
 def _read_prompts(general: JsonObject) -> dict[str, Any]:
     """Return the prompts of config_sentence_transformers.json, as fields of `ModelSpec`."""
     table = general.child("prompts")
-    # A prompt that is null is a name without a text.
+    # A null prompt counts as an empty one.
     prompts = {name: table.text(name) or "" for name in table.values}
     default = general.text("default_prompt_name")
     if default is not None and default not in prompts:

@@ -1,7 +1,7 @@
-"""The modules of a head behind the transformer, and where their weights lie in its files.
+"""The modules of a head after the transformer, and where their weights are in its files.
 
-A `...ForSequenceClassification` has layers of its own. A `...ForCausalLM` that answers with one of
-two tokens has one row of numbers, the difference of their rows of the LM head.
+A `...ForSequenceClassification` has separate layers for its head. A `...ForCausalLM` that answers
+with one of two tokens needs only one row: the difference of the two tokens' rows of the LM head.
 
 Source: the classes of transformers 5.5, and `LogitScore` of sentence-transformers 6.2.
 """
@@ -31,23 +31,23 @@ POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType({"cls": "cls", "me
 
 @dataclass(frozen=True)
 class AnswerRows:
-    """Where the one row of numbers of a reranker that answers with tokens comes from."""
+    """The source of the single score row of a reranker that answers with tokens."""
 
     tensor: str | None
-    """The matrix of the LM head, a row for every token; None: that of the token embeddings."""
+    """Name of the LM head's matrix, one row per token; None: the matrix of token embeddings."""
     true_token_id: int
     false_token_id: int | None
     """None: the score is the logit of the true token alone."""
 
 
 Tensors = dict[int, str | AnswerRows]
-"""By position among the modules, where the weights lie in the transformer's files."""
+"""By position among the modules, where the weights are in the transformer's files."""
 
 
 def sequence_modules(
     config: JsonObject, encoder: Encoder, num_labels: int
 ) -> tuple[tuple[Module, ...], Tensors]:
-    """Return the modules of a ...ForSequenceClassification and the names of their tensors."""
+    """Return the modules of a ...ForSequenceClassification, and the names of their tensors."""
     family = family_of(config)
     row = family.sequence_head
     if row is None:
@@ -79,7 +79,7 @@ def answer_modules(
     logit_score: JsonObject | None,
     known: KnownReranker | None,
 ) -> tuple[tuple[Module, ...], Tensors]:
-    """Return the modules of a ...ForCausalLM that answers, and the rows that make the score."""
+    """Return the modules of a ...ForCausalLM that answers, and the matrix rows of its score."""
     family = family_of(config)
     if family.lm_head is None:
         with_lm_head = [name for name, row in FAMILIES.items() if row.lm_head is not None]
@@ -99,8 +99,8 @@ def answer_modules(
     else:
         raise ModelUnsupportedError(
             f"{config.name}: {architecture_of(config)} scores with the logits of two tokens, and "
-            "the folder says neither which nor how it is asked; give template=..., or the model's "
-            "name on the hub"
+            "the folder names neither the tokens nor the prompt; pass template=..., or load the "
+            "model by its hub name"
         )
     is_tied = config.boolean("tie_word_embeddings", False)
     rows = AnswerRows(None if is_tied else family.lm_head, true_id, false_id)
@@ -127,5 +127,7 @@ def _pooling(config: JsonObject, row: SequenceHead) -> Pooling:
 def _token_id(tokenizer: Tokenizer, token: str) -> int:
     number = tokenizer.token_to_id(token)
     if number is None:
-        raise ModelUnsupportedError(f"tokenizer.json: has no token {token!r} to answer with")
+        raise ModelUnsupportedError(
+            f"tokenizer.json: has no token {token!r}, which the template needs as an answer"
+        )
     return number

@@ -1,8 +1,8 @@
-"""The head of a reranker, reward model or classifier: from its files to modules behind a Pooling.
+"""Reads the head of a reranker, reward model or classifier into modules after a Pooling.
 
-Two kinds are read. `...ForSequenceClassification` has layers of its own, the last with a row for
-every label. `...ForCausalLM` is asked for one of two tokens: the score is the difference of their
-logits at the last token, which is one row of numbers times the last vector.
+There are two kinds. `...ForSequenceClassification` has separate layers, the last with one row per
+label. `...ForCausalLM` answers with one of two tokens: the score is the difference of their logits
+at the last token, which is one row of the weights times the last token's vector.
 
 Source: the classes of transformers 5.5, and `CrossEncoder` of sentence-transformers 6.2.
 """
@@ -38,7 +38,7 @@ RERANKER_ACTIVATIONS: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
 )
 
 CHAT_TEMPLATE_NAME: Final = "chat_template.jinja"
-"""Where transformers 5 puts it; 4 wrote it into tokenizer_config.json."""
+"""The file of the chat template in transformers 5; 4 wrote it into tokenizer_config.json."""
 
 TYPED_TOKENIZERS: Final = ("BertTokenizer", "BertTokenizerFast")
 UNTYPED_TOKENIZERS: Final = (
@@ -47,7 +47,7 @@ UNTYPED_TOKENIZERS: Final = (
     "XLMRobertaTokenizer",
     "XLMRobertaTokenizerFast",
 )
-"""Classes of tokenizers that do, and that do not, give a model the types of tokens."""
+"""Tokenizer classes that pass token types to the model, and those that do not."""
 
 PROBLEM_TYPES: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
     {
@@ -62,7 +62,7 @@ PROBLEM_TYPES: Final[Mapping[str, ScoreActivation]] = MappingProxyType(
 GENERAL_KEYS: Final = frozenset(
     {
         "__version__", "activation_fn", "default_prompt_name", "model_type", "prompts",
-        # which layers stay float32 where the others are narrower
+        # the layers that stay float32 when the others use a lower precision
         "keep_in_fp32_modules",
     }
 )  # fmt: skip
@@ -71,7 +71,7 @@ GENERAL_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFiles:
-    """A head that was understood."""
+    """A head that the reader accepted, and where its weights are."""
 
     head: Head
     modules: tuple[Module, ...]
@@ -79,7 +79,7 @@ class HeadFiles:
 
 
 def is_scoring(config: JsonObject) -> bool:
-    """Whether config.json is of a model whose own head makes scores of labels."""
+    """Return whether config.json describes a model with a classification head."""
     return architecture_of(config).endswith(SEQUENCE_CLASS)
 
 
@@ -103,12 +103,12 @@ def read_head(
         tokenizer_config: tokenizer_config.json; may be empty.
         settings: the settings of sentence-transformers' transformer module; may be empty.
         general: config_sentence_transformers.json; may be empty.
-        logit_score: config.json of the module LogitScore, where there is one.
-        template: the name of what is known of a model whose folder leaves it out.
+        logit_score: config.json of the module LogitScore; None if there is no such module.
+        template: the name of a known template, for a folder that leaves it out.
 
     Raises:
-        ConfigError: the template is not known.
-        ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
+        ConfigError: if the template is unknown.
+        ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
     general.check_keys(GENERAL_KEYS)
     known = None if template is None else known_reranker(template)
@@ -133,7 +133,7 @@ def read_head(
 
 
 def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonObject | None) -> str:
-    """Return which class of transformers the model is, and check that all files agree."""
+    """Return the kind of the model's transformers class, and check that all files agree."""
     architecture = architecture_of(config)
     kind = SEQUENCE_CLASS if logit_score is None else LM_CLASS
     if not settings.values and architecture.endswith(LM_CLASS):
@@ -149,7 +149,7 @@ def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonOb
 def _labels(config: JsonObject) -> tuple[str, ...]:
     """Return the names of the labels in the order of the rows.
 
-    transformers takes two labels where the file says nothing of them.
+    If the file does not mention labels there are two, as in transformers.
     """
     table = config.child("id2label")
     if "id2label" not in config:
@@ -158,7 +158,7 @@ def _labels(config: JsonObject) -> tuple[str, ...]:
     if not ids or set(table.values) != set(ids):
         raise config.refuse("id2label", "a name for every id from 0 on")
     if config.values.get("num_labels") not in (None, len(ids)):
-        raise config.refuse("num_labels", f"{len(ids)}, as many as there are in id2label")
+        raise config.refuse("num_labels", f"{len(ids)}, the number of names in id2label")
     names = [table.text(index) for index in ids]
     if None in names:
         raise config.refuse("id2label", "a name for every id from 0 on")
@@ -166,7 +166,7 @@ def _labels(config: JsonObject) -> tuple[str, ...]:
 
 
 def _classifier_activation(config: JsonObject, num_labels: int) -> ScoreActivation:
-    """Return what the text-classification pipeline of transformers applies."""
+    """Return the activation that the text-classification pipeline of transformers applies."""
     if "problem_type" not in config:
         return "sigmoid" if num_labels == 1 else "softmax"
     activation = config.choice("problem_type", PROBLEM_TYPES)
@@ -176,7 +176,7 @@ def _classifier_activation(config: JsonObject, num_labels: int) -> ScoreActivati
 def _reranker_activation(
     config: JsonObject, general: JsonObject, num_labels: int
 ) -> ScoreActivation:
-    """Return what CrossEncoder applies: what a file says, the newest place first."""
+    """Return the activation that CrossEncoder applies; of several settings the newest wins."""
     nested = config.child("sentence_transformers")
     nested.check_keys({"activation_fn", "version"})
     places = (
@@ -191,10 +191,10 @@ def _reranker_activation(
 
 
 def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: Encoder) -> bool:
-    """Return whether transformers gives the model the types of tokens.
+    """Return whether transformers passes token types to the model.
 
-    Where neither the inputs are listed nor the class of the tokenizer has a list of its own,
-    transformers 4 gives them and 5 does not.
+    If neither the files nor the tokenizer's class list the model's inputs, transformers 4 passes
+    token types and 5 does not.
     """
     if encoder.num_token_types < 2:
         return False
@@ -206,17 +206,19 @@ def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: 
     if names is not None or kind not in TYPED_TOKENIZERS + UNTYPED_TOKENIZERS:
         raise tokenizer_config.refuse(
             "model_input_names",
-            "a list with or without token_type_ids, since releases of transformers differ for "
-            f"{kind}",
+            "a list with or without token_type_ids, since releases of transformers differ on the "
+            f"default for {kind}",
         )
     return kind in TYPED_TOKENIZERS
 
 
 def _has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bool:
-    """Return whether the tokenizer has one.
+    """Return whether the tokenizer has a chat template.
 
-    CrossEncoder fills it with each pair, unless it was saved with files of its own that say
-    otherwise. Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
+    CrossEncoder fills it with each pair, unless the model was saved with CrossEncoder's own files,
+    which then decide.
+
+    Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
     """
     is_inside = tokenizer_config.values.get("chat_template") is not None
     return is_inside or (transformer_dir / CHAT_TEMPLATE_NAME).is_file()
@@ -225,13 +227,13 @@ def _has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> b
 def _template(
     settings: JsonObject, general: JsonObject, known: KnownReranker | None
 ) -> PairTemplate | None:
-    """Return how a pair is written, with the instruction that the folder gives."""
+    """Return the template for pairs, with the folder's instruction if it has one."""
     prompts = general.child("prompts")
     if known is None:
         if "message" in settings.child("modality_config").values:
             raise settings.refuse(
                 "modality_config",
-                "text alone, since chat templates are not read; give template=...",
+                "text alone, since embedlib does not read chat templates; pass template=...",
             )
         return None
     default = general.text("default_prompt_name")

@@ -1,7 +1,6 @@
-"""JSON files of a model folder, read key by key with the type each key must have.
+"""Reads the JSON files of a model folder, and checks the type of every key.
 
-Every complaint names the file, the key and the value it found, so that a user can open the file and
-see.
+Every error names the file, the key and the value found, so that a user can look it up in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ REQUIRED: Final = Required()
 
 
 def quote(value: object) -> str:
-    """Return a value as a message shows it: short, and on one line."""
+    """Return a value as text for a message: short, and on one line."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -38,7 +37,7 @@ def load_json(path: Path, folder: Path) -> Any:
         folder: the model folder; messages name the file relative to it.
 
     Raises:
-        ModelUnsupportedError: the file cannot be read or is not JSON.
+        ModelUnsupportedError: if the file cannot be read or is not valid JSON.
     """
     name = path.relative_to(folder).as_posix()
     try:
@@ -51,17 +50,17 @@ def load_json(path: Path, folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class JsonObject:
-    """One JSON object and the name messages give it."""
+    """One JSON object, and its name in messages."""
 
     name: str
-    """Path in the model folder, and the key of a nested object: `config.json: rope_scaling`."""
+    """Path in the model folder; a nested object adds its key: `config.json: rope_scaling`."""
     values: Mapping[str, Any]
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """What the file calls a key, where `renamed` gave it another name."""
+    """Canonical key to the key in the file, where `renamed` changed it."""
 
     @classmethod
     def load(cls, path: Path, folder: Path) -> JsonObject:
-        """Read a file whose top level is an object; one that does not exist is an empty object."""
+        """Read a file whose top level is an object; return an empty object if it does not exist."""
         name = path.relative_to(folder).as_posix()
         if not path.is_file():
             return cls(name, {})
@@ -71,11 +70,11 @@ class JsonObject:
         return cls(name, content)
 
     def __contains__(self, key: str) -> bool:
-        """Whether the key is there and not null."""
+        """Return whether the key is present and not null."""
         return self.values.get(key) is not None
 
     def refuse(self, key: str, accepted: str) -> ModelUnsupportedError:
-        """Return the error for a key whose value is not implemented."""
+        """Return the error for a key that is missing or whose value is not implemented."""
         shown = self.aliases.get(key, key)
         if key not in self.values:
             return ModelUnsupportedError(f"{self.name}: {shown} is missing; accepted: {accepted}")
@@ -85,13 +84,13 @@ class JsonObject:
         )
 
     def renamed(self, names: Mapping[str, Collection[str]]) -> JsonObject:
-        """Return the object with other names for some keys; complaints keep the file's.
+        """Return the object with canonical names for its keys; messages keep the file's names.
 
         Args:
-            names: for a key, the other names a file may give it.
+            names: canonical key to the other names that a file may use for it.
 
         Raises:
-            ModelUnsupportedError: a key is there under several names with different values.
+            ModelUnsupportedError: if a key has several names in the file with different values.
         """
         values = dict(self.values)
         aliases: dict[str, str] = {}
@@ -100,30 +99,30 @@ class JsonObject:
             aliases[key] = found[0] if found else next(iter(others))
             for other in found[1:]:
                 if values[other] != values[found[0]]:
-                    raise self.refuse(other, f"{quote(values[found[0]])}, as {found[0]} has it")
+                    raise self.refuse(other, f"{quote(values[found[0]])}, the value of {found[0]}")
             if found:
                 values = {name: value for name, value in values.items() if name not in found}
                 values[key] = self.values[found[0]]
         return JsonObject(self.name, values, aliases)
 
     def check_keys(self, known: Collection[str]) -> None:
-        """Refuse every key that is not known: it could change the vectors."""
+        """Reject every unknown key, since it could change the vectors."""
         for key, value in self.values.items():
             if key not in known:
                 raise ModelUnsupportedError(
                     f"{self.name}: {key} = {quote(value)} is not a known key; "
-                    "it may change the vectors, so the model is refused"
+                    "it may change the vectors, so embedlib rejects the model"
                 )
 
     def check_fixed(self, key: str, accepted: Collection[object]) -> None:
-        """Refuse a key that is there with any value but the accepted ones."""
+        """Reject a key that is present with a value other than the accepted ones."""
         if key in self.values and self.values[key] not in accepted:
             raise self.refuse(key, ", ".join(quote(value) for value in accepted))
 
     def optional_integer(
         self, key: str, default: int | Required | None, minimum: int = 0
     ) -> int | None:
-        """Return an integer or None: `default` where the key is missing, None where it is null."""
+        """Return an integer or None: `default` if the key is missing, None if it is null."""
         if key not in self.values and not isinstance(default, Required):
             return default
         value = self.values.get(key)
@@ -134,7 +133,7 @@ class JsonObject:
         return value
 
     def integer(self, key: str, default: int | Required = REQUIRED, minimum: int = 1) -> int:
-        """Return an integer; null is refused."""
+        """Return an integer; raise the error of `refuse` for null."""
         value = self.optional_integer(key, default, minimum)
         if value is None:
             raise self.refuse(key, f"an integer of at least {minimum}")
@@ -150,7 +149,7 @@ class JsonObject:
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
-        """Return a positive number, or None where the key is missing or null."""
+        """Return a positive number; None if the key is missing or null."""
         return self.number(key) if key in self else None
 
     def boolean(self, key: str, default: bool) -> bool:
@@ -163,14 +162,14 @@ class JsonObject:
         return value
 
     def text(self, key: str) -> str | None:
-        """Return a string, or None where the key is missing or null."""
+        """Return a string; None if the key is missing or null."""
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
             raise self.refuse(key, "a string")
         return value
 
     def choice(self, key: str, accepted: Mapping[str, T], default: str | None = None) -> T:
-        """Return what `accepted` says for the string under a key; null counts as missing."""
+        """Return the entry of `accepted` for the string under a key; null counts as missing."""
         value = self.values.get(key)
         if value is None and default is not None:
             value = default
@@ -179,7 +178,7 @@ class JsonObject:
         return accepted[value]
 
     def child(self, key: str) -> JsonObject:
-        """Return the object under a key; empty where the key is missing or null."""
+        """Return the object under a key; an empty one if the key is missing or null."""
         value = self.values.get(key)
         if value is None:
             value = {}

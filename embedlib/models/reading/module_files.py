@@ -1,6 +1,6 @@
-"""The modules that follow the transformer: modules.json, and config.json of each of them.
+"""Reads the modules after the transformer: modules.json, and the config.json of each module.
 
-Source: the classes of sentence-transformers 6.2 and the keys that older releases wrote.
+Source: the classes of sentence-transformers 6.2, and the keys that older releases wrote.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
         "torch.nn.modules.activation.Sigmoid": "sigmoid",
     }
 )
-"""`activation_function` to activation; the class is made without arguments."""
+"""`activation_function` to activation; sentence-transformers calls the class without arguments."""
 
 SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
-"""The only place a module may read from and write to: the pooled vector."""
+"""The only input and output that a module may name: the pooled vector."""
 
 
 def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
-    """Return kind and directory of every module, in order.
+    """Return the class name and directory of every module, in order.
 
-    They are Transformer, Pooling, others; of a reranker Transformer and, if it answers with a
-    token, LogitScore.
+    An embedding model has a Transformer, a Pooling and others. A reranker has a Transformer and, if
+    it answers with a token, a LogitScore.
     """
     name = "modules.json"
     content = load_json(folder / name, folder)
@@ -78,7 +78,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
     for position, values in enumerate(content):
         entry = JsonObject(f"{name}: [{position}]", values)
         entry.check_keys({"idx", "name", "path", "type", "kwargs"})
-        # They name arguments of `encode` that the module wants to see, as adapters do.
+        # kwargs lists arguments of `encode` that the module receives; adapters use it.
         entry.check_fixed("kwargs", ([], {}, None))
         kind = _module_kind(entry, position, with_head)
         path = PurePosixPath(entry.text("path") or "")
@@ -95,7 +95,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
 def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
     """Return the class name of a module.
 
-    Releases have spelled its package differently: `sentence_transformers.models.Pooling`,
+    Its package differs between releases: `sentence_transformers.models.Pooling`,
     `sentence_transformers.sentence_transformer.modules.pooling.Pooling`.
     """
     first, _, rest = (entry.text("type") or "").partition(".")
@@ -114,15 +114,15 @@ def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
 
 
 def read_module(kind: str, config: JsonObject, dim: int) -> Module:
-    """Return one module behind the transformer.
+    """Return one module after the transformer.
 
     Args:
         kind: its class in sentence-transformers: Pooling, Dense, LayerNorm or Normalize.
         config: its config.json; may be empty for Normalize.
-        dim: width of the vectors that reach it.
+        dim: width of its input vectors.
 
     Raises:
-        ModelUnsupportedError: a key is unknown, missing, or holds what is not implemented.
+        ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
     readers: dict[str, Callable[[JsonObject, int], Module]] = {
         "Pooling": _read_pooling,
@@ -134,7 +134,7 @@ def read_module(kind: str, config: JsonObject, dim: int) -> Module:
 
 
 def output_dim(module: Module, dim: int) -> int:
-    """Return the width a module makes of `dim`."""
+    """Return the width of a module's output for an input of width `dim`."""
     if isinstance(module, Pooling):
         return dim * len(module.modes)
     if isinstance(module, Dense):
@@ -176,15 +176,15 @@ def _flagged_modes(config: JsonObject) -> tuple[PoolingMode, ...]:
     modes = tuple(
         mode for flag, mode in POOLING_MODES_BY_FLAG.items() if config.boolean(flag, False)
     )
-    # Releases of sentence-transformers differ. Where the flag is missing, 5 adds the mean and 6
-    # does not; where it is false and no other is on, 6 takes the mean all the same and 5 fails.
+    # Releases of sentence-transformers differ. If the flag is missing, 5 adds the mean and 6 does
+    # not. If it is false and no other flag is on, 6 still takes the mean and 5 fails.
     if modes and "pooling_mode_mean_tokens" not in config:
         raise ModelUnsupportedError(
             f"{config.name}: pooling_mode_mean_tokens is missing beside pooling mode {modes[0]}; "
-            "releases of sentence-transformers read that differently, write true or false"
+            "releases of sentence-transformers differ on the default; set it to true or false"
         )
     if not modes and "pooling_mode_mean_tokens" in config:
-        raise config.refuse("pooling_mode_mean_tokens", "true where no other pooling mode is on")
+        raise config.refuse("pooling_mode_mean_tokens", "true if no other pooling mode is on")
     return modes or ("mean",)
 
 
@@ -199,7 +199,7 @@ def _read_dense(config: JsonObject, dim: int) -> Dense:
     config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
     config.check_fixed("module_output_name", SENTENCE_EMBEDDING)
     if config.integer("in_features") != dim:
-        raise config.refuse("in_features", f"the {dim} features that reach it")
+        raise config.refuse("in_features", f"{dim}, the width of its input")
     return Dense(
         in_features=dim,
         out_features=config.integer("out_features"),
@@ -213,12 +213,12 @@ def _read_dense(config: JsonObject, dim: int) -> Dense:
 def _read_layer_norm(config: JsonObject, dim: int) -> LayerNorm:
     config.check_keys({"dimension"})
     if config.integer("dimension") != dim:
-        raise config.refuse("dimension", f"the {dim} features that reach it")
+        raise config.refuse("dimension", f"{dim}, the width of its input")
     return LayerNorm(dim=dim)
 
 
 def _read_normalize(config: JsonObject, dim: int) -> Normalize:
-    del dim  # every width has a length
+    del dim  # vectors of any width have a length
     config.check_keys({"module_input_name", "module_output_name"})
     config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
     config.check_fixed("module_output_name", SENTENCE_EMBEDDING)

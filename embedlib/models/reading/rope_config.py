@@ -1,4 +1,4 @@
-"""The rotary embeddings that config.json describes."""
+"""Reads the rotary embeddings from config.json."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
         }
     ),
 }  # fmt: skip
-"""What each kind reads. Source: transformers 5.5, modeling_rope_utils.py; of ntk see `_ntk`."""
+"""Keys that each kind reads. Source: transformers 5.5, modeling_rope_utils.py; ntk: see `_ntk`."""
 
 
 def read_ropes(
     config: JsonObject, family: Family, num_positions: int, head_dim: int
 ) -> tuple[Rope | None, Rope | None]:
-    """Return the rotary embedding, and that of layers with a window where it is another one.
+    """Return the rotary embedding, and that of layers with a window; None if it is the same.
 
-    transformers 4 wrote `rope_theta` and `rope_scaling`; 5 writes both into `rope_parameters`, one
-    object for each kind of layer where they differ.
+    transformers 4 wrote `rope_theta` and `rope_scaling`. 5 writes both into `rope_parameters`, with
+    one object per attention type if they differ.
     """
     if family.rope_theta is None:
         return None, None
@@ -50,10 +50,10 @@ def read_ropes(
         # A top-level key wins over the nested one, as in transformers.
         outer = config if "original_max_position_embeddings" in config else scaling
         rope = _read_rope(scaling, outer, kinds, theta, num_positions, head_dim)
-        # So does the nested theta, but not over a key of another schema.
+        # The nested theta wins over the top-level one, but must agree with a key of another schema.
         key = family.rope_theta.name
         if config.aliases.get(key, key) != key and key in config and rope.theta != theta:
-            raise config.refuse(key, f"{rope.theta:g}, as {scaling.name.split()[-1]} has it")
+            raise config.refuse(key, f"{rope.theta:g}, the value of {scaling.name.split()[-1]}")
         return rope, None
     config.check_fixed("original_max_position_embeddings", (None,))
     window_theta = read_number(config, family.window_rope_theta)
@@ -81,8 +81,8 @@ def _read_rope(
     Args:
         scaling: the object that describes it; may be empty.
         outer: the object that holds the original length.
-        kinds: what is implemented.
-        theta: where `scaling` does not give it.
+        kinds: the implemented kinds.
+        theta: the theta if `scaling` does not contain one.
         num_positions: the trained length.
         head_dim: dimensions of one head.
     """
@@ -130,12 +130,13 @@ def _read_rope(
 def _ntk(scaling: JsonObject, theta: float, num_positions: int, head_dim: int) -> Rope:
     """Return the rotary embedding of kind ntk.
 
-    A pair of dimensions i turns by (f theta) ** (-2 i / d) / f ** (2 / d) with the factor f and the
-    head size d: that is linear stretching by f ** (2 / d) of the theta f theta.
+    With the factor f and the head size d, a pair of dimensions i turns by
+    (f theta) ** (-2 i / d) / f ** (2 / d). That is linear scaling by f ** (2 / d) with the theta
+    f theta.
 
     Source: `NTKScalingRotaryEmbedding` in modeling.py of huggingface.co/Alibaba-NLP/new-impl, which
-    uses these frequencies for texts of all lengths where the factor is above 1; the equations are
-    (6) of https://kexue.fm/archives/9706. With `mixed_b` it has others.
+    uses these frequencies for texts of all lengths if the factor is above 1. The equations are (6)
+    of https://kexue.fm/archives/9706. With `mixed_b` it uses others.
     """
     scaling.check_fixed("mixed_b", (None,))
     factor = scaling.number("factor")

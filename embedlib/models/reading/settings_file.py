@@ -1,6 +1,6 @@
-"""The settings that sentence-transformers keeps of its transformer module.
+"""Reads the settings file of sentence-transformers' transformer module.
 
-Source: what sentence-transformers 6.2 reads and writes; older key names beside them.
+Source: the keys that sentence-transformers 6.2 reads and writes, and older key names.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SETTINGS_NAMES: Final = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-"""Names the settings of the transformer module have had; the first that is there counts."""
+"""File names of the settings in all releases; the first file that exists is read."""
 
 
 def _modality(output: str, *, has_messages: bool = False) -> dict[str, Any]:
-    """Return what `modality_config` says of a model for text alone, with or without a chat."""
+    """Return the `modality_config` of a model for text only, with or without chat messages."""
     text = {"method": "forward", "method_output_name": output}
     return {"text": text} | ({"message": text | {"format": "flat"}} if has_messages else {})
 
@@ -43,7 +43,7 @@ EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyTyp
         "query_length": (None,),
         "document_length": (None,),
         "query_expansion": (None,),
-        # arguments for transformers, which could change anything
+        # arguments for transformers, which could change any vector
         "model_args": ({}, None),
         "tokenizer_args": ({}, None),
         "config_args": ({}, None),
@@ -53,7 +53,7 @@ EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyTyp
         "tokenizer_name_or_path": (None,),
     }
 )
-"""Keys of the transformer module's settings; a tuple holds the only values implemented."""
+"""Keys of the settings. A tuple holds the only values implemented; None: any value."""
 
 SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
     {
@@ -63,19 +63,19 @@ SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
         "module_output_name": ("scores", "causal_logits"),
     }
 )
-"""The same for a reranker."""
+"""The same for a reranker or classifier."""
 
 
 def read_settings(transformer_dir: Path, folder: Path, *, with_head: bool) -> JsonObject:
-    """Return the settings of the transformer module, checked; empty where there are none.
+    """Return the checked settings of the transformer module; empty if there is no settings file.
 
     Args:
-        transformer_dir: where they lie.
+        transformer_dir: the directory of the settings file.
         folder: the model folder.
         with_head: whether the model is a reranker or classifier.
 
     Raises:
-        ModelUnsupportedError: a key is unknown, or holds what is not implemented.
+        ModelUnsupportedError: if a key is unknown or its value is not implemented.
     """
     keys = SCORING_KEYS if with_head else EMBEDDING_KEYS
     for name in SETTINGS_NAMES:

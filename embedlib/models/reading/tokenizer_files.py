@@ -1,7 +1,7 @@
-"""A folder's tokenizer, as transformers would use it.
+"""Loads a folder's tokenizer so that it gives the same token ids as transformers.
 
-tokenizer.json is the tokenizer. On top of it come the few keys of tokenizer_config.json that
-transformers lets change the ids.
+tokenizer.json is the tokenizer. A few keys of tokenizer_config.json change the ids, as in
+transformers.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject
 
 BERT_CLASSES: Final = ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
-"""Classes that set their own normalizer."""
+"""Tokenizer classes that set their own normalizer."""
 
 BYTE_LEVEL_CLASSES: Final = ("RobertaTokenizer",)
-"""Classes that set whether a text starts with a space."""
+"""Tokenizer classes that set whether a space is added in front of a text."""
 
 BOS_EOS_CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {"LlamaTokenizer": ("<s>", "</s>"), "GemmaTokenizer": ("<bos>", "<eos>")}
 )
-"""Classes that add the ids of the ends by add_bos_token and add_eos_token, and which these are
-where tokenizer_config.json does not say."""
+"""Tokenizer classes that add a begin and an end token by add_bos_token and add_eos_token, and the
+two tokens to use if tokenizer_config.json does not name them."""
 
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """Return a model's tokenizer, without truncation or padding.
 
-    Lower-casing, where the spec says so, is part of it.
+    The tokenizer also lower-cases texts if the spec requires it.
 
     Raises:
-        ModelUnsupportedError: there is no tokenizer.json, or it cannot be used.
+        ModelUnsupportedError: if there is no tokenizer.json, or it is damaged or does not fit the
+            model.
     """
     path = files.transformer_dir / "tokenizer.json"
     name = path.relative_to(files.folder).as_posix()
     if not path.is_file():
         raise ModelUnsupportedError(
-            f"{name}: there is no such file; write it with "
+            f"{name}: the file is missing; write it with "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception, whatever is wrong
+    except Exception as error:  # tokenizers raises bare Exception for every error
         raise ModelUnsupportedError(f"{name}: cannot be read: {error}") from error
     num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
     if num_tokens > files.spec.encoder.vocab_size:
@@ -55,7 +56,8 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             f"{name}: has {num_tokens} tokens; accepted: at most vocab_size = "
             f"{files.spec.encoder.vocab_size} of config.json"
         )
-    # Files carry the truncation and padding of whoever saved them: all-MiniLM-L6-v2 cuts at 128.
+    # Files keep the truncation and padding that were set when they were saved: all-MiniLM-L6-v2
+    # truncates at 128.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     _apply_config(tokenizer, files)
@@ -65,7 +67,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _apply_config(tokenizer: Tokenizer, files: ModelFiles) -> None:
-    """Apply what transformers takes from tokenizer_config.json over tokenizer.json."""
+    """Apply the keys of tokenizer_config.json that override tokenizer.json in transformers."""
     config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
     model_config = JsonObject.load(files.transformer_dir / "config.json", files.folder)
     config.check_fixed("truncation_side", ("right", None))
@@ -96,11 +98,11 @@ def _apply_config(tokenizer: Tokenizer, files: ModelFiles) -> None:
 
 
 def _set_ends(tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str]) -> None:
-    """Put the ids of the two ends where the flags of tokenizer_config.json say.
+    """Add the begin and end tokens that the flags of tokenizer_config.json turn on.
 
-    transformers 4 did so; 5 follows tokenizer.json alone. Where the two files disagree, the model
-    was trained with the flags: e5-mistral-7b-instruct asks for add_eos_token, its tokenizer.json
-    adds no end, and the embedding is the vector of that end.
+    transformers 4 did so; 5 uses only tokenizer.json. If the two files disagree, the model was
+    trained with the flags: e5-mistral-7b-instruct sets add_eos_token, its tokenizer.json adds no
+    end token, and the embedding is the vector of that token.
 
     Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4, and
     https://github.com/embeddings-benchmark/mteb/pull/5237.
@@ -127,7 +129,7 @@ def _set_ends(tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str
 
 
 def _prepend_lowercase(tokenizer: Tokenizer) -> None:
-    """Lower-case texts first, unless the tokenizer has such a step.
+    """Add lower-casing as the first step, unless the tokenizer already has such a step.
 
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py.
     """

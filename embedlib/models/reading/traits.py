@@ -1,4 +1,4 @@
-"""Traits of a family that are fixed, or read from a key of config.json."""
+"""Reads the traits of a family: a constant of its row, or the value of a key of config.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from embedlib.models.spec import Activation
 
 
 def optional_integer(config: JsonObject, trait: Key | None, minimum: int = 1) -> int | None:
-    """Return a trait that is an integer or null."""
+    """Return a trait that is an integer or null; None if the family does not have it."""
     if trait is None:
         return None
     return config.optional_integer(trait.name, trait.default, minimum)
@@ -23,7 +23,7 @@ def read_activation(config: JsonObject, trait: Activation | Key) -> Activation:
 
 
 def read_number(config: JsonObject, trait: float | Key) -> float:
-    """Return a trait that is a positive number; null is refused."""
+    """Return a trait that is a positive number; reject null."""
     if isinstance(trait, float):
         return trait
     if trait.name in config.values:
@@ -32,7 +32,7 @@ def read_number(config: JsonObject, trait: float | Key) -> float:
 
 
 def optional_number(config: JsonObject, trait: Key | None) -> float | None:
-    """Return a trait that is a positive number, or None where it is null or the family has none."""
+    """Return a trait that is a positive number; None if it is null or the family has none."""
     if trait is None:
         return None
     return config.optional_number(trait.name) if trait.name in config.values else trait.default

@@ -297,7 +297,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("mistral", {"use_sliding_window": False}, "use_sliding_window = false is not a known"),
         ("mistral", {"attention_bias": True}, "attention_bias = true"),
         ("mistral", {"sliding_window": 0}, "sliding_window = 0"),
-        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types = .* 3 times"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types = .* a list of 3 names"),
         ("qwen2", {"layer_types": ["chunked_attention"] * 3}, "layer_types = "),
         (
             "qwen2",
@@ -305,7 +305,7 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             "layer_types = ",
         ),
         ("qwen2", {"attention_bias": False}, "attention_bias = false"),
-        ("distilbert", {"hidden_size": 64}, "dim = 32 .* accepted: 64, as hidden_size has it"),
+        ("distilbert", {"hidden_size": 64}, "dim = 32 .* accepted: 64, the value of hidden_size"),
         ("distilbert", {"dim": MISSING}, "dim is missing"),
         ("distilbert", {"activation": "glu"}, 'activation = "glu"'),
         ("mpnet", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets = 16"),
@@ -354,11 +354,15 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             {"rope_parameters": {"rope_type": "ntk", "factor": 2.0}},
             'rope_parameters: rope_type = "ntk"',
         ),
-        ("nomic_bert-both-keys", {"n_layer": 3}, "n_layer = 3 .* 2, as num_hidden_layers has it"),
+        (
+            "nomic_bert-both-keys",
+            {"n_layer": 3},
+            "n_layer = 3 .* 2, the value of num_hidden_layers",
+        ),
         (
             "nomic_bert-both-keys",
             {"rotary_emb_base": 9.0},
-            "rotary_emb_base = 9.0 .* 300, as rope_parameters has it",
+            "rotary_emb_base = 9.0 .* 300, the value of rope_parameters",
         ),
     ],
 )

@@ -343,7 +343,7 @@ def test_refusals_name_file_key_and_value(
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("2_Dense/config.json", {"in_features": 16}, "in_features = 16 .* 32 features"),
+        ("2_Dense/config.json", {"in_features": 16}, "in_features = 16 .* 32, the width"),
         ("2_Dense/config.json", {"out_features": None}, "out_features = null"),
         ("2_Dense/config.json", {"use_residual": True}, "use_residual = true"),
         ("2_Dense/config.json", {"module_output_name": "other"}, 'module_output_name = "other"'),
@@ -353,7 +353,7 @@ def test_refusals_name_file_key_and_value(
             {"activation_function": "own.Swish"},
             'activation_function = "own.Swish" is not supported; accepted: torch.nn.modules.lin',
         ),
-        ("3_LayerNorm/config.json", {"dimension": 32}, "dimension = 32 .* 20 features"),
+        ("3_LayerNorm/config.json", {"dimension": 32}, "dimension = 32 .* 20, the width"),
     ],
 )
 def test_refusals_of_modules(

@@ -218,7 +218,7 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
                 "message": {"method": "forward", "method_output_name": "logits", "format": "flat"},
             }
         },
-        "modality_config = .*give template=",
+        "modality_config = .*pass template=",
     ),
     "an unknown key": (
         "bert-cross-encoder", "config_sentence_transformers.json", {"other": 1}, "other = 1",
@@ -389,7 +389,7 @@ def test_a_reranker_takes_no_model_that_makes_embeddings(
 
 
 def test_a_bare_decoder_says_what_is_missing(tiny_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(ModelUnsupportedError, match=r"LlamaForCausalLM.*give template="):
+    with pytest.raises(ModelUnsupportedError, match=r"LlamaForCausalLM.*pass template="):
         read_model_files(tiny_folder("llama-bare"), with_head=True)
 
 
