@@ -1,4 +1,4 @@
-"""Families that came from Llama: decoders, which some files make see both ways.
+"""Families derived from Llama: decoders. Some models' files make them attend in both directions.
 
 Source: defaults, traits and tensor names are those of the classes in transformers 5.5,
 `models/<family>/{configuration,modeling}_<family>.py`.
@@ -54,7 +54,7 @@ MISTRAL: Final = replace(
     has_qkv_bias=False,
     has_output_bias=False,
     has_mlp_bias=False,
-    # The class has neither: it ignores layer_types, and its linear layers carry no bias.
+    # The class ignores layer_types, and its linear layers have no bias.
     fixed={"layer_types": (None,), "attention_bias": (False, None), "mlp_bias": (False, None)},
 )
 
@@ -67,7 +67,7 @@ QWEN2: Final = replace(
     has_qkv_bias=True,
     has_output_bias=False,
     has_mlp_bias=False,
-    # The class always has the three biases and never the others.
+    # The class always has the biases of q, k and v, and never another one.
     fixed={"attention_bias": (True, None), "qkv_bias": (True, None), "mlp_bias": (False, None)},
 )
 
@@ -106,11 +106,11 @@ GEMMA3_TEXT: Final = Family(
     has_output_bias=Key("attention_bias", False),
     has_mlp_bias=False,
     fixed={
-        # The masks honour it too, but with a window twice as wide; no model has both.
+        # The masks honor it too, but with a window twice as wide; no known model has both.
         "is_causal": (True, None),
         "attn_logit_softcapping": (None,),
         "mlp_bias": (False, None),
-        # The class writes it and reads it under the name without the first sign.
+        # The class writes this key, but reads it without the leading underscore.
         "_sliding_window_pattern": (6, None),
     },
     harmless=frozenset({"final_logit_softcapping"}),
@@ -132,7 +132,7 @@ GEMMA2: Final = replace(
     alternation=Alternation(every=2, full="last", halves=False),
     attention_cap=Key("attn_logit_softcapping", 50.0),
     has_qk_norm=False,
-    # The class reads hidden_activation and sliding_window; files have their old names beside them.
+    # The class reads hidden_activation and sliding_window; files also have their old names.
     fixed={
         "hidden_act": ("gelu_pytorch_tanh", None),
         "sliding_window_size": (4096, None),

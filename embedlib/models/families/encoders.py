@@ -1,7 +1,7 @@
-"""Families that came from BERT: every token sees every other.
+"""Families derived from BERT: every token attends to every other.
 
 Source: defaults, traits and tensor names are those of the classes in transformers 5.5,
-`models/<family>/{configuration,modeling}_<family>.py`; of `new` and `gte`, those of
+`models/<family>/{configuration,modeling}_<family>.py`; for `new` and `gte`, those of
 huggingface.co/Alibaba-NLP/new-impl.
 """
 
@@ -84,7 +84,7 @@ DISTILBERT: Final = replace(
         "intermediate_size": ("hidden_dim",),
     },
     fixed={"is_causal": (False, None)},
-    # sinusoidal_pos_embds says how the table was filled before training; the file holds it.
+    # sinusoidal_pos_embds sets how the table was initialized; the weights contain the table.
     harmless=frozenset(
         {"dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds", "tie_weights_"}
     ),
@@ -107,7 +107,7 @@ MPNET: Final = replace(
     BERT,
     model_type="mpnet",
     positions="learned_after_padding",
-    # The class passes neither number on from config.json, and its padding id is 1 in any case.
+    # The class does not read the two numbers from config.json; its padding id is always 1.
     position_bias=PositionBias(num_buckets=32, max_distance=128),
     num_token_types=None,
     fixed={
@@ -146,14 +146,14 @@ MODERNBERT: Final = Family(
     has_mlp_bias=Key("mlp_bias", False),
     fixed={
         "is_causal": (False, None),
-        # The class stretches both thetas by it; no model asks for that.
+        # The class would scale both ropes by it; no known model uses it.
         "rope_scaling": (None,),
         # Written by the script that converted the first models; no class reads it.
         "position_embedding_type": ("absolute", "sans_pos", None),
     },
     harmless=frozenset(
         {
-            # The class reads norm_eps alone; files have both.
+            # The class reads only norm_eps; files have both.
             "layer_norm_eps", "initializer_cutoff_factor", "mlp_dropout", "embedding_dropout",
             "decoder_bias", "classifier_activation", "deterministic_flash_attn",
             "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
@@ -187,14 +187,14 @@ NOMIC_BERT: Final = Family(
     positions="rotary",
     num_positions=("n_positions", "max_position_embeddings"),
     rope_theta=Key("rope_theta", 1000.0),
-    # The model's own code knows no other.
+    # The model's own code implements no other kind.
     rope_kinds=("default",),
     num_token_types=Key("type_vocab_size", 2),
     head_dim=Key("head_dim"),
     has_qkv_bias=False,
     has_output_bias=False,
     has_mlp_bias=False,
-    # Files have the keys of the model's own code, those of transformers 5, or both.
+    # Files contain the keys of the model's own code, those of transformers 5, or both.
     names={
         "hidden_size": ("n_embd",),
         "num_hidden_layers": ("n_layer",),
@@ -243,7 +243,7 @@ NOMIC_BERT: Final = Family(
     ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
 )  # fmt: skip
 
-# The code of gte's second generation calls itself new.
+# The custom code of gte's second generation uses the model_type "new".
 NEW: Final = Family(
     model_type="new",
     norm="layer_norm",
@@ -265,7 +265,7 @@ NEW: Final = Family(
         "logn_attention_clip1": (False,),
         "is_causal": (False, None),
     },
-    # How the same is computed; some files have strings here.
+    # These choose an implementation, not a result. Some files have strings here.
     harmless=frozenset({"unpad_inputs", "use_memory_efficient_attention"}),
     own_code={
         "AutoModel": ("Alibaba-NLP/new-impl--modeling.NewModel",),
@@ -285,7 +285,7 @@ NEW: Final = Family(
     ),
 )
 
-# A copy of that code under names of its own.
+# A copy of that code under other names.
 GTE: Final = replace(
     NEW,
     model_type="gte",

@@ -1,4 +1,4 @@
-"""What a row of the families table is made of."""
+"""The types of a row of the families table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from embedlib.models.spec import (
 )
 
 RopeScaling = RopeKind | Literal["ntk"]
-"""What `rope_scaling` may call its kind. ntk is no kind of its own: it stretches as linear does, by
-another factor and with another theta."""
+"""Kinds that `rope_scaling` may name. ntk is not a `RopeKind`: the reader converts it to linear
+with another factor and another theta."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A trait that config.json decides."""
+    """A trait that is read from a key of config.json."""
 
     name: str
     default: Any = None
-    """What transformers takes where the key is missing."""
+    """The default of transformers if the key is missing."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,23 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Alternation:
-    """Layers with a window between layers without one, where `layer_types` does not list them."""
+    """Which layers have a window and which do not, if `layer_types` does not list them."""
 
     every: int | Key
-    """One layer in so many has no window."""
+    """The period: one layer in every group of this many has no window."""
     full: Literal["first", "last"]
-    """Which one of them it is."""
+    """Which layer of a group has no window."""
     halves: bool
-    """Where attention is not causal, the key's number counts both sides of a token together."""
+    """True: if attention is not causal, the value of `window` counts both sides of a token
+    together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadLayer:
-    """A layer behind the pooling of a `...ForSequenceClassification`."""
+    """A layer after the pooling of a `...ForSequenceClassification`."""
 
     tensors: str
-    """What stands before `.weight` and `.bias` in the files, prefix included."""
+    """The tensors' name without `.weight` and `.bias`, prefix included."""
     is_norm: bool = False
     activation: Activation | Key = "identity"
     has_bias: bool | Key = True
@@ -62,89 +63,89 @@ class HeadLayer:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHead:
-    """What the class `...ForSequenceClassification` of a family puts on the transformer."""
+    """The head that the family's `...ForSequenceClassification` adds to the transformer."""
 
     pooling: PoolingMode | Key
     skipped_token: Key | None = None
-    """The key with the id that the class does not take for the last token."""
+    """The key of the token id that last-token pooling skips; see `Pooling.skipped_token_id`."""
     layers: tuple[HeadLayer, ...]
-    """The last one has a row for every label."""
+    """The last layer has one row per label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One row of the table."""
+    """One row of the families table."""
 
     model_type: str
-    # Traits: a constant, or the key that holds them.
+    # Traits: a constant, or the key of config.json that holds the value.
     norm: Literal["layer_norm", "rms_norm"]
     norm_eps: float | Key
     has_norm_bias: bool | Key = True
     norm_placement: Literal["pre", "post", "sandwich"]
     norms_embeddings: bool = False
     scales_embeddings: bool = False
-    """True: by the square root of the hidden size."""
+    """True: token embeddings are multiplied by the square root of the hidden size."""
     is_gated: bool
     activation: Activation | Key
     positions: Literal["learned", "learned_after_padding", "rotary"]
-    """learned_after_padding: rows of the table start behind the row of the padding id."""
+    """learned_after_padding: the first token's row follows the row of the padding id."""
     num_positions: tuple[str, ...] = ("max_position_embeddings",)
-    """The first of these keys that is there counts."""
+    """Names of the key; the first that the file contains is read."""
     position_bias: PositionBias | None = None
     rope_theta: Key | None = None
-    """Where positions are rotary."""
+    """Set if positions are rotary."""
     window_rope_theta: Key | None = None
-    """Where layers with a window turn with a theta of their own, never stretched."""
+    """Set if layers with a window have another theta; `rope_scaling` does not apply to it."""
     rope_kinds: tuple[RopeScaling, ...] = ROPE_KINDS
     num_token_types: Key | None = None
     num_kv_heads: Key | None = None
-    """None: as many as query heads."""
+    """None: the number of query heads."""
     head_dim: Key | None = None
     """None, or a key that is null: hidden size / query heads."""
     is_causal: Key | None = None
-    """None: every token sees every token, unless `is_bidirectional` is false."""
+    """None: attention is not causal, unless the key `is_bidirectional` is false."""
     is_bidirectional: Key | None = None
-    """A key that says the opposite of `is_causal`."""
+    """A key with the opposite meaning of `is_causal`."""
     windows: Literal["none", "all_layers", "by_layer_type", "alternating"] = "none"
     window: Key | None = None
-    """Where there are windows."""
+    """Set if there are windows."""
     alternation: Alternation | None = None
-    """Where windows are alternating."""
+    """Set if `windows` is alternating."""
     query_scalar: Key | None = None
-    """s: scores are divided by its square root; None: by that of the head size."""
+    """s: attention scores are divided by sqrt(s). None: by sqrt(head size)."""
     attention_cap: Key | None = None
     has_qk_norm: bool = False
     has_qkv_bias: bool | Key = True
     has_output_bias: bool | Key = True
     has_mlp_bias: bool | Key = True
     has_down_bias: bool | Key | None = None
-    """None: as `has_mlp_bias`."""
+    """None: the same as `has_mlp_bias`."""
     # The rest of config.json
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Other names of keys; where a file has several they must agree."""
+    """Other names of keys. If a file contains several, their values must agree."""
     implied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """A key, and keys that must be there with it: it is the mark of a schema in which their absence
-    means what is not implemented."""
+    """A key that marks a schema, and the keys that such a file must contain: the schema's defaults
+    for them are not implemented."""
     fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     """Keys that would change the vectors, with the only values implemented."""
     harmless: frozenset[str] = frozenset()
-    """Keys of this family alone that change no vector."""
+    """Keys that change no vector, only in this family."""
     own_code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By key of `auto_map`, classes there that the row stands for."""
+    """By key of `auto_map`, the custom classes that this row implements."""
     # Files
     tokenizer_class: str | None = None
-    """The class transformers takes where tokenizer_config.json names none."""
+    """The class that transformers uses if tokenizer_config.json names none."""
     prefixes: tuple[str, ...]
-    """What may stand before every tensor name, by the class or library that wrote the file."""
+    """Possible prefixes of tensor names; the class or library that wrote the file adds one."""
     tensors: Mapping[str, str | Rows]
-    """Role to tensor name, `{i}` is the layer; a name without leaf stands for all its leaves."""
+    """Role to tensor name. `{i}` is the layer; a name without a leaf covers all its leaves."""
     stores_norms_less_one: bool = False
-    """The weights of norms are stored as their difference from 1."""
+    """True: the files contain the weights of norms minus 1."""
     ignored_tensors: tuple[str, ...]
     """Patterns of stored tensors that an embedding does not use."""
     # Heads
     sequence_head: SequenceHead | None = None
-    """None: there is no such class, or it is not implemented."""
+    """None: the family has no such class, or it is not implemented."""
     lm_head: str | None = None
-    """What `...ForCausalLM` calls the matrix that makes a token's logit of the last vector; None:
-    there is none, or it does more than multiply."""
+    """The tensor name of the matrix by which `...ForCausalLM` maps a vector to logits. None: there
+    is no such class, or it does more than multiply."""

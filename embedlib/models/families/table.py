@@ -1,9 +1,9 @@
 """The table of model families, keyed by the `model_type` of config.json.
 
-A row says how the keys of config.json become an `Encoder`, which traits the family fixes, which
-keys change nothing, and what its tensors are called. A new family is a new row, in
-`encoder_families.py` or `decoder_families.py`; `config_file.py` and `weights.py` read the rows and
-know no family by name.
+A row defines how the keys of config.json become an `Encoder`, which traits are constant in the
+family, which keys change no vector, and the names of its tensors. A new family is a new row in
+`encoders.py` or `decoders.py`. The readers, `reading/config_file.py` and `weights/load.py`, contain
+no family's name.
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""Every family there is."""
+"""All families, by `model_type`."""

@@ -1,4 +1,4 @@
-"""What the families call their tensors, by role; `tensor_roles.py` lists the roles.
+"""The families' tensor names, by role; `weights/tensor_roles.py` lists the roles.
 
 Source: the parameters of the classes in transformers 5.5, models/<family>/modeling_<family>.py.
 """
@@ -93,8 +93,8 @@ MODERNBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
         "final_norm": "final_norm",
     }
 )
-# As the model's own code named them; transformers reads and writes these names too, by
-# conversion_mapping.py, which also tells the gate from the other half.
+# The names of the model's own code. transformers reads and writes them too, by its
+# conversion_mapping.py, which also shows which of fc11 and fc12 is the gate.
 NOMIC_BERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
