@@ -1,1 +1,1 @@
-"""From safetensors files to arrays by role, and the digests that tell weights apart."""
+"""Reads safetensors files into arrays by role, and computes the digest of a model's weights."""

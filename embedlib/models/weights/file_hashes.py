@@ -1,4 +1,4 @@
-"""SHA-256 of large files that are asked for again and again, each read once."""
+"""Stores the SHA-256 of large files, so that each is read only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Report = Callable[[int], object]
 
 READ_BYTES: Final = 1 << 20
 SETTLED_NS: Final = 2_000_000_000
-"""A file that changed later than this ago may change again within one tick of its clock."""
+"""Hashes of files changed more recently than this are not stored: another change could fall into
+the same tick of the file system's clock."""
 
 
 def sha256(path: Path, report: Report = lambda num_bytes: None) -> str:
@@ -24,7 +25,8 @@ def sha256(path: Path, report: Report = lambda num_bytes: None) -> str:
 
     Args:
         path: the file.
-        report: hears of the bytes read, now and then; an error of it ends the reading.
+        report: called from time to time with the number of bytes read; an exception it raises
+            aborts the read.
     """
     content = hashlib.sha256()
     with path.open("rb") as stream:
@@ -35,22 +37,23 @@ def sha256(path: Path, report: Report = lambda num_bytes: None) -> str:
 
 
 class FileHashes:
-    """Remembers the SHA-256 of files until they change, in this object and in a folder.
+    """Stores the SHA-256 of files until they change, in this object and in a folder.
 
-    A file counts as unchanged while its size, its inode and both of its times are what they were,
-    as git has it. In the hub's cache a file is a link to a blob whose name is its SHA-256; it is
+    A file counts as unchanged while its size, its inode and both of its times stay the same, as in
+    git. In the hub's cache a file is a link to a blob whose name is its SHA-256; such a file is
     never read.
     """
 
     def __init__(self, store: Path | None = None) -> None:
-        """Remember in `store`, a folder that any number of processes share; None: only here."""
+        """Store hashes in `store`, a folder that processes may share; None: only in this object."""
         self._store = store
         self._known: dict[tuple[object, ...], str] = {}
 
     def sha256(self, path: Path, report: Report = lambda num_bytes: None) -> str:
         """Return the SHA-256 of a file's content: 64 hexadecimal digits.
 
-        Any number of threads may ask. A file that is not known is read as `sha256` does.
+        Safe to call from any number of threads. Without a stored hash it reads the file, as the
+        function `sha256` does.
         """
         target = path.resolve()
         is_blob = path.is_symlink() and target.parent.name == "blobs"
@@ -93,4 +96,4 @@ class FileHashes:
                 json.dump([*state, found], part)
             os.replace(part.name, place)
         except OSError:
-            return  # a cache that cannot be written costs time and nothing else
+            return  # without the cache the next load is slower, but correct

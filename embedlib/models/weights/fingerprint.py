@@ -1,4 +1,4 @@
-"""A short text that changes whenever a model's vectors may change."""
+"""The fingerprint: a short string that changes whenever a model's vectors may change."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def fingerprint(
 ) -> str:
     """Return `REVISION:DIGEST`; REVISION is the hub's commit, or "folder".
 
-    The digest covers the weights, every JSON file of the model as it is on disk (so that a new
-    version of embedlib keeps the fingerprint) and the settings. The weights are read once in full,
-    unless `hashes` knows them.
+    The digest covers the weights, the bytes of every JSON file of the model (so that a new version
+    of embedlib keeps the fingerprint) and the settings. The weights are read once in full, unless
+    `hashes` already has their digests.
 
     Args:
         files: the model.
-        revision: the hub's commit.
-        settings: what else decides the vectors, JSON values by name.
-        hashes: what is remembered of large files; None: only the names in the hub's cache.
+        revision: the hub's commit; None for a local folder.
+        settings: all other settings that determine the vectors, JSON values by name.
+        hashes: the stored digests of large files; None: only files in the hub's cache are not read.
     """
     digest = blake2b(digest_size=16)
     digest.update(weights_digest(files, hashes or FileHashes()).encode())

@@ -1,7 +1,7 @@
-"""A model's weights by role: `layers.3.q.weight`, whatever its files call it.
+"""A model's weights by role, such as `layers.3.q.weight`, independent of the names in its files.
 
-Names, shapes and completeness are checked when the files are opened; a tensor is read when it is
-asked for. `tensor_roles.py` lists the roles.
+Opening the files checks names, shapes and completeness. A tensor is read only when it is accessed.
+`tensor_roles.py` lists the roles.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ WEIGHTS_NAME: Final = "model.safetensors"
 INDEX_NAME: Final = "model.safetensors.index.json"
 PICKLE_PATTERNS: Final = ("*.bin", "*.pt", "*.pth")
 MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
-"""What a module calls its only layer."""
+"""The name of a module's only layer in its files."""
 
 
 class Weights(Mapping[str, NDArray[np.float32]]):
-    """Role to array. Arrays of float32 files are views onto the mapped file."""
+    """Role to array. For float32 files, the arrays are views of the mapped file."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor | RowDifference]) -> None:
-        """Make the mapping; no tensor is read.
+        """Map the files, without reading a tensor.
 
         Args:
             tensors: role to stored tensor.
@@ -61,19 +61,23 @@ class Weights(Mapping[str, NDArray[np.float32]]):
         self._data = {path: map_file(path) for path in paths}
 
     def __getitem__(self, role: str) -> NDArray[np.float32]:
-        """Return one tensor; files of another type are converted on every call."""
+        """Return one tensor as float32; converts other types on every call."""
         tensor = self._tensors[role]
         return tensor.read(self._data[tensor.path])
 
     def is_stored(self, role: str) -> bool:
-        """Whether a tensor lies in a file; others are computed when they are read."""
+        """Return whether a tensor is stored in a file; the others are computed on access."""
         return isinstance(self._tensors[role], StoredTensor)
 
     def stored(self, role: str) -> StoredTensor:
-        """Return where a tensor lies."""
+        """Return where a tensor is stored.
+
+        Raises:
+            ModelWeightsError: if the tensor is computed and not stored.
+        """
         tensor = self._tensors[role]
         if isinstance(tensor, RowDifference):
-            raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, and lies nowhere")
+            raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, not stored")
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -89,8 +93,8 @@ def load_weights(files: ModelFiles) -> Weights:
     """Open the weights of a model and check them against its spec.
 
     Raises:
-        ModelWeightsError: a file is missing, damaged or a pickle; a tensor is missing, left over,
-            or of the wrong shape or type.
+        ModelWeightsError: if a file is missing, damaged or a pickle, or a tensor is missing, left
+            over, or of the wrong shape or type.
     """
     family = FAMILIES[files.spec.encoder.family]
     encoder = _load_encoder(files, family)
@@ -109,9 +113,9 @@ def load_weights(files: ModelFiles) -> Weights:
 
 
 def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
-    """Return a digest of everything the weight files hold: 32 hexadecimal digits.
+    """Return a digest of the content of all weight files: 32 hexadecimal digits.
 
-    The same bytes give the same digest wherever they lie.
+    The digest depends only on the bytes, not on the folder.
     """
     paths = _weight_files(files.transformer_dir, files.folder)
     for position, (module, path) in enumerate(
@@ -150,7 +154,7 @@ def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
 def _load_module(
     files: ModelFiles, position: int, module: Dense | LayerNorm, path: Path
 ) -> dict[str, StoredTensor]:
-    """Return the tensors of one module behind the transformer, by role."""
+    """Return the tensors of one module after the transformer, by role."""
     leaves = module_shapes(module)
     shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
     paths = _weight_files(path, files.folder)
@@ -159,7 +163,7 @@ def _load_module(
     place = files.module_tensors.get(position)
     stem = MODULE_TENSORS[type(module)]
     if isinstance(place, str):
-        # The files hold the transformer too.
+        # The files also contain the transformer.
         stem = place
         stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
     rows = {f"modules.{position}.{leaf}": Rows(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
@@ -169,7 +173,7 @@ def _load_module(
 def _load_answer_rows(
     files: ModelFiles, place: AnswerRows, encoder: Mapping[str, StoredTensor]
 ) -> RowDifference:
-    """Return the row that makes a score of the last vector."""
+    """Return the row whose product with the last token's vector is the score."""
     num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
     matrix = encoder["tokens"]
     if place.tensor is not None:
@@ -193,7 +197,11 @@ def _pick(
     ignored: tuple[str, ...],
     where: str,
 ) -> dict[str, StoredTensor]:
-    """Return the tensors by role; complain of what is missing, wrong or left over."""
+    """Return the tensors by role.
+
+    Raises:
+        ModelWeightsError: if a tensor is missing, left over, or of the wrong shape or type.
+    """
     picked = {}
     for role, block in rows.items():
         tensor = stored.get(block.name)
@@ -222,24 +230,24 @@ def _pick(
 
 
 def _list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of all files by name, in the spelling of today."""
+    """Return the tensors of all files by name, with old spellings replaced."""
     stored: dict[str, StoredTensor] = {}
     for path in paths:
         for name, tensor in list_tensors(path, path.relative_to(folder).as_posix()).items():
-            # Checkpoints converted from TensorFlow name the two vectors of a norm so.
+            # Checkpoints converted from TensorFlow call the two vectors of a norm gamma and beta.
             modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
             modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
             if modern in stored:
-                raise ModelWeightsError(f"{tensor.file}: tensor {name} is there twice")
+                raise ModelWeightsError(f"{tensor.file}: tensor {name} is stored twice")
             stored[modern] = tensor
     return stored
 
 
 def _weight_files(directory: Path, folder: Path) -> list[Path]:
-    """Return the safetensors files of the transformer or of a module, in order of name.
+    """Return the safetensors files of the transformer or of a module, sorted by name.
 
     Raises:
-        ModelWeightsError: there are none.
+        ModelWeightsError: if there are none.
     """
     if (directory / WEIGHTS_NAME).is_file():
         return [directory / WEIGHTS_NAME]
@@ -248,14 +256,14 @@ def _weight_files(directory: Path, folder: Path) -> list[Path]:
         table = index.child("weight_map")
         names = sorted({table.text(key) or "" for key in table.values})
         if not names or any(Path(name).name != name for name in names):
-            raise index.refuse("weight_map", "names of files beside it")
+            raise index.refuse("weight_map", "names of files in the same folder")
         return [directory / name for name in names]
     pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]
     if pickles:
         name = pickles[0].relative_to(folder).as_posix()
         raise ModelWeightsError(
-            f"{name}: is a pickle, which can run code when it is read; convert it where "
-            "you trust it: SentenceTransformer(folder).save_pretrained(new_folder), or "
+            f"{name}: is a pickle, which can run code when it is read; if you trust it, "
+            "convert it: SentenceTransformer(folder).save_pretrained(new_folder), or "
             "CrossEncoder(folder).save_pretrained(new_folder) for a reranker or classifier"
         )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")

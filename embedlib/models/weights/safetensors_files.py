@@ -1,7 +1,7 @@
-"""Safetensors files as memory-mapped arrays, read without copying.
+"""Maps safetensors files into memory and reads their tensors without copying where possible.
 
-Source: the layout is that of https://github.com/huggingface/safetensors#format: 8 bytes with the
-length of a JSON header, the header, then the tensors, all little-endian.
+Source: https://github.com/huggingface/safetensors#format: 8 bytes with the length of a JSON header,
+the header, then the tensors, all little-endian.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from safetensors import SafetensorError, safe_open
 from embedlib.errors import ModelWeightsError
 
 STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Name in the header to the numpy type of the stored bytes; numpy has no bfloat16."""
+"""Type name in the header to the numpy type of the stored bytes; numpy has no bfloat16."""
 
 HEADER_LENGTH_BYTES: Final = 8
-READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where one tensor lies, known without reading it."""
+    """Where one tensor is stored, from the header alone."""
 
     path: Path
     file: str
-    """The file as messages name it."""
+    """The name of the file in messages."""
     dtype: str
     shape: tuple[int, ...]
     start: int
     """First byte in the file."""
     added: float = 0.0
-    """What reading adds to every number."""
+    """Added to every value when the tensor is read."""
 
     def block(self, index: int, count: int) -> StoredTensor:
         """Return one of `count` equal blocks of rows."""
@@ -45,7 +44,7 @@ class StoredTensor:
         return replace(self, shape=(rows, *self.shape[1:]), start=self.start + index * num_bytes)
 
     def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the tensor as float32, a view where it is stored so and nothing is added.
+        """Return the tensor as float32: a view if it is stored as float32 and `added` is 0.
 
         Args:
             data: uint8[file size], the mapped file.
@@ -67,16 +66,16 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row of a stored matrix, less another one; computed when it is read."""
+    """One row of a stored matrix minus another row; computed when it is read."""
 
     row: StoredTensor
-    """[1, columns]."""
+    """Of shape [1, columns]."""
     subtracted: StoredTensor | None
-    """Of the same file; None: nothing is subtracted."""
+    """A row in the same file; None: nothing is subtracted."""
 
     @property
     def path(self) -> Path:
-        """The file both lie in."""
+        """The file that contains both rows."""
         return self.row.path
 
     def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -92,20 +91,20 @@ class RowDifference:
 def map_file(path: Path) -> NDArray[np.uint8]:
     """Return a file's bytes, mapped copy-on-write: uint8[file size].
 
-    Writable only in name, since some libraries share no other memory; the file never changes.
+    The array is writable because some libraries share only writable memory. The file never changes.
     """
     return np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
 
 
 def list_tensors(path: Path, file: str) -> dict[str, StoredTensor]:
-    """Return what a file holds, by name, after checking that the file is whole.
+    """Return a file's tensors by name, after checking that the file is complete.
 
     Args:
         path: a `.safetensors` file.
-        file: how messages name it.
+        file: its name in messages.
 
     Raises:
-        ModelWeightsError: the file is missing, cut short or not safetensors.
+        ModelWeightsError: if the file is missing, truncated or not safetensors.
     """
     try:
         # Checks the header, every offset and the length of the file.
@@ -115,9 +114,9 @@ def list_tensors(path: Path, file: str) -> dict[str, StoredTensor]:
             length = int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
             header = json.loads(stream.read(length))
     except FileNotFoundError as error:
-        raise ModelWeightsError(f"{file}: there is no such file") from error
+        raise ModelWeightsError(f"{file}: the file is missing") from error
     except (OSError, SafetensorError) as error:
-        raise ModelWeightsError(f"{file}: is damaged ({error}); fetch it again") from error
+        raise ModelWeightsError(f"{file}: is damaged ({error}); download it again") from error
     first = HEADER_LENGTH_BYTES + length
     return {
         name: StoredTensor(

@@ -1,4 +1,4 @@
-"""Which weights a model has: their roles, their shapes, and what a family calls them.
+"""The weights of a model: their roles, their shapes, and their names in a family's files.
 
 Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim, K = key/value heads x
 head_dim:
@@ -6,11 +6,11 @@ head_dim:
 - `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `position_bias` [buckets, heads],
   `embedding_norm.weight/.bias` [H]
 - per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
-  `.down` [H, I], each `.weight` and, where the spec has it, `.bias` [rows]; `.attention_norm` and
-  `.mlp_norm` [H], with sandwich `.attention_out_norm` and `.mlp_out_norm` [H]; `.q_norm.weight` and
-  `.k_norm.weight` [head_dim]
+  `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
+  `.mlp_norm` [H], and with sandwich norms `.attention_out_norm` and `.mlp_out_norm` [H];
+  `.q_norm.weight` and `.k_norm.weight` [head_dim]
 - `final_norm.weight` [H]
-- per module j of the spec: `modules.{j}.weight` and `.bias`; those of a head are read from the
+- per module j of the spec: `modules.{j}.weight` and `.bias`; those of a head are in the
   transformer's files
 """
 
@@ -25,7 +25,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def encoder_shapes(encoder: Encoder) -> Shapes:
-    """Return every role of a transformer and its shape."""
+    """Return the shape of every role of a transformer."""
     hidden = encoder.hidden_size
     shapes: Shapes = {"tokens": (encoder.vocab_size, hidden)}
     if encoder.rope is None:
@@ -43,14 +43,14 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
             f"layers.{layer}.{role}": shape for role, shape in _layer_shapes(encoder).items()
         }
     if encoder.norms_embeddings:
-        # The norm of the embeddings stands in its place.
+        # The norm of the embeddings replaces it.
         for name in _norm_shapes("layers.0.attention_norm", encoder):
             del shapes[name]
     return shapes
 
 
 def module_shapes(module: Dense | LayerNorm) -> Shapes:
-    """Return the leaves of a module and their shapes."""
+    """Return the leaves (weight, bias) of a module, and their shapes."""
     shapes: Shapes
     if isinstance(module, LayerNorm):
         shapes = {"weight": (module.dim,), "bias": (module.dim,)}
@@ -65,7 +65,7 @@ def module_shapes(module: Dense | LayerNorm) -> Shapes:
 
 
 def tensor_rows(role: str, family: Family) -> Rows:
-    """Return where a family stores a role: the tensor, without prefix, and which of its rows."""
+    """Return where a family stores a role: the tensor name without prefix, and its rows."""
     template, layer, leaf = role, "", ""
     if role.startswith("layers."):
         _, layer, rest = role.split(".", 2)
@@ -80,7 +80,7 @@ def tensor_rows(role: str, family: Family) -> Rows:
 
 
 def tensor_name(role: str, family: Family) -> str:
-    """Return the name of the tensor that holds a role, alone or with others, without prefix."""
+    """Return the name, without prefix, of the tensor that holds a role; it may hold others too."""
     return tensor_rows(role, family).name
 
 

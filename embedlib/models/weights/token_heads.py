@@ -1,6 +1,6 @@
-"""Heads that make something of every token, beside the pooled vector: those of bge-m3.
+"""Heads that compute an output per token in addition to the pooled vector: those of bge-m3.
 
-Each is one linear layer in a file of its own beside config.json, with the tensors `weight` and
+Each head is one linear layer in a separate file beside config.json, with the tensors `weight` and
 `bias`.
 
 Source: `EncoderOnlyEmbedderM3ModelForInference` in FlagEmbedding 1.3,
@@ -29,15 +29,15 @@ TokenHeadName = Literal["sparse", "multi_vector"]
 HEAD_STEMS: Final[Mapping[TokenHeadName, str]] = MappingProxyType(
     {"sparse": "sparse_linear", "multi_vector": "colbert_linear"}
 )
-"""What an output's file is called, without `.safetensors`."""
+"""Name of an output's file, without `.safetensors`."""
 
 IGNORED_TOKENS: Final = ("cls_token", "eos_token", "pad_token", "unk_token")
-"""Keys of tokenizer_config.json: tokens without a lexical weight."""
+"""Keys of tokenizer_config.json for the tokens that get no lexical weight."""
 
 
 @dataclass(frozen=True)
 class TokenHead:
-    """x @ weight.T + bias."""
+    """A linear layer: x @ weight.T + bias."""
 
     weight: NDArray[np.float32]
     """float32[D, H]."""
@@ -45,13 +45,13 @@ class TokenHead:
     """float32[D]."""
 
     def __call__(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return float32[L, D] of float32[L, H]."""
+        """Apply the layer to float32[L, H]; return float32[L, D]."""
         applied: NDArray[np.float32] = vectors @ self.weight.T + self.bias
         return applied
 
 
 def head_files(folder: Path) -> list[Path]:
-    """Return the files of heads in the folder that holds config.json."""
+    """Return the existing head files in the folder that holds config.json."""
     paths = [folder / f"{stem}.safetensors" for stem in HEAD_STEMS.values()]
     return [path for path in paths if path.is_file()]
 
@@ -60,8 +60,9 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
     """Read a head and check it against the model.
 
     Raises:
-        ConfigError: the model has no such head.
-        ModelWeightsError: it is a pickle, damaged, or of the wrong shape or type.
+        ConfigError: if the model has no such head.
+        ModelWeightsError: if its file is a pickle or damaged, or a tensor has the wrong shape or
+            type.
     """
     stem = HEAD_STEMS[name]
     path = files.transformer_dir / f"{stem}.safetensors"
@@ -92,7 +93,7 @@ def ignored_token_ids(files: ModelFiles, tokenizer: Tokenizer) -> frozenset[int]
     """Return the ids of tokens that get no lexical weight.
 
     Raises:
-        ModelUnsupportedError: tokenizer_config.json does not say which they are.
+        ModelUnsupportedError: if tokenizer_config.json does not name these tokens.
     """
     config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
     ids = set()
@@ -111,11 +112,11 @@ def _missing(files: ModelFiles, name: TokenHeadName) -> ConfigError | ModelWeigh
     pickle = files.transformer_dir / f"{stem}.pt"
     if pickle.is_file():
         return ModelWeightsError(
-            f"{stem}.pt: is a pickle, which can run code when it is read; convert it where you "
-            "trust it: safetensors.torch.save_file("
+            f"{stem}.pt: is a pickle, which can run code when it is read; if you trust it, convert "
+            "it: safetensors.torch.save_file("
             f"torch.load('{stem}.pt', weights_only=True), '{stem}.safetensors')"
         )
     return ConfigError(
         f"output_value = {name!r}: this model has no {stem}.safetensors beside its config.json; "
-        f"BAAI/bge-m3 has such a head as {stem}.pt, which docs/outputs.md says how to convert"
+        f"BAAI/bge-m3 has such a head as {stem}.pt; docs/outputs.md shows how to convert it"
     )
