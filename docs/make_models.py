@@ -1,10 +1,10 @@
-"""Write the tables of models.md: what the code says of families, models and templates.
+"""Write the tables of models.md: the families, models and templates in the code.
 
 Run it from the repository's root after a change of any of them, and commit the page:
 
     python docs/make_models.py
 
-tests/models/test_docs.py fails where the page is another.
+tests/models/test_docs.py fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def tables() -> dict[str, str]:
 
 
 def page(text: str, tables: Mapping[str, str]) -> str:
-    """Return the page with its tables written anew."""
+    """Return the page with its tables replaced."""
     for name, content in tables.items():
         begin, end = f"<!-- {name}, by make_models.py -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
@@ -106,7 +106,7 @@ def family_row(family: Family) -> tuple[str, ...]:
 
 
 def positions(family: Family) -> str:
-    """Return how a family knows the places of tokens."""
+    """Return how a family encodes the positions of tokens."""
     text = POSITIONS[family.positions]
     if family.position_bias is not None:
         text += ", and a bias for every distance"
@@ -122,7 +122,7 @@ def positions(family: Family) -> str:
 
 
 def attention(family: Family, specs: list[ModelSpec]) -> str:
-    """Return which tokens see one another."""
+    """Return which tokens attend to one another."""
     ways = {spec.encoder.is_causal for spec in specs}
     key = family.is_causal or family.is_bidirectional
     text = "causal" if ways == {True} else "both ways"
@@ -167,7 +167,7 @@ def engines(spec: ModelSpec) -> Iterator[str]:
 
 
 def within_window(spec: ModelSpec) -> ModelSpec:
-    """Return a spec for texts that no window cuts."""
+    """Return a spec whose longest text fits into every window."""
     windows = [window for window in spec.encoder.windows if window is not None]
     return replace(spec, max_seq_tokens=min([spec.max_seq_tokens, *windows]))
 

@@ -235,7 +235,9 @@ def test_a_file_cut_short_is_damaged(tmp_path: Path, keep: int) -> None:
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "mistral")
     (folder / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(ModelWeightsError, match=r"^model-00002-of-00003.safetensors: the file is missing"):
+    with pytest.raises(
+        ModelWeightsError, match=r"^model-00002-of-00003.safetensors: the file is missing"
+    ):
         _load(folder)
 
 
