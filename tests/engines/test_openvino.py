@@ -239,7 +239,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         folder.mkdir(mode=0o555)
     engine = make(files, cache_dir=folder)
     assert run(engine, batch_of([[5, 7]])).shape == (1, 32)
-    assert "compiled models are not kept" in caplog.text
+    assert "compiled models are not cached" in caplog.text
 
 
 def test_one_process_at_a_time_uses_the_cache(

@@ -1,6 +1,6 @@
-"""The CPU engine: float32, the reference every other engine is checked against."""
+"""The CPU engine. In float32 it is the reference that every other engine is checked against."""
 
 from embedlib.engines.openvino.telemetry import import_without_telemetry
 
-# Before any module of this package imports openvino.
+# This must run before any module of this package imports openvino.
 import_without_telemetry()

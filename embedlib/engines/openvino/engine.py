@@ -1,9 +1,9 @@
 """Runs a model on the CPU with OpenVINO: one compiled model for each lane.
 
-Bulk wants throughput: one stream per core, each computing a batch of its own on one thread. A query
-wants latency: all cores on one batch. Both models are compiled from the same graph and may run at
-the same time; the operating system then shares the cores, so a query never waits for a bulk batch
-to end.
+The bulk lane is compiled for throughput: one stream per core, each computing its own batch on one
+thread. The query lane is compiled for latency: all cores compute one batch. Both are compiled from
+the same graph and may run at the same time. The operating system then divides the cores between
+them, so a query never waits for a bulk batch to end.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class OpenVINOEngine:
 
     @property
     def limits(self) -> EngineLimits:
-        """What the scheduler must know."""
+        """Limits for the scheduler."""
         return self._limits
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Job:
@@ -128,7 +128,7 @@ class OpenVINOEngine:
         return job
 
     def compute(self, batch: Batch) -> NDArray[np.float32]:
-        """Compute a batch of the query lane on this thread, all cores helping."""
+        """Compute a batch of the query lane on the calling thread, with all cores."""
         return self._infer(self._callers, batch)
 
     def close(self) -> None:
@@ -142,11 +142,11 @@ class OpenVINOEngine:
 
 
 _Jobs: TypeAlias = "SimpleQueue[_Job | None]"
-"""The batches of a lane; None: there will be no more."""
+"""The batches of a lane; None ends a thread."""
 
 
 class _Job:
-    """A batch on its way."""
+    """A batch in flight."""
 
     def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
         self.batch = batch
@@ -154,16 +154,16 @@ class _Job:
         self.vectors: NDArray[np.float32] | None = None
         self.error: BaseException | None = None
         self._changing = threading.Lock()
-        """Guards what follows: a request goes on to the next batch."""
+        """Guards the two fields below: the same request later computes another batch."""
         self._request: ov.InferRequest | None = None
         self._is_cancelled = False
 
     @contextmanager
     def computed_by(self, request: ov.InferRequest) -> Iterator[None]:
-        """Know the request while it computes.
+        """Hold the request while it computes this batch, so that `cancel` can stop it.
 
         Raises:
-            EngineRunError: cancelled before.
+            EngineRunError: if the batch was cancelled before it started.
         """
         with self._changing:
             if self._is_cancelled:
@@ -176,14 +176,14 @@ class _Job:
                 self._request = None
 
     def cancel(self) -> None:
-        """Stop behind the operator that runs; see `CancellablePending`."""
+        """Stop after the operator that is running; see `CancellablePending`."""
         with self._changing:
             self._is_cancelled = True
             if self._request is not None:
                 self._request.cancel()
 
     def result(self) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] of every token."""
+        """Return float32[B, D], or float32[T, D] for a model without pooling."""
         if self.error is not None:
             raise self.error
         assert self.vectors is not None, "a batch has no result yet; this is a bug in embedlib"
@@ -191,22 +191,23 @@ class _Job:
 
 
 def _work(infer: _Infer, jobs: _Jobs, request: ov.InferRequest) -> None:
-    """Compute batches one after the other; the engine itself must be free to be collected.
+    """Compute batches until the queue yields None.
 
-    Not OpenVINO's own callbacks: from Python, they are not called when a batch has failed.
+    Takes no reference to the engine, so that the engine can be garbage-collected. OpenVINO's own
+    callbacks are not used: from Python, they are not called when a batch fails.
     """
     while (job := jobs.get()) is not None:
         try:
             with job.computed_by(request):
                 job.vectors = infer(request, job.batch)
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # `result` raises it to the caller
             job.error = error
         job.on_done()
-        del job  # or the last batch would live until the next one
+        del job  # otherwise the last batch would be kept until the next one arrives
 
 
 def _end(queues: Iterable[_Jobs], num_threads: int) -> None:
-    """Let every thread end behind what is in its queue."""
+    """Make every thread end after the batches already in its queue."""
     for jobs in queues:
         for _ in range(num_threads):
             jobs.put(None)
@@ -214,7 +215,7 @@ def _end(queues: Iterable[_Jobs], num_threads: int) -> None:
 
 @dataclass(frozen=True)
 class _Infer:
-    """Computes a batch with a request of one of the compiled models."""
+    """Computes a batch with an inference request of one of the compiled models."""
 
     input_names: Sequence[str]
     is_per_token: bool
@@ -222,11 +223,11 @@ class _Infer:
     """The graph's constants are views onto these arrays."""
 
     def __call__(self, request: ov.InferRequest, batch: Batch) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] of every token.
+        """Return float32[B, D], or float32[T, D] for a model without pooling.
 
         Raises:
-            EngineOutOfMemoryError: there is no room for it.
-            EngineRunError: it failed.
+            EngineOutOfMemoryError: if the batch does not fit into memory.
+            EngineRunError: if OpenVINO failed otherwise.
         """
         arrays = {
             "token_ids": pad(batch),
@@ -236,22 +237,23 @@ class _Infer:
         }
         try:
             for index, name in enumerate(self.input_names):
-                # Read in place: the arrays live until the end of this function.
+                # OpenVINO reads the arrays in place; they live until this function returns.
                 request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
             request.infer()
         except RuntimeError as error:
             raise _run_error(error) from error
-        # A copy, since a request writes into the same memory again.
+        # Copied, because the request reuses its output memory for the next batch.
         output: NDArray[np.float32] = request.get_output_tensor().data
         return output[is_token(batch)] if self.is_per_token else output.copy()
 
 
 def loaded_core() -> ov.Core:
-    """OpenVINO's core, its CPU plugin loaded by a thread that has ended.
+    """Return OpenVINO's core, with the CPU plugin loaded by a thread that has already ended.
 
-    With AVX-512 the plugin gives the thread that loads it an alternate signal stack, which it frees
-    where it ends, on whatever thread lets go of the model. Were the first thread still there, its
-    next signal, Ctrl-C say, would be written to memory that is gone or somebody else's by then.
+    With AVX-512 the plugin gives the thread that loads it an alternate signal stack, and frees that
+    stack when the plugin is unloaded, on whichever thread releases the last model. If the loading
+    thread were still alive, its next signal (Ctrl-C, for example) would be handled on freed or
+    reused memory.
     """
     core = ov.Core()
     with ThreadPoolExecutor(1, "embedlib-openvino-load") as passing:
@@ -260,15 +262,15 @@ def loaded_core() -> ov.Core:
 
 
 def multiplies_via_onednn(core: ov.Core) -> bool:
-    """Whether oneDNN multiplies the few tokens of a query quicker than MLAS on this CPU.
+    """Return whether oneDNN is faster than MLAS for the few tokens of a query on this CPU.
 
-    Source: docs/benchmarks.md, single queries; CPUs of other makers were not measured.
+    Source: docs/benchmarks.md, single queries; CPUs of other vendors were not measured.
     """
     return "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME")
 
 
 def pad(batch: Batch) -> NDArray[np.int32]:
-    """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
+    """Return the token ids of a packed batch as int32[B, L], padded on the right with id 0."""
     if batch.num_seqs == 1:
         return batch.token_ids[np.newaxis]
     places = is_token(batch)
@@ -278,7 +280,7 @@ def pad(batch: Batch) -> NDArray[np.int32]:
 
 
 def is_token(batch: Batch) -> NDArray[np.bool_]:
-    """bool[B, L]: where the tokens of a packed batch lie once it is padded on the right."""
+    """Return bool[B, L]: True for tokens, False for the padding on the right."""
     seq_lens = batch.seq_lens
     places: NDArray[np.bool_] = np.arange(int(seq_lens.max())) < seq_lens[:, None]
     return places
@@ -286,9 +288,11 @@ def is_token(batch: Batch) -> NDArray[np.bool_]:
 
 @contextmanager
 def _kept_in(folder: Path | None) -> Iterator[dict[str, str]]:
-    """Yield the setting that keeps compiled models in a folder; without, a start takes longer.
+    """Yield the OpenVINO setting that caches compiled models in a folder.
 
-    One process at a time: OpenVINO maps a file that another one may still be writing, and dies.
+    Yields no setting if the folder is None or cannot be written; loading then takes longer. Only
+    one process at a time holds the folder: OpenVINO crashes if it maps a cache file that another
+    process is still writing.
     """
     if folder is None:
         yield {}
@@ -296,17 +300,17 @@ def _kept_in(folder: Path | None) -> Iterator[dict[str, str]]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
-            pass  # it can be written
+            pass  # the folder is writable
         lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
-        logging.getLogger(__name__).warning("compiled models are not kept: %s", error)
+        logging.getLogger(__name__).warning("compiled models are not cached: %s", error)
         yield {}
         return
     try:
         yield {"CACHE_DIR": str(folder)}
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a fork may have another handle of it
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may hold a copy of the handle
         os.close(lock)
 
 
@@ -318,6 +322,6 @@ def _run_error(error: RuntimeError) -> EngineRunError:
 
 
 def _told(error: RuntimeError) -> str:
-    """The last line of an OpenVINO message; the ones before are places in its source."""
+    """Return the last line of an OpenVINO message; the lines above name places in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,13 +1,13 @@
-"""The transformer's layers, one like the other, but for the last one where one token is pooled.
+"""The transformer's layers. If pooling takes one token, the last layer computes only that token.
 
-With cls or last_token pooling nobody reads what the last layer makes of the other tokens. It is
-computed for the pooled token alone then, and without the keys and values of the others: for the one
-query q of a head, and p, what softmax gives each token x,
+With cls or last_token pooling, the last layer's outputs for all other tokens are unused. The layer
+is then computed for the pooled token alone, and without computing keys and values of the others.
+With q the single query of a head, and p the softmax weight of token x,
 
     q . (K x) = (K^T q) . x        and        sum of p (V x + b) = V (sum of p x) + b
 
-since p sums to 1. What K's bias adds is the same for all tokens, and softmax does not see it. So
-the last layer costs next to nothing, and the vectors are the same.
+since the p sum to 1. K's bias adds the same number to all scores, which softmax cancels. So the
+last layer costs almost nothing, and the vectors are the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from embedlib.models.spec import Encoder
 
 @dataclass(frozen=True)
 class Sight:
-    """What a layer's tokens know of one another's places."""
+    """How position enters the attention of a layer: mask and rotations."""
 
     mask: ov.Node
     """Added to the scores: float32[B or 1, heads or 1, L or 1, L]."""
@@ -34,7 +34,7 @@ class Sight:
 
 
 class Layers:
-    """Makes the nodes of a model's layers."""
+    """Builds the nodes of a model's layers."""
 
     def __init__(self, encoder: Encoder, weighted: Weighted) -> None:
         self._encoder = encoder
@@ -43,14 +43,13 @@ class Layers:
     def layer(
         self, hidden: ov.Node, index: int, sight: Sight, pooled: ov.Node | None = None
     ) -> ov.Node:
-        """One layer on float32[B, L, H].
+        """Return the output of one layer: float32[B, L, H], or float32[B, 1, H] with `pooled`.
 
         Args:
-            hidden: what the layer before gave.
+            hidden: float32[B, L, H], the output of the layer before.
             index: which layer.
-            sight: of all tokens, or of the pooled ones.
-            pooled: int32[B, 1], the place of the token that is wanted, and the result is
-                float32[B, 1, H]; None: all are.
+            sight: mask and rotations, for all tokens or for the pooled ones.
+            pooled: int32[B, 1], the position of the only token to compute; None: compute all.
         """
         encoder, prefix = self._encoder, f"layers.{index}."
         if encoder.norm_placement == "post":
@@ -71,9 +70,10 @@ class Layers:
     def _attention(
         self, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node | None
     ) -> ov.Node:
-        """softmax(scale q k^T + mask) v, heads in parallel; float32[B, L or 1, H].
+        """Return softmax(scale q k^T + mask) v, heads in parallel: float32[B, L or 1, H].
 
-        Spelled out: the plugin fuses these operators better than its attention operator.
+        Built from single operators: the plugin fuses these into faster code than it has for its
+        attention operator.
         """
         encoder = self._encoder
         query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
@@ -105,7 +105,7 @@ class Layers:
         return self._weighted.linear(mixed, prefix + "o")
 
     def _heads(self, vectors: ov.Node, role: str, num_heads: int) -> ov.Node:
-        """Queries, keys or values: float32[B, heads, tokens, head_dim], with their norm."""
+        """Return queries, keys or values, with any query or key norm: float32[B, heads, L, d]."""
         encoder = self._encoder
         vectors = self._weighted.linear(vectors, role)
         vectors = op.reshape(vectors, int_constants(0, 0, num_heads, encoder.head_dim), True)
@@ -114,7 +114,7 @@ class Layers:
         return op.transpose(vectors, int_constants(0, 2, 1, 3))
 
     def _for_queries(self, vectors: ov.Node) -> ov.Node:
-        """Give every query head its key or value head: [B, kv, L, d] to [B, heads, L, d]."""
+        """Repeat key or value heads, one per query head: [B, kv, L, d] to [B, heads, L, d]."""
         encoder = self._encoder
         groups = encoder.num_heads // encoder.num_kv_heads
         if groups == 1:
@@ -124,17 +124,17 @@ class Layers:
 
     @property
     def _has_plain_keys(self) -> bool:
-        """Whether a key is K x + b and nothing more, and a shift of all scores changes nothing."""
+        """Return whether keys are exactly K x + b and softmax cancels a shift of all scores."""
         encoder = self._encoder
         return encoder.rope is None and not encoder.has_qk_norm and encoder.attention_cap is None
 
     def _scores_without_keys(self, query: ov.Node, hidden: ov.Node, prefix: str) -> ov.Node:
-        """Scores of one query per sequence, but for a shift: float32[B, heads, 1, L].
+        """Return the scores of one query per sequence, up to a shift: float32[B, heads, 1, L].
 
         Args:
             query: float32[B, heads, 1, d].
             hidden: float32[B, L, H].
-            prefix: of the layer's roles.
+            prefix: prefix of the layer's roles.
         """
         encoder = self._encoder
         keys = self._weighted.by_head(prefix + "k", encoder.num_kv_heads)
@@ -143,12 +143,12 @@ class Layers:
         return op.unsqueeze(op.matmul(asked, hidden, False, True), int_constant(2))
 
     def _mix_without_values(self, shares: ov.Node, hidden: ov.Node, prefix: str) -> ov.Node:
-        """Values mixed by their shares: float32[B, heads, 1, d].
+        """Return the values averaged with the weights `shares`: float32[B, heads, 1, d].
 
         Args:
-            shares: float32[B, heads, 1, L], each row sums to 1.
+            shares: float32[B, heads, 1, L], the output of softmax: each row sums to 1.
             hidden: float32[B, L, H].
-            prefix: of the layer's roles.
+            prefix: prefix of the layer's roles.
         """
         encoder = self._encoder
         seen = op.matmul(op.squeeze(shares, int_constant(2)), hidden, False, False)
@@ -160,13 +160,13 @@ class Layers:
         return op.reshape(mixed, int_constants(0, encoder.num_heads, 1, encoder.head_dim), True)
 
     def _by_kv_head(self, vectors: ov.Node, width: int) -> ov.Node:
-        """float32[B, heads, ... width] to float32[B, kv, heads / kv, width]."""
+        """Reshape float32[B, heads, ... width] to float32[B, kv, heads / kv, width]."""
         encoder = self._encoder
         groups = encoder.num_heads // encoder.num_kv_heads
         return op.reshape(vectors, int_constants(0, encoder.num_kv_heads, groups, width), True)
 
     def _mlp(self, hidden: ov.Node, prefix: str) -> ov.Node:
-        """down(act(gate) * up) or down(act(up)); float32[B, L, H] both ways."""
+        """Return down(act(gate) * up), or down(act(up)) without a gate; [B, L, H] to [B, L, H]."""
         encoder, linear = self._encoder, self._weighted.linear
         up = linear(hidden, prefix + "up")
         if encoder.is_gated:
@@ -179,7 +179,7 @@ class Layers:
 
 
 def _take(vectors: ov.Node, places: ov.Node | None) -> ov.Node:
-    """float32[B, L, H] to the rows at int32[B, 1], or all."""
+    """Return the rows of float32[B, L, H] at the positions int32[B, 1]; None: all rows."""
     if places is None:
         return vectors
     return op.gather(vectors, places, int_constant(1), batch_dims=1)

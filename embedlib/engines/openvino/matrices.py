@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 from openvino import opset15 as op
 
 DYNAMIC_GROUP: Final = 64
-"""Numbers of an activation that share a scale where the matrix is int8.
+"""Activations per quantization group where the matrix is int8.
 
-OpenVINO rounds the activations to int8 itself, as they come, one scale for so many neighbours of a
-token's vector: `scale = largest / 127`. A shorter rest is a group of its own, and a vector shorter
-than a group stays float32. Where no instruction multiplies int8 (x86 without VNNI, ARM), all stay
-float32. Fewer numbers are more faithful and slower. Source: docs/fidelity.md, group sizes.
+OpenVINO quantizes the activations to int8 at run time, with one scale per group of this many
+neighboring elements of a token's vector: `scale = largest / 127`. A shorter remainder is a group of
+its own, and a vector shorter than one group stays float32. On CPUs without instructions that
+multiply int8 (x86 without VNNI, ARM), all activations stay float32. Smaller groups are more
+accurate and slower. Source: docs/fidelity.md, group sizes.
 """
 
 
 def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
-    """Return a matrix float32[rows, columns] of the graph.
+    """Return the node of a weight matrix: float32[rows, columns].
 
-    Where the weight is int8, it is the codes times the scales of the rows: the form that the plugin
-    keeps in int8, and multiplies with vectors that it has rounded to int8.
+    An int8 weight becomes its codes times the scales of its rows. The plugin recognizes this form:
+    it keeps the codes in int8 and multiplies them with activations that it has quantized to int8.
     """
     stored = np.ascontiguousarray(weights[role])
     node = op.constant(stored, shared_memory=True)
@@ -35,7 +36,7 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
 
 
 def float_matrix(weights: Mapping[str, NDArray[Any]], role: str) -> NDArray[np.float32]:
-    """Return a matrix float32[rows, columns] as it is, or as its codes stand for."""
+    """Return a weight matrix as float32[rows, columns]; int8 codes are dequantized."""
     stored: NDArray[Any] = np.ascontiguousarray(weights[role])
     if stored.dtype == np.int8:
         scales: NDArray[np.float32] = weights[f"{role}_scale"]

@@ -1,4 +1,4 @@
-"""The small nodes that graphs are made of."""
+"""Small building blocks of graphs: inputs, constants, activations."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from openvino import opset15 as op
 from embedlib.models.spec import Activation
 
 MASKED = np.float32(np.finfo(np.float32).min / 2)
-"""Added to the score of a token that must not be seen; halved so that the sum stays finite."""
+"""Added to the attention score of a masked token; half the minimum, so that sums stay finite."""
 
 
 def int_input(name: str, shape: Sequence[int]) -> ov.Node:
-    """An input of the graph; -1 is a dimension that varies."""
+    """Return an int32 input of the graph; -1 marks a dynamic dimension."""
     return op.parameter(list(shape), np.int32, name=name)
 
 
 def int_constant(value: int) -> ov.Node:
-    """A constant int32[]."""
+    """Return a constant int32[]."""
     return op.constant(np.int32(value))
 
 
 def int_constants(*values: int) -> ov.Node:
-    """A constant int32[number of values]."""
+    """Return a constant int32[number of values]."""
     return op.constant(np.array(values, np.int32))
 
 
 def float_constant(value: float) -> ov.Node:
-    """A constant float32[]."""
+    """Return a constant float32[]."""
     return op.constant(np.float32(value))
 
 
 def activate(vectors: ov.Node, activation: Activation) -> ov.Node:
-    """Every number through the activation."""
+    """Apply the activation to every element."""
     match activation:
         case "gelu":
             return op.gelu(vectors, "erf")

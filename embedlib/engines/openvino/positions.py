@@ -1,7 +1,7 @@
-"""What tokens know of one another's places: masks, rotary embeddings, relative position biases.
+"""Positions in attention: masks, rotary embeddings, relative position biases.
 
-`positions` is int32[L] everywhere: 0, 1, 2 ... `askers` are the places of the tokens whose
-attention is computed: int32[1, 1, L, 1] of all, int32[B, 1, 1, 1] of one in each sequence.
+`positions` is int32[L] everywhere: 0, 1, 2 ... `askers` are the positions of the tokens whose
+attention is computed: int32[1, 1, L, 1] for all tokens, int32[B, 1, 1, 1] for one per sequence.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Rotation = Callable[[ov.Node], ov.Node]
 def attention_mask(
     askers: ov.Node, positions: ov.Node, is_token: ov.Node, window: int | None, is_causal: bool
 ) -> ov.Node:
-    """What is added to attention scores: float32[B or 1, 1, L or 1, L].
+    """Return the mask to add to attention scores: float32[B or 1, 1, L or 1, L].
 
-    Padding is on the right, so causal attention never sees it. The window of a causal model counts
-    the token itself, that of another does not. Source: the two sliding_window overlays of
-    transformers' masking_utils.py.
+    Padding is on the right, so causal attention never reaches it. The window of a causal model
+    includes the token itself, the window of a bidirectional one does not. Source: the two
+    sliding_window overlays of transformers' masking_utils.py.
 
     Args:
-        askers: see above.
-        positions: see above.
+        askers: see the module's docstring.
+        positions: see the module's docstring.
         is_token: bool[B, L], False on padding.
         window: see `Encoder.windows`.
-        is_causal: whether a token sees only what stands before it.
+        is_causal: whether a token attends only to itself and the tokens before it.
     """
     distance = op.subtract(askers, positions)
     if is_causal:
@@ -51,16 +51,16 @@ def attention_mask(
 
 
 def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
-    """Return what turns float32[B, heads, tokens, head_dim] by the places of the tokens.
+    """Return a function that rotates float32[B, heads, tokens, head_dim] by the tokens' positions.
 
-    Source: Su et al., RoFormer (arXiv:2104.09864), with the halves of the vector as pairs, as
-    transformers' `apply_rotary_pos_emb` has it.
+    Source: Su et al., RoFormer (arXiv:2104.09864). Pairs are formed from the two halves of the
+    vector, as in transformers' `apply_rotary_pos_emb`.
 
     Args:
-        places: int32[tokens], the same for all sequences.
+        places: int32[tokens], positions, the same for all sequences.
         rope: the kind and its parameters.
         head_dim: dimensions of one head.
-        num_positions: the longest L.
+        num_positions: the maximum L.
     """
     frequencies, scale = inverse_frequencies(rope, head_dim)
     # float32 before the cosine, as in transformers: the rounding is part of the model.
@@ -86,13 +86,13 @@ def rotation(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> 
 
 
 def rotation_of_one(places: ov.Node, rope: Rope, head_dim: int, num_positions: int) -> Rotation:
-    """Return what turns float32[B, heads, 1, head_dim], one token of each sequence.
+    """Return a function that rotates float32[B, heads, 1, head_dim], one token per sequence.
 
-    The sequences take the place of the tokens. Given a place for each sequence as int32[B, 1, 1]
-    instead, OpenVINO 2026.4 turns by other angles when the model comes from its cache.
+    The batch and token axes are swapped around `rotation`. With int32[B, 1, 1] positions instead,
+    OpenVINO 2026.4 rotates by wrong angles when the model is loaded from its cache.
 
     Args:
-        places: int32[B].
+        places: int32[B], the position of each sequence's token.
         rope: see `rotation`.
         head_dim: see `rotation`.
         num_positions: see `rotation`.
@@ -112,14 +112,14 @@ def position_scores(
     table: NDArray[np.float32],
     num_positions: int,
 ) -> ov.Node:
-    """What the distances add to attention scores: float32[B or 1, heads, L or 1, L].
+    """Return the relative position bias of attention scores: float32[B or 1, heads, L or 1, L].
 
     Args:
-        askers: see above.
-        positions: see above.
-        bias: how distances are divided into buckets.
-        table: float32[buckets, heads], the learned numbers.
-        num_positions: the longest L.
+        askers: see the module's docstring.
+        positions: see the module's docstring.
+        bias: how distances are assigned to buckets.
+        table: float32[buckets, heads], the learned biases.
+        num_positions: the maximum L.
     """
     distances = np.arange(1 - num_positions, num_positions)
     by_distance = op.constant(np.ascontiguousarray(table[buckets(bias, distances)].T))
@@ -129,5 +129,5 @@ def position_scores(
 
 
 def _additive(visible: ov.Node) -> ov.Node:
-    """bool to what is added to a score: 0 where visible."""
+    """Return the additive mask: 0 where visible, MASKED elsewhere."""
     return op.select(visible, float_constant(0), op.constant(MASKED))

@@ -1,4 +1,4 @@
-"""The import of openvino, without the message that it sends to Google Analytics."""
+"""Imports openvino without its report to Google Analytics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Silence:
-    """Takes any call and any attribute, and does nothing."""
+    """Accepts any call and any attribute access, and does nothing."""
 
     def __getattr__(self, name: str) -> _Silence:
         return self
@@ -17,11 +17,12 @@ class _Silence:
 
 
 def import_without_telemetry() -> None:
-    """Import openvino while its telemetry package does nothing.
+    """Import openvino with its telemetry package disabled.
 
-    `import openvino` reports itself: it writes an id into `~/intel` and forks a process that posts
-    to www.google-analytics.com, unless a file in the home folder or a variable of a CI says no.
-    Only the import is silenced; a program's own use of openvino's tools goes by its user's consent.
+    `import openvino` reports each import: it writes an id into `~/intel` and forks a process that
+    posts to www.google-analytics.com, unless an opt-out file in the home folder or an environment
+    variable of a CI system prevents it. Only the import is silenced: telemetry of openvino's tools,
+    if the program uses them, still follows the user's consent.
 
     Source: `openvino/tools/ovc/__init__.py` of openvino 2026.4.1, `openvino_telemetry/main.py` of
     openvino-telemetry 2025.2.0.
@@ -31,10 +32,10 @@ def import_without_telemetry() -> None:
     try:
         import openvino_telemetry
     except ImportError:
-        return  # openvino then takes a stand-in of its own
+        return  # openvino then uses its own stub
     real = openvino_telemetry.Telemetry
     openvino_telemetry.Telemetry = _Silence()
     try:
-        import openvino  # noqa: F401 - for what it does
+        import openvino  # noqa: F401 - imported for its side effects
     finally:
         openvino_telemetry.Telemetry = real

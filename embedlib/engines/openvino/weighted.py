@@ -17,64 +17,64 @@ Weights = Mapping[str, NDArray[np.float32]]
 
 
 class Weighted:
-    """Makes nodes of weights, which are known by their roles."""
+    """Builds the nodes of operators with weights, which it looks up by role."""
 
     def __init__(self, weights: Weights, *, via_onednn: bool) -> None:
-        """Take the weights.
+        """Hold the weights.
 
         Args:
-            weights: by their roles.
+            weights: arrays by role.
             via_onednn: see `linear`.
         """
         self._weights: Mapping[str, NDArray[Any]] = weights
         self._via_onednn = via_onednn
 
     def linear(self, vectors: ov.Node, role: str) -> ov.Node:
-        """vectors @ weight.T + bias; the bias where the model has one.
+        """Return vectors @ weight.T, plus the bias if the model has one.
 
-        A leaky ReLU of slope 1 changes nothing, but the plugin takes a product with an activation
-        to oneDNN and a bare one to MLAS. Which is quicker with the few tokens of a query depends on
-        the CPU. Source: docs/benchmarks.md, single queries.
+        A leaky ReLU of slope 1 changes nothing, but the plugin runs a matrix product followed by an
+        activation with oneDNN, and a bare one with MLAS. Which is faster for the few tokens of a
+        query depends on the CPU. Source: docs/benchmarks.md, single queries.
         """
         product = op.matmul(vectors, matrix(self._weights, f"{role}.weight"), False, True)
         sums = self.add_bias(product, role)
         return op.prelu(sums, op.constant(np.ones(1, np.float32))) if self._via_onednn else sums
 
     def add_bias(self, vectors: ov.Node, role: str) -> ov.Node:
-        """vectors + bias, where the model has one."""
+        """Return vectors + bias; the vectors alone if the model has no such bias."""
         if f"{role}.bias" not in self._weights:
             return vectors
         return op.add(vectors, self.constant(f"{role}.bias"))
 
     def by_head(self, role: str, num_heads: int) -> ov.Node:
-        """The matrix of a linear layer in float32, cut by heads: float32[heads, head_dim, H]."""
+        """Return a linear layer's matrix, split by heads: float32[heads, head_dim, H]."""
         values = float_matrix(self._weights, f"{role}.weight")
         return op.constant(values.reshape(num_heads, -1, values.shape[1]), shared_memory=True)
 
     def bias_by_head(self, role: str, num_heads: int) -> ov.Node:
-        """The bias of a linear layer, cut by heads: float32[heads, 1, head_dim]."""
+        """Return a linear layer's bias, split by heads: float32[heads, 1, head_dim]."""
         values = np.ascontiguousarray(self._weights[f"{role}.bias"])
         return op.constant(values.reshape(num_heads, 1, -1), shared_memory=True)
 
     def norm(
         self, kind: Literal["layer_norm", "rms_norm"], vectors: ov.Node, role: str, eps: float
     ) -> ov.Node:
-        """The norm of the kind, over the last axis."""
+        """Return the norm of this kind over the last axis."""
         if kind == "rms_norm":
             return self.rms_norm(vectors, role, eps)
         return self.layer_norm(vectors, role, eps)
 
     def layer_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
-        """(x - mean) / sqrt(variance + eps) * weight + bias where there is one; last axis."""
+        """Return (x - mean) / sqrt(variance + eps) * weight, plus any bias; over the last axis."""
         centred = op.mvn(vectors, int_constants(-1), True, eps, "inside_sqrt")
         return self.add_bias(op.multiply(centred, self.constant(f"{role}.weight")), role)
 
     def rms_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
-        """x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
+        """Return x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
         square = op.reduce_mean(op.multiply(vectors, vectors), int_constant(-1), True)
         root = op.sqrt(op.add(square, op.constant(np.float32(eps))))
         return op.multiply(op.divide(vectors, root), self.constant(f"{role}.weight"))
 
     def constant(self, role: str) -> ov.Node:
-        """A weight as it is: a view onto its file."""
+        """Return a weight as a constant: a view onto its mapped file, not a copy."""
         return op.constant(np.ascontiguousarray(self._weights[role]), shared_memory=True)
