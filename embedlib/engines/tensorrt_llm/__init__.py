@@ -1,1 +1,1 @@
-"""The engine on TensorRT-LLM: our own model classes, fed through its `LLM.encode`."""
+"""The engine on TensorRT-LLM: our own model classes, called through its `LLM.encode`."""

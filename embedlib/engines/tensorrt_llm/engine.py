@@ -1,8 +1,8 @@
 """Runs a model on an NVIDIA GPU with TensorRT-LLM.
 
-`LLM.encode` may be called by one thread only, and holds it while it launches a batch. That thread
-launches one batch behind the other and leaves the vectors on the GPU. Each is copied out on a
-stream of its own while the next one computes; a second thread waits for the copies.
+Only one thread may call `LLM.encode`, which blocks it while a batch is launched. That thread
+launches one batch after the other and leaves the vectors on the GPU. They are copied to the host on
+a separate stream while the next batch computes; a second thread waits for the copies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 
 MAX_INFLIGHT_BULK: Final = 2
-"""One computing, one launched behind it."""
+"""One computing, one launched after it."""
 MAX_INFLIGHT_QUERIES: Final = 2
 
 
@@ -49,19 +49,19 @@ class TensorRTLLMEngine:
         """Load an engine directory onto the GPU.
 
         Args:
-            files: the model it was made from, or the directory itself.
+            files: the model that the directory was compiled from, or the directory itself.
             folder: the engine directory.
-            excluded: roles of linear layers that are not in FP8.
-            max_batch_tokens: token budget of a batch; None: this engine's own.
-            max_inflight_bulk: bulk batches taken at once.
-            gpu_memory_fraction: share of the GPU's memory that may be taken.
-            cache_dir: where tuned and compiled kernels are kept.
+            excluded: roles of linear layers that are not stored in FP8.
+            max_batch_tokens: token budget of a batch; None: this engine's default.
+            max_inflight_bulk: maximum bulk batches in flight; None: this engine's default.
+            gpu_memory_fraction: maximum share of the GPU's memory to use.
+            cache_dir: cache of tuned and compiled kernels.
 
         Raises:
-            EngineUnavailableError: tensorrt-llm cannot be loaded or is too old.
-            EngineUnsupportedError: the model has a trait this engine does not compute.
-            ModelWeightsError: the directory's tensors do not fit the model.
-            EngineBuildError: TensorRT-LLM could not load it.
+            EngineUnavailableError: if tensorrt-llm cannot be loaded or is too old.
+            EngineUnsupportedError: if the model has a trait this engine does not implement.
+            ModelWeightsError: if the directory's tensors do not match the model.
+            EngineBuildError: if TensorRT-LLM could not load it.
         """
         spec = files.spec
         check_supported(spec)
@@ -79,7 +79,7 @@ class TensorRTLLMEngine:
             torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction)
             model_engine = self._llm._encoder_executor.model_engine
             self._max_batch_seqs = int(model_engine.batch_size)
-            # TensorRT-LLM corrects what it was asked for, and tells it nowhere else.
+            # TensorRT-LLM may adjust the requested limits, and reports them nowhere else.
             self._limits = _limits(spec, model_engine, max_inflight_bulk)
         except EmbedlibError:
             self._free()
@@ -89,14 +89,14 @@ class TensorRTLLMEngine:
             if _is_memory_short(error):
                 raise EngineBuildError(
                     f"engine tensorrt_llm: the GPU has too little memory for {folder}: "
-                    f"{_told(error)}; max_batch_tokens makes it less"
+                    f"{_told(error)}; a smaller max_batch_tokens needs less"
                 ) from error
             raise EngineBuildError(
                 f"engine tensorrt_llm: loading {folder} failed: {_told(error)}"
             ) from error
         self._copies = torch.cuda.Stream()
         self._graph_done: Any = None
-        """The event behind the last batch that a graph may have computed."""
+        """The event after the last batch that a CUDA graph may have computed."""
         self._submitted: SimpleQueue[_Pending | None] = SimpleQueue()
         self._launched: SimpleQueue[_Pending | None] = SimpleQueue()
         self._threads = [
@@ -111,7 +111,7 @@ class TensorRTLLMEngine:
 
     @property
     def limits(self) -> EngineLimits:
-        """What the scheduler must know."""
+        """Limits for the scheduler."""
         return self._limits
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Pending:
@@ -134,20 +134,20 @@ class TensorRTLLMEngine:
         self._llm = None
         if llm is not None:
             llm.shutdown()
-        # The model's modules refer to one another in circles; torch keeps what they free.
+        # The model's modules form reference cycles, and torch caches the memory they free.
         del llm
         gc.collect()
         torch.cuda.empty_cache()
 
     def _launch_all(self) -> None:
-        """Run on the first thread: launch batches."""
+        """Launch batches; the first thread runs this."""
         while (pending := self._submitted.get()) is not None:
             try:
                 self._launch(pending)
-            except BaseException as error:  # nothing may end this thread
+            except BaseException as error:  # no exception may end this thread
                 pending.error = error
             self._launched.put(pending)
-            del pending  # or the last batch would be held until the next one
+            del pending  # otherwise the last batch would be kept until the next one arrives
         self._launched.put(None)
 
     def _launch(self, pending: _Pending) -> None:
@@ -160,18 +160,19 @@ class TensorRTLLMEngine:
             vectors = self._encode(sequences[first : first + step])
             self._copies.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._copies):
-                # Pinned, because it is not waited for.
+                # Into pinned memory, as a non-blocking copy requires.
                 pending.parts.append(vectors.to("cpu", non_blocking=True))
             pending.on_gpu.append(vectors)
         pending.copied = torch.cuda.Event()
         pending.copied.record(self._copies)
 
     def _encode(self, sequences: list[list[int]]) -> Tensor:
-        """Return float32[B, D] on the GPU, which may still have to compute it.
+        """Return float32[B, D] on the GPU, which may not have computed it yet.
 
-        A graph reads its input when it runs, from memory on the host that all graphs share, and
-        1.3.0rc22 lets `encode` write the next input over it (later versions wait, in
-        `EncoderCUDAGraphRunner.retire_staging`). So one graph is waited for before the next.
+        A CUDA graph reads its input when it runs, from host memory that all graphs share. In
+        1.3.0rc22, `encode` may overwrite that memory with the next input too early (later versions
+        wait, in `EncoderCUDAGraphRunner.retire_staging`). So this waits for one graph before it
+        launches the next.
         """
         may_be_graph = len(sequences) == 1 and len(sequences[0]) <= GRAPH_TOKENS[-1]
         if may_be_graph and self._graph_done is not None:
@@ -185,12 +186,12 @@ class TensorRTLLMEngine:
         return vectors
 
     def _finish_all(self) -> None:
-        """Run on the second thread: wait for copies."""
+        """Wait for copies and call back; the second thread runs this."""
         while (pending := self._launched.get()) is not None:
             try:
                 if pending.copied is not None:
                     pending.copied.synchronize()
-            except BaseException as error:  # nothing may end this thread
+            except BaseException as error:  # no exception may end this thread
                 pending.error = error
             pending.on_gpu.clear()
             pending.on_done()
@@ -198,16 +199,16 @@ class TensorRTLLMEngine:
 
 
 class _Pending:
-    """A batch on its way."""
+    """A batch in flight."""
 
     def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
         self.batch = batch
         self.on_done = on_done
         self.on_gpu: list[Tensor] = []
-        """Held until they are copied."""
+        """The vectors on the GPU, kept until they are copied."""
         self.parts: list[Tensor] = []
         self.copied: Any = None
-        """The event behind its copies."""
+        """The event after its copies."""
         self.error: BaseException | None = None
 
     def result(self) -> NDArray[np.float32]:
@@ -218,23 +219,23 @@ class _Pending:
                     f"engine tensorrt_llm: out of memory: {_told(self.error)}"
                 ) from self.error
             raise EngineRunError(f"engine tensorrt_llm: {_told(self.error)}") from self.error
-        # A copy: torch takes its pinned memory back.
+        # Concatenating copies, so that torch can reuse its pinned memory.
         vectors = np.concatenate([part.numpy() for part in self.parts])
         return vectors.astype(np.float32, copy=False)
 
 
 def _limits(spec: ModelSpec, model_engine: Any, max_inflight_bulk: int | None) -> EngineLimits:
-    """Return the limits that TensorRT-LLM has in the end.
+    """Return the limits that TensorRT-LLM settled on.
 
     Raises:
-        EngineBuildError: it has no room for the model's longest sequence.
+        EngineBuildError: if the model's longest sequence exceeds them.
     """
     for name in ("max_seq_len", "max_num_tokens"):
         limit = int(getattr(model_engine, name))
         if limit < spec.max_seq_tokens:
             raise EngineBuildError(
                 f"engine tensorrt_llm has {name} = {limit}, less than this model's "
-                f"{spec.max_seq_tokens} tokens; max_seq_tokens = {limit} would do"
+                f"{spec.max_seq_tokens} tokens; max_seq_tokens = {limit} would work"
             )
     num_bulk = max_inflight_bulk or MAX_INFLIGHT_BULK
     return EngineLimits(
@@ -248,10 +249,10 @@ def _limits(spec: ModelSpec, model_engine: Any, max_inflight_bulk: int | None) -
 
 
 def _is_memory_short(error: BaseException | None) -> bool:
-    """Whether the GPU's memory ran out.
+    """Return whether the error means that the GPU ran out of memory.
 
-    Only torch's allocator has an error of its own for it: CUDA's other calls raise a RuntimeError,
-    and TensorRT-LLM may raise another from it.
+    Only torch's allocator has its own exception class for this. Other CUDA calls raise a
+    RuntimeError, and TensorRT-LLM may chain another exception to it.
     """
     return error is not None and (
         isinstance(error, torch.OutOfMemoryError)
@@ -261,6 +262,6 @@ def _is_memory_short(error: BaseException | None) -> bool:
 
 
 def _told(error: BaseException) -> str:
-    """The first line of a message; torch adds advice below."""
+    """Return the first line of the message; torch adds advice below."""
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,9 +1,9 @@
 """One transformer for every spec this engine runs, built from TensorRT-LLM's modules.
 
-TensorRT-LLM finds a model's class by the name in `architectures`. `register` makes a class that
-knows its spec and its weights' names, under a name that no checkpoint has.
+TensorRT-LLM looks up a model's class by the name in `architectures`. `register` creates a class for
+one spec and its weights, under a name that no checkpoint uses.
 
-Source: the arguments of the modules, and what their caller sees of a batch, are those of
+Source: the arguments of the modules and the fields of the batch's metadata are those of
 TensorRT-LLM 1.3.0rc22 to rc29, tensorrt_llm/_torch/{attention,modules,models}.
 """
 
@@ -42,22 +42,22 @@ LINEAR_ROLES: Final = {
     "mlp.up_proj": ("up",),
     "mlp.down_proj": ("down",),
 }
-"""Linear layers of `Layer` by what they compute; those of one row are computed as one."""
+"""Linear layers of `Layer` and the roles each computes; roles of one entry are fused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a registered class is made for."""
+    """The model that a registered class is created for."""
 
     files: ModelFiles
     folder: Path
     """The engine directory."""
     excluded: frozenset[str]
-    """Roles of linear layers that are not in FP8."""
+    """Roles of linear layers that are not stored in FP8."""
 
 
 def register(files: ModelFiles, folder: Path, excluded: Collection[str]) -> str:
-    """Make TensorRT-LLM's name for a model's class and return it; the same one for a directory."""
+    """Register a class for a model and return its name, which depends only on the directory."""
     name = f"EmbedlibModel_{folder.name}"
     source = Source(files=files, folder=folder, excluded=frozenset(excluded))
     register_auto_model(name)(type(name, (EmbeddingModel,), {"source": source}))
@@ -65,23 +65,23 @@ def register(files: ModelFiles, folder: Path, excluded: Collection[str]) -> str:
 
 
 class EmbeddingModel(DecoderModelForCausalLM):  # type: ignore[misc]
-    """Token ids to vectors; its base gives it what the loader of TensorRT-LLM expects."""
+    """Computes vectors from token ids. Its base adds what TensorRT-LLM's loader expects."""
 
     source: ClassVar[Source]
 
     def __init__(self, model_config: Any) -> None:
-        # The base's own constructor would make a head for a vocabulary.
+        # Not the base's constructor: it would create a language-model head.
         nn.Module.__init__(self)
         spec = self.source.files.spec
         config = model_config.pretrained_config
-        if getattr(config, "num_key_value_heads", None) is None:  # BERT's has none
+        if getattr(config, "num_key_value_heads", None) is None:  # BERT's config has no such key
             config.num_key_value_heads = spec.encoder.num_kv_heads
         self.model_config = model_config
         self.model = Transformer(model_config, spec)
         self.head = Head(spec)
 
     def __post_init__(self) -> None:
-        """Keep excluded layers out of FP8, before the base makes the parameters."""
+        """Disable FP8 for excluded layers, before the base creates the parameters."""
         for index, layer in enumerate(self.model.layers):
             for name, roles in LINEAR_ROLES.items():
                 if f"layers.{index}.{roles[0]}" in self.source.excluded:
@@ -105,16 +105,16 @@ class EmbeddingModel(DecoderModelForCausalLM):  # type: ignore[misc]
         return vectors
 
     def infer_max_seq_len(self) -> int:
-        """Return the most tokens of a sequence; the base would look for it in config.json."""
+        """Return the maximum tokens of a sequence; the base would read it from config.json."""
         return self.source.files.spec.max_seq_tokens
 
     def load_weights(self, weights: Any, *args: Any, **kwargs: Any) -> None:
-        """Take the checkpoint's tensors by their roles; every parameter must get its numbers."""
+        """Fill every parameter from the checkpoint's tensors, by role."""
         fill_model(self, weights, self.source.files, self.source.folder, LINEAR_ROLES)
 
 
 class Transformer(nn.Module):  # type: ignore[misc]
-    """Token ids to one hidden vector per token."""
+    """Computes one hidden vector per token from token ids."""
 
     def __init__(self, model_config: Any, spec: ModelSpec) -> None:
         super().__init__()
@@ -154,19 +154,19 @@ class Transformer(nn.Module):  # type: ignore[misc]
             for layer in self.layers:
                 hidden = layer.forward_post(hidden, attn_metadata, position_ids)
             return hidden
-        # The sum so far goes along, so that adding to it and the next norm are one kernel.
+        # The residual sum is passed along, so that one kernel adds to it and applies the next norm.
         residual: Tensor | None = None
         for layer in self.layers:
             hidden, residual = layer.forward_pre(hidden, residual, attn_metadata, position_ids)
-        assert self.final_norm is not None, "pre needs a final norm; this is a bug in embedlib"
+        assert self.final_norm is not None, "pre-norm needs a final norm; this is a bug in embedlib"
         normed: Tensor = self.final_norm(hidden, residual)[0]
         return normed
 
     def _rows(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """Return int[T]: rows of the position table.
 
-        Source: `create_position_ids_from_input_ids` in transformers, models/roberta: the padding
-        token, where a text has it as text, is not counted and gets the row of its own id.
+        Source: `create_position_ids_from_input_ids` in transformers, models/roberta: a padding
+        token inside a text is not counted and gets the row of its own id.
         """
         padding = self.encoder.pad_token_id
         if padding is None:
@@ -179,7 +179,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Attention and MLP with their norms."""
+    """One layer: attention and MLP with their norms."""
 
     def __init__(self, model_config: Any, spec: ModelSpec, index: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.mask = causal if encoder.is_causal else full
 
     def forward_post(self, hidden: Tensor, attn_metadata: Any, position_ids: Tensor) -> Tensor:
-        """Return float[T, H]: norm(x + f(x)), twice."""
+        """Return float[T, H]: norm(x + f(x)), for attention and then the MLP."""
         attended = self._attend(hidden, attn_metadata, position_ids)
         hidden = self.attention_norm(hidden + attended)
         normed: Tensor = self.mlp_norm(hidden + self.mlp(hidden))
@@ -212,7 +212,7 @@ class Layer(nn.Module):  # type: ignore[misc]
     def forward_pre(
         self, hidden: Tensor, residual: Tensor | None, attn_metadata: Any, position_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return what is still to be added, and the sum so far; float[T, H] both."""
+        """Return the MLP's output, not yet added, and the residual sum; both float[T, H]."""
         if residual is None:
             residual = hidden
             hidden = self.attention_norm(hidden)
@@ -233,7 +233,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class PlainMLP(nn.Module):  # type: ignore[misc]
-    """down(act(up(x)))."""
+    """An MLP without a gate: down(act(up(x)))."""
 
     def __init__(self, model_config: Any, encoder: Encoder) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class PlainMLP(nn.Module):  # type: ignore[misc]
         self.activate = ACTIVATIONS[encoder.activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return float[T, H]."""
+        """Return float[T, H] from float[T, H]."""
         changed: Tensor = self.down_proj(self.activate(self.up_proj(hidden)))
         return changed
 
@@ -263,7 +263,7 @@ def _attention(model_config: Any, spec: ModelSpec, index: int) -> Any:
     encoder = spec.encoder
     turned = None
     if encoder.rope is not None:
-        # A dynamic one is the plain one up to the trained length, which is never passed.
+        # Dynamic RoPE equals plain RoPE up to the trained length, which is never exceeded here.
         rope = RopeParams(
             dim=encoder.head_dim, theta=encoder.rope.theta, max_positions=encoder.num_positions
         )
@@ -281,10 +281,10 @@ def _attention(model_config: Any, spec: ModelSpec, index: int) -> Any:
         dtype=model_config.pretrained_config.torch_dtype,
         config=model_config,
     )
-    # It reads the size of a head from config.json, in its own way.
+    # TensorRT-LLM derives head_dim from config.json by its own rules.
     if attention.head_dim != encoder.head_dim:
         raise EngineUnsupportedError(
-            f"engine tensorrt_llm takes heads for {attention.head_dim} wide, and this model's are "
+            f"engine tensorrt_llm computes head_dim = {attention.head_dim}, but this model has "
             f"{encoder.head_dim}; engine = 'openvino' can run it"
         )
     return attention
@@ -300,6 +300,6 @@ def _norm(encoder: Encoder, dtype: torch.dtype) -> nn.Module:
 
 
 def _inner(layer: nn.Module, name: str) -> Any:
-    """Return a linear layer of a layer, or None where it has none of that name."""
+    """Return the linear layer with this name inside `layer`, or None if there is none."""
     outer, _, inner = name.partition(".")
     return getattr(getattr(layer, outer), inner, None)

@@ -1,7 +1,7 @@
-"""TensorRT-LLM's attention, from where the installed version keeps it.
+"""TensorRT-LLM's attention, imported from the installed version's location.
 
-Its modules moved between 1.3.0rc25 and 1.3.0rc27, NVIDIA/TensorRT-LLM#17968. Of the three used here
-only one can still be imported from where it was, and that one warns.
+The modules moved between 1.3.0rc25 and 1.3.0rc27, NVIDIA/TensorRT-LLM#17968. Of the three used here
+only one can still be imported from its old location, and that import warns.
 """
 
 from __future__ import annotations

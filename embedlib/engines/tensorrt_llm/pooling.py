@@ -1,7 +1,8 @@
-"""What follows the transformer, on packed tokens and inside the graph: no host ever waits here.
+"""The modules after the transformer, on packed tokens and inside the CUDA graph.
 
-Everything is float32. A CUDA graph may be replayed with more sequences (of one token) and more
-tokens than the batch has; what belongs to no sequence is pooled into a row that is dropped.
+Nothing here synchronizes with the host, and everything is float32. A CUDA graph may be replayed
+with padding: more sequences (of one token each) and more tokens than the batch has. Tokens of no
+sequence are pooled into an extra row that is dropped.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = MappingPro
 
 
 class Head(nn.Module):  # type: ignore[misc]
-    """The modules of a spec: token vectors to one vector for each sequence."""
+    """The modules of a spec: computes one vector per sequence from token vectors."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
         self.layers = nn.ModuleDict()
-        """Those with weights, by their position in the spec."""
+        """The modules that have weights, by position in the spec."""
         for position, module in enumerate(spec.modules):
             if isinstance(module, Dense):
                 layer: nn.Module = nn.Linear(
@@ -90,7 +91,7 @@ class Head(nn.Module):  # type: ignore[misc]
 
 
 def pool(hidden: Tensor, token_ids: Tensor, seq_lens: Tensor, pooling: Pooling) -> Tensor:
-    """Return float32[B, H * number of modes]; arguments as `Head.forward` has them."""
+    """Return float32[B, H * number of modes]; the arguments are those of `Head.forward`."""
     ends = torch.cumsum(seq_lens, 0)
     vectors = [
         _pool_mode(hidden, token_ids, seq_lens, ends, mode, pooling) for mode in pooling.modes
@@ -112,23 +113,23 @@ def _pool_mode(
         if pooling.skipped_token_id is None:
             return hidden[ends - 1]
         return hidden[_last_but(pooling.skipped_token_id, token_ids, ends)]
-    assert mode == "mean", f"pooling {mode} is refused by check_supported; a bug in embedlib"
+    assert mode == "mean", f"check_supported rejects pooling {mode}; this is a bug in embedlib"
     sums = hidden.new_zeros((len(seq_lens) + 1, hidden.shape[1]), dtype=torch.float32)
     sums.index_add_(0, _sequences(len(hidden), ends), hidden.float())
     return sums[:-1] / seq_lens[:, None]
 
 
 def _sequences(num_tokens: int, ends: Tensor) -> Tensor:
-    """Return int64[T]: the sequence of every token; B for those that belong to none."""
+    """Return int64[T]: the index of each token's sequence; B for tokens of no sequence."""
     tokens = torch.arange(num_tokens, device=ends.device)
     return torch.searchsorted(ends, tokens, right=True)
 
 
 def _last_but(skipped: int, token_ids: Tensor, ends: Tensor) -> Tensor:
-    """Return int64[B]: each sequence's last token with another id; its last one if there is none.
+    """Return int64[B]: each sequence's last token that is not `skipped`, or else its last token.
 
     Source: `pooled_logits` in `GenericForSequenceClassification` of transformers 5.5,
-    modeling_layers.py, for texts that are padded on the right.
+    modeling_layers.py, for texts padded on the right.
     """
     tokens = torch.arange(len(token_ids), device=ends.device)
     candidates = torch.where(token_ids != skipped, tokens, -1)

@@ -1,4 +1,4 @@
-"""TensorRT-LLM itself: loading the library, making an `LLM` of an engine directory."""
+"""Loads the TensorRT-LLM library and creates an `LLM` from an engine directory."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from embedlib.errors import EngineUnavailableError
 MODEL_MODULE: Final = "embedlib.engines.tensorrt_llm.model"
 
 GRAPH_TOKENS: Final = (16, 32, 64, 128)
-"""Lengths of single queries that CUDA graphs are captured for, shorter ones are padded: there the
-GPU waits for launches. From some hundred tokens on it does not."""
+"""Lengths of single queries that CUDA graphs are captured for; shorter queries are padded to them.
+At these lengths the GPU waits for kernel launches; from a few hundred tokens on it does not."""
 
 MAX_BATCH_SEQS: Final = 1024
-"""Sequences in one call; a batch with more takes several."""
+"""Maximum sequences per call of `LLM.encode`; a larger batch takes several calls."""
 
 
 def load_library() -> Any:
     """Import tensorrt_llm and return it.
 
     Raises:
-        EngineUnavailableError: it cannot be loaded, or lacks what this engine calls.
+        EngineUnavailableError: if it cannot be loaded, or lacks an API that this engine calls.
     """
-    # Read when the library is loaded; it would report its use over the network.
+    # The library reads this when it is loaded; without it, it reports its use over the network.
     os.environ["TRTLLM_NO_USAGE_STATS"] = "1"
     version = _version()
     try:
         import tensorrt_llm
         from tensorrt_llm.llmapi import TorchLlmArgs
 
-        importlib.import_module(MODEL_MODULE)  # the parts it is made of may have moved
+        importlib.import_module(MODEL_MODULE)  # its own imports may have moved
     except (ImportError, OSError, RuntimeError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise EngineUnavailableError(
@@ -57,14 +57,14 @@ def load_library() -> Any:
 def make_llm(
     folder: Path, architecture: str, *, max_seq_tokens: int, batch_tokens: int, cache_dir: Path
 ) -> Any:
-    """Return an `LLM` that only encodes, in this process.
+    """Return an encode-only `LLM` that runs in this process.
 
     Args:
-        folder: holds config.json and the transformer's tensors.
+        folder: contains config.json and the transformer's tensors.
         architecture: the name of a registered class.
-        max_seq_tokens: the longest sequence.
-        batch_tokens: the largest batch.
-        cache_dir: where kernels that were tuned and compiled here are kept.
+        max_seq_tokens: maximum tokens of a sequence.
+        batch_tokens: token budget of a batch.
+        cache_dir: cache of tuned and compiled kernels.
     """
     library = load_library()
     from tensorrt_llm.llmapi import EncodeCudaGraphConfig
@@ -86,7 +86,7 @@ def make_llm(
             max_num_tokens=batch_tokens,
             max_seq_len=max_seq_tokens,
             cuda_graph_config=graphs,
-            # Attention hands on bfloat16, and each linear layer scales every token by itself.
+            # Attention outputs bfloat16, and each linear layer computes a scale per token.
             force_dynamic_quantization=True,
             telemetry_config={"disabled": True},
             model_kwargs={"architectures": [architecture]},
@@ -95,10 +95,10 @@ def make_llm(
 
 @contextmanager
 def _caches(folder: Path) -> Iterator[None]:
-    """Keep what is tuned and compiled at a start, so that the next one is quick.
+    """Cache what is tuned and compiled while loading, so that the next load is faster.
 
-    Variables that the user has set stay as they are. All but the last are read whenever a kernel is
-    compiled, so they stay set; kernels of other models may then lie there as well.
+    Environment variables that the user has set are not changed. All but the last are read whenever
+    a kernel is compiled, so they stay set; kernels of other models may end up in the same folders.
     """
     for variable, name in (
         ("TRITON_CACHE_DIR", "triton"),

@@ -1,6 +1,7 @@
-"""What this engine can run: versions of TensorRT-LLM and traits of models; imports neither.
+"""What this engine can run: versions of TensorRT-LLM and traits of models.
 
-Everything that is not listed here as implemented is refused by its name.
+This module imports neither torch nor TensorRT-LLM. A trait that is not listed here as implemented
+is rejected by name.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ from embedlib.models.families.table import FAMILIES
 from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize, Pooling
 
 FIRST_VERSION: Final = (1, 3, 0, 22)
-"""1.3.0rc22, the first with `LLM.encode`, `return_raw_logits` and graphs for it on PyPI."""
+"""1.3.0rc22, the first on PyPI with `LLM.encode`, `return_raw_logits` and CUDA graphs for it."""
 KNOWN_VERSIONS: Final = "1.3.0rc22 to 1.3.0rc29"
-"""Those this engine was written against."""
+"""The versions this engine was written for."""
 
 POOLING_MODES: Final = ("cls", "mean", "last_token")
 
 MAX_BATCH_TOKENS: Final = 16384
-"""Enough rows to keep an H200 busy with matrix products of a 7B model; not measured yet."""
+"""Enough tokens to keep an H200 busy with a 7B model's matrix products; not measured yet."""
 
 
 def check_version(version: str) -> None:
-    """Refuse a version that is too old to have what this engine calls.
+    """Reject a version that is too old to have the APIs this engine calls.
 
-    A version that cannot be read passes here and is probed when it is loaded.
+    A version string that cannot be parsed passes here; `load_library` checks the library itself.
 
     Raises:
-        EngineUnavailableError: it is too old.
+        EngineUnavailableError: if the version is too old.
     """
     parts = re.match(r"(\d+)\.(\d+)\.(\d+)(?:rc(\d+))?", version)
     if parts is None:
         return
     major, minor, patch, candidate = parts.groups()
-    # A final release comes behind all its candidates.
+    # A final release sorts after all its candidates.
     key = (int(major), int(minor), int(patch), int(candidate) if candidate else 1 << 30)
     if key < FIRST_VERSION:
         raise EngineUnavailableError(
@@ -46,15 +47,15 @@ def check_version(version: str) -> None:
 
 
 def batch_tokens(spec: ModelSpec, wanted: int | None) -> int:
-    """Return the token budget of a batch: the wanted one, but at least the longest sequence."""
+    """Return the token budget of a batch: `wanted` or the default, but at least one sequence."""
     return max(wanted or MAX_BATCH_TOKENS, spec.max_seq_tokens)
 
 
 def check_supported(spec: ModelSpec) -> None:
-    """Refuse a model with a trait that this engine does not compute.
+    """Reject a model with a trait that this engine does not implement.
 
     Raises:
-        EngineUnsupportedError: it has one; the message names all.
+        EngineUnsupportedError: if the model has such traits; the message names all of them.
     """
     missing = [*_encoder_traits(spec.encoder, spec.max_seq_tokens), *_other_traits(spec)]
     if missing:
@@ -65,7 +66,7 @@ def check_supported(spec: ModelSpec) -> None:
 
 
 def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
-    """Yield what of the transformer is not implemented."""
+    """Yield the transformer's traits that are not implemented."""
     if (encoder.norm_placement, encoder.norm) not in (("pre", "rms_norm"), ("post", "layer_norm")):
         yield f"norm_placement {encoder.norm_placement} with {encoder.norm}"
     if encoder.norms_embeddings:
@@ -73,7 +74,7 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
     if encoder.norm == "layer_norm" and not encoder.has_norm_bias:
         yield "layer norms without bias"
     if FAMILIES[encoder.family].stores_norms_less_one:
-        yield "norms that are stored less one"
+        yield "norm weights stored minus one"
     if encoder.embedding_scale != 1:
         yield f"embedding_scale {encoder.embedding_scale:g}"
     if encoder.position_bias is not None:
@@ -87,22 +88,22 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
     if encoder.attention_scale is not None:
         yield f"attention_scale {encoder.attention_scale:g}"
     if encoder.has_down_bias != encoder.has_mlp_bias:
-        yield "a bias behind the MLP and none in it, or the other way round"
+        yield "has_down_bias different from has_mlp_bias"
     if encoder.is_gated and encoder.activation != "silu":
         yield f"a gated MLP with {encoder.activation}"
     if not encoder.is_gated and encoder.activation not in ("gelu", "gelu_tanh", "relu", "silu"):
         yield f"an MLP with {encoder.activation}"
-    # TensorRT-LLM's attention takes a window only together with a cache of keys and values.
+    # TensorRT-LLM's attention supports a window only together with a KV cache.
     windows = [window for window in encoder.windows if window is not None]
     if windows and min(windows) < max_seq_tokens:
         yield (
-            f"attention windows of {min(windows)} tokens, and texts of up to {max_seq_tokens} "
-            f"(max_seq_tokens = {min(windows)} would do)"
+            f"attention windows of {min(windows)} tokens with texts of up to {max_seq_tokens} "
+            f"(max_seq_tokens = {min(windows)} would work)"
         )
 
 
 def _other_traits(spec: ModelSpec) -> Iterator[str]:
-    """Yield what of the rest is not implemented."""
+    """Yield the traits of pooling, modules and head that are not implemented."""
     pooling = spec.modules[0] if spec.modules else None
     if not isinstance(pooling, Pooling):
         yield "vectors per token"
@@ -111,7 +112,7 @@ def _other_traits(spec: ModelSpec) -> Iterator[str]:
         if mode not in POOLING_MODES:
             yield f"pooling {mode}"
     if not pooling.include_prompt:
-        yield "pooling that leaves the prompt out"
+        yield "pooling that excludes the prompt"
     for module in spec.modules[1:]:
         if not isinstance(module, (Dense, LayerNorm, Normalize)):
             yield f"the module {type(module).__name__}"

@@ -1,8 +1,8 @@
-"""An engine directory's tensors into our model, every one and every parameter.
+"""Loads an engine directory's tensors into our model, and checks that nothing is left over.
 
-TensorRT-LLM passes over what it finds no tensor for, and leaves it as memory happened to be. Here
-all parameters are NaN before, and one that still is afterwards is an error; so is a tensor that
-nothing took.
+TensorRT-LLM skips a parameter without a tensor and leaves its memory uninitialized. Here all
+parameters are set to NaN first. A parameter that still contains NaN afterwards is an error, and so
+is a tensor that no parameter used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name, te
 
 SCALE_SUFFIX: Final = "_scale"
 CHECKED_NAMES: Final = ("weight", "bias", "weight_scale")
-"""Parameters that a checkpoint fills; a linear layer in FP8 has others, which are constants."""
+"""Parameters that a checkpoint fills; the others of an FP8 linear layer are constants."""
 NAN_E4M3: Final = 0x7F
 
 
 class RoleTensors:
-    """The transformer's tensors of a checkpoint by role, and which of them were taken."""
+    """The transformer's tensors in a checkpoint, by role; records which ones were taken."""
 
     def __init__(self, weights: Mapping[str, Any], files: ModelFiles) -> None:
         self._weights = weights
@@ -41,24 +41,26 @@ class RoleTensors:
         anchor = tensor_name("tokens", self._family)
         prefix = next((p for p in self._family.prefixes if p + anchor in self._names), None)
         if prefix is None:
-            raise ModelWeightsError(f"the compiled model has no tensor {anchor}; compile it again")
+            raise ModelWeightsError(
+                f"the engine directory has no tensor {anchor}; compile the model again"
+            )
         self._prefix = prefix
 
     def __contains__(self, role: str) -> bool:
         return role in self._shapes
 
     def take(self, role: str) -> Tensor:
-        """Return a tensor."""
+        """Return the tensor of a role and mark it as taken."""
         tensor = self._rows(role, "")
         if tuple(tensor.shape) != self._shapes[role]:
             raise ModelWeightsError(
-                f"the compiled model's tensor for {role} has shape {list(tensor.shape)}; "
-                f"expected: {list(self._shapes[role])}; compile it again"
+                f"the engine directory's tensor for {role} has shape {list(tensor.shape)}; "
+                f"expected: {list(self._shapes[role])}; compile the model again"
             )
         return tensor
 
     def take_linear(self, stem: str) -> dict[str, Tensor]:
-        """Return what a linear layer is loaded from: its weight, bias and scales."""
+        """Return the tensors of a linear layer: its weight, bias and scales."""
         found = {"weight": self.take(f"{stem}.weight")}
         if f"{stem}.bias" in self:
             found["bias"] = self.take(f"{stem}.bias")
@@ -67,21 +69,24 @@ class RoleTensors:
         return found
 
     def take_named(self, name: str) -> Tensor:
-        """Return a tensor that has no role, such as one of a head."""
+        """Return a tensor by name: one without a role, such as a head's; mark it as taken."""
         if name not in self._names:
             raise ModelWeightsError(
-                f"the compiled model has no tensor {name}; compile the model again"
+                f"the engine directory has no tensor {name}; compile the model again"
             )
         self._taken.add(name)
-        tensor: Tensor = self._weights[name][:]  # a file's tensor is read only when it is sliced
+        tensor: Tensor = self._weights[name][:]  # slicing reads the tensor from the file
         return tensor
 
     def check_all_taken(self) -> None:
-        """Refuse tensors that nothing took and that a model may not have beside its own."""
+        """Reject tensors that were not taken, except those that the family ignores."""
         for name in sorted(self._names):
             is_ignored = any(fnmatchcase(name, pattern) for pattern in self._family.ignored_tensors)
             if name not in self._taken and not is_ignored:
-                raise ModelWeightsError(f"the compiled model's tensor {name} is left over")
+                raise ModelWeightsError(
+                    f"the engine directory has a tensor {name} that the model does not use; "
+                    "compile the model again"
+                )
 
     def _rows(self, role: str, suffix: str) -> Tensor:
         rows = tensor_rows(role, self._family)
@@ -96,18 +101,18 @@ def fill_model(
     folder: Path,
     linear_roles: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Load a model.
+    """Fill all parameters of a model.
 
     Args:
         model: an `EmbeddingModel`.
         weights: the transformer's tensors by name.
         files: the model, or the engine directory.
         folder: the engine directory.
-        linear_roles: linear layers of a layer and the roles they compute.
+        linear_roles: the linear layers of a layer and the roles each computes.
 
     Raises:
-        ModelWeightsError: a tensor is missing, left over or of the wrong shape, or a parameter got
-            no numbers.
+        ModelWeightsError: if a tensor is missing, unexpected or of the wrong shape, or a parameter
+            was not filled.
     """
     tensors = RoleTensors(weights, files)
     _poison(model)
@@ -149,7 +154,7 @@ def _fill_norm(norm: Any, stem: str, tensors: RoleTensors) -> None:
 
 
 def _fill_head(head: Any, tensors: RoleTensors, files: ModelFiles, folder: Path) -> None:
-    """Load the modules behind the transformer, from their own folders or from its tensors."""
+    """Load the modules after the transformer, from their folders or the transformer's tensors."""
     for key, layer in head.layers.items():
         position = int(key)
         place = files.module_tensors.get(position)
@@ -161,12 +166,12 @@ def _fill_head(head: Any, tensors: RoleTensors, files: ModelFiles, folder: Path)
             names = [name for name, _ in layer.named_parameters()]
             found = {name: tensors.take_named(f"{place}.{name}") for name in names}
         for name, parameter in layer.named_parameters():
-            if name in found:  # what is not is found out in the end
+            if name in found:  # `_check_filled` reports the others
                 parameter.copy_(found[name])
 
 
 def _read_module(files: ModelFiles, position: int, folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of a module that has a folder of its own, by leaf."""
+    """Return the tensors of a module with its own folder, by leaf name."""
     directory = folder / files.module_dirs[position].relative_to(files.folder)
     stem = MODULE_TENSORS[type(files.spec.modules[position])] + "."
     stored = load_file(directory / WEIGHTS_NAME)
@@ -174,7 +179,7 @@ def _read_module(files: ModelFiles, position: int, folder: Path) -> dict[str, Te
 
 
 def _answer_row(place: AnswerRows, tensors: RoleTensors) -> Tensor:
-    """Return float[1, H]: what makes a score of the last vector, the difference of two tokens."""
+    """Return float[1, H]: the score's weights, the row of one answer minus that of the other."""
     matrix = tensors.take("tokens") if place.tensor is None else tensors.take_named(place.tensor)
     row = matrix[place.true_token_id].float()
     if place.false_token_id is not None:
@@ -207,6 +212,6 @@ def _check_filled(model: nn.Module) -> None:
             is_nan = values.isnan()
         if bool(is_nan.any()):
             raise ModelWeightsError(
-                f"the parameter {name} was not filled from the compiled model; this version of "
-                "TensorRT-LLM loads weights in another way"
+                f"the parameter {name} was not filled from the engine directory; this version of "
+                "TensorRT-LLM loads weights in a different way"
             )

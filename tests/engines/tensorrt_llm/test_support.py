@@ -1,4 +1,4 @@
-"""What the engine refuses, by trait; neither torch nor tensorrt_llm is needed to know."""
+"""Traits that the engine rejects; checking them needs neither torch nor tensorrt_llm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = {
     *("llama", "llama-bare", "llama-dynamic", "llama-bidirectional"),
 }
 REFUSED = {
-    "mistral": r"attention windows of 6 tokens, and texts of up to 56 \(max_seq_tokens = 6 would",
+    "mistral": r"attention windows of 6 tokens with texts of up to 56 \(max_seq_tokens = 6 would",
     "mistral-bidirectional": "attention windows of 5 tokens",
     "qwen2": "attention windows of 4 tokens",
     "llama-linear": "rope kind linear",
@@ -29,10 +29,10 @@ REFUSED = {
     "llama-yarn": "rope kind yarn",
     "mpnet": "position_bias",
     "modernbert": "norm_placement pre with layer_norm; norms_embeddings; ",
-    "gemma2": "norm_placement sandwich with rms_norm; norms that are stored less one; "
+    "gemma2": "norm_placement sandwich with rms_norm; norm weights stored minus one; "
     "embedding_scale .*; attention_cap 0.7; attention_scale .*; a gated MLP with gelu_tanh; att",
     "gemma3_text": "window_rope",
-    "bert-prompt": "pooling that leaves the prompt out",
+    "bert-prompt": "pooling that excludes the prompt",
     "bert-concat": "pooling max; pooling mean_sqrt_len; pooling weighted_mean",
 }
 
