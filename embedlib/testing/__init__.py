@@ -1,10 +1,10 @@
-"""What a test of code around embedlib needs: a fake engine, tiny models, checks of your own parts.
+"""Tools for testing code that uses or extends embedlib: a fake engine, tiny models, checks.
 
     embedder = fake_embedder()
     vectors = embedder.encode(["a", "b"])
     assert (vectors[0] == fake_vector([97])).all()
 
-Nothing here sleeps or looks at the clock: a gate holds batches back until the test lets them go.
+Nothing here sleeps or reads the clock: a fake engine holds batches until the test releases them.
 """
 
 from __future__ import annotations

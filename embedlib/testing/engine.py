@@ -1,6 +1,6 @@
-"""A fake engine whose vectors tell its inputs apart, and checks of any engine.
+"""A fake engine whose vectors identify its inputs, and checks for any engine.
 
-Nothing here sleeps or looks at the clock: a gate holds batches back until the test lets them go.
+Nothing here sleeps or reads the clock: the engine holds batches until the test releases them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from embedlib.models.spec import Encoder, ModelSpec, Pooling
 
 FAKE_DIM = 6
 WAIT_SECONDS = 30.0
-"""A test that waits this long has failed."""
+"""Timeout of every wait, in seconds; a test that reaches it fails."""
 
 
 def fake_vector(token_ids: Sequence[int], num_prompt_tokens: int = 0) -> NDArray[np.float32]:
-    """Return float32[6] that tells any two short sequences apart.
+    """Return float32[6] that differs for any two short sequences.
 
-    First and last id, length, sum, a sum weighted by position, and the prompt's length: what was
-    swapped, cut or mixed up on the way shows.
+    The elements are the first and last id, the length, the sum, the sum weighted by position, and
+    the number of prompt tokens. So a test notices swapped, truncated or mixed-up sequences.
     """
     ids = np.array(list(token_ids), np.int64)
     weighted = int((ids * np.arange(1, len(ids) + 1)).sum()) % (1 << 20)
@@ -38,7 +38,7 @@ def fake_vector(token_ids: Sequence[int], num_prompt_tokens: int = 0) -> NDArray
 
 
 class FakeEngine:
-    """An engine without a model: `fake_vector` of every sequence, at once or when let go."""
+    """An engine without a model: returns `fake_vector` of every sequence, at once or on release."""
 
     def __init__(
         self,
@@ -51,9 +51,17 @@ class FakeEngine:
         max_inflight_bulk: int = 2,
         memory_tokens: int | None = None,
     ) -> None:
-        """Make an engine; `memory_tokens` is the largest batch it has room for.
+        """Create an engine.
 
-        With `is_per_token` a token's row is the `fake_vector` of the sequence up to it.
+        Args:
+            is_padded: see `EngineLimits`.
+            is_per_token: see `EngineLimits`; a token's row is the `fake_vector` of the sequence up
+                to and including that token.
+            max_batch_tokens: see `EngineLimits`.
+            num_parallel_batches: see `EngineLimits`.
+            max_inflight_batches: see `EngineLimits`.
+            max_inflight_bulk: see `EngineLimits`.
+            memory_tokens: a batch with more tokens fails with EngineOutOfMemoryError; None: never.
         """
         self.limits = EngineLimits(
             embedding_dim=FAKE_DIM,
@@ -65,7 +73,7 @@ class FakeEngine:
             max_inflight_bulk=max_inflight_bulk,
         )
         self.batches: list[Batch] = []
-        """Everything submitted so far."""
+        """Every batch submitted so far."""
         self.is_closed = False
         self._memory_tokens = memory_tokens
         self._changed = threading.Condition()
@@ -75,12 +83,12 @@ class FakeEngine:
         self._poisoned: set[int] = set()
 
     def hold(self) -> None:
-        """Let no batch finish until `release`."""
+        """Hold all batches until `release`."""
         with self._changed:
             self._is_held = True
 
     def release(self) -> None:
-        """Finish what was held, and everything from now on at once."""
+        """Finish all held batches; from now on, finish every batch at once."""
         with self._changed:
             self._is_held = False
             held, self._held = self._held, []
@@ -88,29 +96,35 @@ class FakeEngine:
             on_done()
 
     def release_one(self) -> None:
-        """Finish the oldest held batch and go on holding."""
+        """Finish the oldest held batch; continue to hold the others."""
         with self._changed:
             on_done = self._held.pop(0)
         on_done()
 
     def wait_submitted(self, num_batches: int) -> None:
-        """Block until this many batches were submitted in all."""
+        """Block until this many batches have been submitted in total.
+
+        Raises:
+            AssertionError: if they are not submitted within `WAIT_SECONDS`.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.batches) >= num_batches, WAIT_SECONDS):
-                raise AssertionError(f"{len(self.batches)} batches came, not {num_batches}")
+                raise AssertionError(
+                    f"{len(self.batches)} batches were submitted, not {num_batches}"
+                )
 
     def fail_next(self, *errors: Exception) -> None:
-        """Make the next batches fail, one for each error."""
+        """Make the next batches fail, one per error."""
         with self._changed:
             self._failures += errors
 
     def poison(self, token_id: int) -> None:
-        """Give NaN for every sequence with this id in it."""
+        """Return NaN for every sequence that contains this id."""
         self._poisoned.add(token_id)
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> _FakePending:
-        """Take a batch."""
-        assert not self.is_closed, "a batch came after close"
+        """Record a batch; finish it unless batches are held."""
+        assert not self.is_closed, "a batch was submitted after close"
         num_tokens = len(batch.token_ids)
         with self._changed:
             self.batches.append(batch)
@@ -126,7 +140,7 @@ class FakeEngine:
         return _FakePending(self._compute(batch), error)
 
     def close(self) -> None:
-        """Refuse batches from now on."""
+        """Reject batches from now on."""
         self.is_closed = True
 
     def _compute(self, batch: Batch) -> NDArray[np.float32]:
@@ -151,7 +165,7 @@ class _FakePending:
 
 
 def byte_tokenizer() -> tokenizers.Tokenizer:
-    """Return a tokenizer with a token for every byte (its id is the byte) and no special ones."""
+    """Return a tokenizer with one token per byte, whose id is the byte, and no special tokens."""
     # Byte-level BPE writes bytes as printable characters, in this order of its alphabet.
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -160,10 +174,10 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
 
 
 def _byte_vocabulary() -> dict[str, int]:
-    """The character that byte-level BPE writes for every byte.
+    """Return a dict of the character that byte-level BPE writes for a byte to that byte.
 
-    Source: `bytes_to_unicode` of GPT-2's encoder.py: printable bytes stand for themselves, the
-    others for the characters from 256 on.
+    Source: `bytes_to_unicode` of GPT-2's encoder.py: printable bytes map to themselves, the others
+    to the characters from 256 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     vocabulary, num_others = {}, 0
@@ -177,7 +191,7 @@ def _byte_vocabulary() -> dict[str, int]:
 
 
 def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
-    """Return a spec that fits `FakeEngine` and `byte_tokenizer`; `fields` are ModelSpec's."""
+    """Return a spec for `FakeEngine` and `byte_tokenizer`; `fields` are fields of ModelSpec."""
     encoder = Encoder(
         family="fake",
         vocab_size=256,
@@ -212,27 +226,27 @@ def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
 def fake_embedder(
     engine: FakeEngine | None = None, spec: ModelSpec | None = None, **options: Any
 ) -> Embedder:
-    """Return an Embedder around a FakeEngine; `options` are fields of `Config`."""
+    """Return an Embedder on a FakeEngine; `options` are fields of `Config`."""
     return Embedder.from_engine(
         engine or FakeEngine(), spec or fake_spec(), byte_tokenizer(), Config(**options)
     )
 
 
 def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) -> None:
-    """Check what every engine promises, then close it; for the tests of an engine.
+    """Check the contract of an engine, then close it; for the tests of your own engine.
 
-    Rows come in batch order; a sequence gets the same vector alone, in any batch and in either
-    lane; one token and the longest sequence work; `on_done` is called once; closing twice is fine.
-    What an engine computes on a caller's thread, if it does so, is the same. For a model with a
-    head the sequences are pairs; where there is no pooling every token has a row.
+    Rows are in batch order. A sequence gets the same vector alone, in any batch and in either lane,
+    and also on the caller's thread if the engine supports that. One token and the longest sequence
+    work. `on_done` is called once, and closing twice does no harm. For a model with a head the
+    sequences are pairs; without pooling there is one row per token.
 
     Args:
         engine: the engine; it is closed at the end.
         spec: the model it runs.
-        tolerance: the largest difference of an element between two batches.
+        tolerance: maximum difference of an element between two batches.
 
     Raises:
-        AssertionError: the engine breaks a promise.
+        AssertionError: if the engine violates the contract.
     """
     random = np.random.default_rng(0)
     longest = min(spec.max_seq_tokens, 300)
@@ -265,7 +279,10 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
         for vector, one in zip(alone, sequences, strict=True):
             rows = engine.compute(_batch([one], Lane.QUERY))
             difference = float(np.abs((rows if is_per_token else rows[0]) - vector).max())
-            assert difference <= tolerance, f"on its caller's thread it changes by {difference:.1e}"
+            assert difference <= tolerance, (
+                f"{len(one[0])} tokens: the vector changes by {difference:.1e} on its caller's "
+                "thread"
+            )
     engine.close()
     engine.close()
 
@@ -273,12 +290,12 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
 def _run(
     engine: Engine, sequences: Sequence[tuple[NDArray[np.int64], int]], lane: Lane
 ) -> list[NDArray[np.float32]]:
-    """Run one batch to its end and return what came for each sequence.
+    """Run one batch and return the rows of each sequence.
 
     Args:
-        engine: what runs it.
-        sequences: ids, and how many of them are of type 0.
-        lane: who waits.
+        engine: the engine under test.
+        sequences: token ids, and how many of them are of type 0.
+        lane: the lane of the batch.
     """
     batch = _batch(sequences, lane)
     done = threading.Semaphore(0)
@@ -292,10 +309,14 @@ def _run(
     assert not done.acquire(blocking=False), "on_done was called twice"
     if engine.limits.is_per_token:
         num_tokens = len(batch.token_ids)
-        assert len(vectors) == num_tokens, f"{len(vectors)} rows came for {num_tokens} tokens"
+        assert len(vectors) == num_tokens, (
+            f"the engine returned {len(vectors)} rows for {num_tokens} tokens"
+        )
         return np.split(vectors, batch.cu_seqlens[1:-1])
     num_seqs = batch.num_seqs
-    assert len(vectors) == num_seqs, f"{len(vectors)} rows came for {num_seqs} sequences"
+    assert len(vectors) == num_seqs, (
+        f"the engine returned {len(vectors)} rows for {num_seqs} sequences"
+    )
     return list(vectors)
 
 
@@ -311,5 +332,5 @@ def _batch(sequences: Iterable[tuple[NDArray[np.int64], int]], lane: Lane) -> Ba
 
 
 def _split(batch: Batch) -> list[list[int]]:
-    """The ids of every sequence."""
+    """Return the token ids of every sequence."""
     return [part.tolist() for part in np.split(batch.token_ids, batch.cu_seqlens[1:-1])]

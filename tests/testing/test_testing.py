@@ -68,7 +68,7 @@ SPOILS: dict[str, tuple[Callable[[Any, Batch], Any], str]] = {
     "too wide": (lambda vectors, _: np.hstack([vectors, vectors]), r"shape \(12,\)"),
     "not finite": (in_place(lambda vectors, _: vectors.fill(np.nan)), "not finite"),
     "rows reversed": (lambda vectors, _: vectors[::-1], "changes by"),
-    "a row missing": (lambda vectors, _: vectors[: max(1, len(vectors) - 1)], "6 rows came for 7"),
+    "a row missing": (lambda vectors, _: vectors[: max(1, len(vectors) - 1)], "6 rows for 7"),
     "depends on its neighbours": (
         lambda vectors, _: vectors + np.float32(1e-3) * (len(vectors) > 1),
         "changes by",
@@ -94,7 +94,7 @@ def test_an_engine_with_wrong_answers_is_refused(name: str) -> None:
 def test_an_engine_for_tokens_gives_a_row_for_every_token() -> None:
     check_engine(FakeEngine(is_per_token=True), fake_spec(modules=()))
     engine = Bad(SPOILS["a row missing"][0], is_per_token=True)
-    with pytest.raises(AssertionError, match="1 rows came for 2 tokens"):
+    with pytest.raises(AssertionError, match="returned 1 rows for 2 tokens"):
         check_engine(engine, fake_spec(modules=()))
     engine = Bad(SPOILS["rows reversed"][0], is_per_token=True)
     with pytest.raises(AssertionError, match="changes by"):
@@ -183,7 +183,7 @@ def test_the_gate_holds_and_lets_go_in_turn() -> None:
 
 def test_waiting_for_what_does_not_come_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "WAIT_SECONDS", 0.01)
-    with pytest.raises(AssertionError, match="0 batches came, not 1"):
+    with pytest.raises(AssertionError, match="0 batches were submitted, not 1"):
         FakeEngine().wait_submitted(1)
 
 

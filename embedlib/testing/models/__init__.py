@@ -1,1 +1,1 @@
-"""Tiny models of every family that embedlib knows, with seeded weights."""
+"""Tiny models of every family that embedlib supports, with seeded weights."""

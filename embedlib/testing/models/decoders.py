@@ -58,7 +58,7 @@ GEMMA2: Final[Json] = {
     "attention_bias": False,
     "query_pre_attn_scalar": 7,
     "sliding_window": 5,
-    # Smaller than the scores, so that it bends them.
+    # Smaller than the scores, so that the cap has an effect.
     "attn_logit_softcapping": 0.7,
     "final_logit_softcapping": 30.0,
     "cache_implementation": "hybrid",
@@ -83,7 +83,7 @@ GEMMA3: Final[Json] = {
 
 
 def _llama(scaling: Json) -> TinyVariant:
-    """Return a Llama with one kind of stretched rotary embedding, in the older spelling."""
+    """Return a Llama with one kind of scaled rotary embedding, in the older format."""
     config = DECODER | {"rope_scaling": scaling}
     return TinyVariant(tokenizer="begin", config=config, modules=(LAST,), prefix="model.")
 
@@ -199,7 +199,7 @@ DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
             prefix="model.",
         ),
-        # As EmbeddingGemma: every token sees the others, within the window on either side.
+        # Like EmbeddingGemma: bidirectional, with a window on either side.
         "gemma3_text": TinyVariant(
             tokenizer="gemma",
             config=GEMMA3

@@ -1,4 +1,4 @@
-"""Tiny models whose tokens all see one another."""
+"""Tiny models with bidirectional attention."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ NOMIC_BERT_OWN_KEYS: Final[Json] = {
     "mlp_fc1_bias": False,
     "mlp_fc2_bias": False,
 }
-# As gte-base-en-v1.5.
+# Like gte-base-en-v1.5.
 NEW: Final[Json] = {
     "model_type": "new",
     "architectures": ["NewModel"],
@@ -335,7 +335,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"model_max_length": 48},
             prefix="model.",
         ),
-        # As transformers 5 saves it.
+        # In the format that transformers 5 saves.
         "nomic_bert": TinyVariant(
             tokenizer="bert",
             config=NOMIC_BERT,
@@ -343,7 +343,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 8192},
             settings={"max_seq_length": 30, "do_lower_case": False},
         ),
-        # The keys of the model's own code alone.
+        # Only the keys of the model's own code.
         "nomic_bert-own-keys": TinyVariant(
             tokenizer="bert",
             config=NOMIC_BERT_OWN_KEYS,
@@ -352,7 +352,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             settings={"max_seq_length": 45, "do_lower_case": False},
             reference_config=NOMIC_BERT,
         ),
-        # Both, as nomic-embed-text-v1.5 has them; texts may be longer than the trained length.
+        # Both sets of keys, like nomic-embed-text-v1.5; texts may exceed the trained length.
         "nomic_bert-both-keys": TinyVariant(
             tokenizer="bert",
             config=NOMIC_BERT_OWN_KEYS | NOMIC_BERT,
@@ -367,7 +367,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
             settings={"max_seq_length": 48, "do_lower_case": False},
         ),
-        # As gte-multilingual-base, whose files hold a head for the weights of tokens too.
+        # Like gte-multilingual-base, whose files also contain a head for token weights.
         "new-types": TinyVariant(
             tokenizer="xlm-roberta",
             config=NEW | {"type_vocab_size": 1, "pad_token_id": 1, "hidden_act": "gelu_new"},
@@ -375,7 +375,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 40},
             prefix="new.",
         ),
-        # As snowflake-arctic-embed-m-v2.0.
+        # Like snowflake-arctic-embed-m-v2.0.
         "gte": TinyVariant(
             tokenizer="xlm-roberta",
             config=GTE | dict.fromkeys(("unpad_inputs", "use_memory_efficient_attention"), "true"),
@@ -383,7 +383,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
             settings={"max_seq_length": 44, "do_lower_case": False},
             general={"prompts": {"query": "query: "}},
-            # Its code reads strings as true, and would need xformers then.
+            # The model's code treats the strings as true and would then need xformers.
             reference_config=GTE,
         ),
     }

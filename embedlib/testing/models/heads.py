@@ -1,4 +1,4 @@
-"""Tiny rerankers, reward models and classifiers: a transformer and the head of its class."""
+"""Tiny rerankers, reward models and classifiers: a transformer with the head of its class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _labels(*names: str) -> Json:
 
 
 def _scoring(config: Json, name: str, tokenizer: str, **fields: Any) -> TinyVariant:
-    """Return a variant whose config.json names this class and other keys."""
+    """Return a variant whose config.json names this class; `fields` are fields of TinyVariant."""
     defaults: dict[str, Any] = {
         "tokenizer_config": {"model_max_length": config["max_position_embeddings"]}
     }
@@ -36,7 +36,7 @@ def _scoring(config: Json, name: str, tokenizer: str, **fields: Any) -> TinyVari
 
 
 def _cross_encoder(base: TinyVariant, activation: str, *modules: TinyModule) -> TinyVariant:
-    """Return a variant as sentence-transformers 6 saves it."""
+    """Return a variant in the format that sentence-transformers 6 saves."""
     is_lm = bool(modules)
     return replace(
         base,
@@ -105,10 +105,10 @@ BERT_RERANKER: Final = _scoring(
 
 HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
     {
-        # As the rerankers trained on MS MARCO were saved.
+        # In the format of the rerankers trained on MS MARCO.
         "bert-reranker": BERT_RERANKER,
         "bert-cross-encoder": _cross_encoder(BERT_RERANKER, SIGMOID),
-        # The model knows two types, but its tokenizer tells none.
+        # The model has two token types, but its tokenizer returns none.
         "bert-untyped": replace(
             BERT_RERANKER,
             tokenizer_config={
@@ -122,7 +122,7 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             | {"problem_type": "single_label_classification", "hidden_act": "gelu_new"},
             "BertForSequenceClassification",
             "bert",
-            # Another class would do, with the list of inputs.
+            # With a list of inputs, the tokenizer's class does not matter.
             tokenizer_config={
                 "model_max_length": 48,
                 "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -149,7 +149,7 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             prefix="roberta.",
             dtype="F16",
         ),
-        # Two labels are not written.
+        # Without labels in config.json, which means two.
         "distilbert-classifier": _scoring(
             DISTILBERT, "DistilBertForSequenceClassification", "bert", prefix="distilbert."
         ),
@@ -181,7 +181,7 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             "bert",
             prefix="model.",
         ),
-        # As gte-multilingual-reranker-base.
+        # Like gte-multilingual-reranker-base.
         "new-reranker": _scoring(
             NEW | _labels("LABEL_0") | {"type_vocab_size": 1, "pad_token_id": 1},
             "NewForSequenceClassification",
@@ -196,7 +196,7 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             dtype="BF16",
             num_shards=2,
         ),
-        # The last token of every text is the padding token, which the class passes over.
+        # The last token of every text is the padding token, which the class skips.
         "qwen2-classifier": _scoring(
             DECODER | _labels("a", "b", "c") | {"model_type": "qwen2", "pad_token_id": 0},
             "Qwen2ForSequenceClassification",
@@ -259,4 +259,4 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
         ),
     }
 )
-"""Every family with a head, every place where its files say what it is."""
+"""Every family with a head, and every way in which the files declare the head."""

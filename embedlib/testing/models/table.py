@@ -1,6 +1,6 @@
-"""The table of tiny models: what each variant writes, except the values of its weights.
+"""The table of tiny models: the files of each variant, except the values of its weights.
 
-Every family, every trait and every spelling of the files that the reader knows is in one of them.
+Together the variants cover every family, trait and file format that the reader supports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from embedlib.testing.models.heads import HEADS
 from embedlib.testing.models.variant import TinyVariant
 
 VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DECODERS})
-"""Every variant that makes embeddings."""
+"""Every variant that computes embeddings."""
 
 SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
-"""Every variant that makes scores."""
+"""Every variant that computes scores."""

@@ -1,4 +1,4 @@
-"""Small tokenizers of each kind, made in code, for the tiny models."""
+"""Small tokenizers of each kind, built in code, for the tiny models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build_tokenizer(kind: str) -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _bert(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
-    """[CLS] text [SEP], as BERT has it."""
+    """[CLS] text [SEP], as in BERT."""
     special = {
         "pad_token": "[PAD]",
         "unk_token": "[UNK]",
@@ -47,7 +47,7 @@ def _bert(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _mpnet() -> tuple[Tokenizer, dict[str, Any]]:
-    """<s> text </s> over BERT's pieces, as MPNet has it: the padding id is 1."""
+    """<s> text </s> with BERT's pieces, as in MPNet; the padding id is 1."""
     special = {
         "cls_token": "<s>",
         "pad_token": "<pad>",
@@ -59,7 +59,7 @@ def _mpnet() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _word_piece(special: dict[str, str], lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
-    """Return BERT's tokenizer with these special tokens; the first ids are theirs."""
+    """Return BERT's tokenizer with these special tokens, which get the first ids."""
     pieces = [*special.values(), *LETTERS, *SIGNS, *FOREIGN, *WORDS]
     pieces += [f"##{piece}" for piece in (*LETTERS, *SIGNS, *FOREIGN, *PIECES)]
     vocab = _numbered(pieces)
@@ -69,14 +69,14 @@ def _word_piece(special: dict[str, str], lowercase: bool) -> tuple[Tokenizer, di
     between = () if special["cls_token"] == "[CLS]" else (special["sep_token"],)
     tokenizer.post_processor = _ends(vocab, special["cls_token"], special["sep_token"], between)
     tokenizer.add_special_tokens(list(special.values()))
-    # Saved models carry such settings; a reader has to clear them.
+    # Saved models contain such settings; a reader has to clear them.
     tokenizer.enable_truncation(8)
     tokenizer.enable_padding(length=8)
     return tokenizer, special | {"do_lower_case": lowercase}
 
 
 def _roberta() -> tuple[Tokenizer, dict[str, Any]]:
-    """<s> text </s> over bytes, as RoBERTa has it."""
+    """<s> text </s> with byte-level BPE, as in RoBERTa."""
     special = {
         "bos_token": "<s>",
         "pad_token": "<pad>",
@@ -87,7 +87,7 @@ def _roberta() -> tuple[Tokenizer, dict[str, Any]]:
         "sep_token": "</s>",
     }
     tokenizer, vocab = _byte_pairs(list(dict.fromkeys(special.values())))
-    # By position: releases of tokenizers have renamed the arguments.
+    # Positional arguments, because releases of tokenizers have renamed them.
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"])
     )
@@ -95,7 +95,7 @@ def _roberta() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _begin() -> tuple[Tokenizer, dict[str, Any]]:
-    """A first token over bytes, as Llama 3 has it."""
+    """A token before the text, with byte-level BPE, as in Llama 3."""
     special = {"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": "<|end|>"}
     tokenizer, vocab = _byte_pairs(["<|begin|>", "<|end|>"])
     tokenizer.post_processor = _ends(vocab, "<|begin|>", None, ("<|begin|>",))
@@ -103,7 +103,7 @@ def _begin() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _end() -> tuple[Tokenizer, dict[str, Any]]:
-    """A last token over bytes, as Qwen3-Embedding has it."""
+    """A token after the text, with byte-level BPE, as in Qwen3-Embedding."""
     special = {"eos_token": "<|end|>", "pad_token": "<|end|>"}
     tokenizer, vocab = _byte_pairs(["<|end|>"])
     tokenizer.post_processor = _ends(vocab, None, "<|end|>")
@@ -111,13 +111,13 @@ def _end() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _chat() -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokens of a chat over bytes and none around a text, as Qwen3 has it."""
+    """Chat tokens with byte-level BPE, and no tokens around a text, as in Qwen3."""
     special = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     tokenizer, _ = _byte_pairs(
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"],
         (
             *(*WORDS, "yes", "no", "system", "user", "assistant", "document", "relevance"),
-            # A sign and the end of its line are one token.
+            # A punctuation mark and the line break after it are one token.
             *(f"{sign}Ċ" for sign in ".?!"),
         ),
     )
@@ -131,7 +131,7 @@ def _chat() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _xlm_roberta() -> tuple[Tokenizer, dict[str, Any]]:
-    """<s> text </s> over SentencePiece, as XLM-RoBERTa has it."""
+    """<s> text </s> with SentencePiece, as in XLM-RoBERTa."""
     special = {
         "bos_token": "<s>",
         "pad_token": "<pad>",
@@ -150,7 +150,7 @@ def _xlm_roberta() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _mistral() -> tuple[Tokenizer, dict[str, Any]]:
-    """<s> text </s> over SentencePiece, as e5-mistral has it."""
+    """<s> text </s> with SentencePiece, as in e5-mistral."""
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
     tokenizer, vocab = _unigram(["<unk>", "<s>", "</s>"], [])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -159,7 +159,7 @@ def _mistral() -> tuple[Tokenizer, dict[str, Any]]:
 
 
 def _gemma() -> tuple[Tokenizer, dict[str, Any]]:
-    """<bos> text <eos> over pairs with ▁ for a space, as EmbeddingGemma has it."""
+    """<bos> text <eos> with BPE and ▁ for a space, as in EmbeddingGemma."""
     special = {
         "pad_token": "<pad>",
         "eos_token": "<eos>",
@@ -197,16 +197,16 @@ TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] 
         "chat": _chat,
     }
 )
-"""Every kind there is."""
+"""Builders by kind; each returns a tokenizer and its special tokens."""
 
 
 def _byte_pairs(
     special: list[str], words: tuple[str, ...] = WORDS
 ) -> tuple[Tokenizer, dict[str, int]]:
-    """Return byte-level BPE whose merges spell the words, with and without a space before them."""
+    """Return byte-level BPE whose merges form the words, with and without a leading space."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges: dict[tuple[str, str], None] = {}
-    # Earlier merges win, so the space joins its word before the letters join each other.
+    # Earlier merges take precedence, so a space joins its word before the letters join each other.
     for spelling in (*(f"Ġ{word}" for word in words), *words):
         for end in range(1, len(spelling)):
             merges[spelling[:end], spelling[end]] = None
@@ -219,7 +219,7 @@ def _byte_pairs(
 
 
 def _unigram(first: list[str], last: list[str]) -> tuple[Tokenizer, dict[str, int]]:
-    """Return a SentencePiece-like model: words and letters, longer pieces more likely."""
+    """Return a SentencePiece-like model of words and letters; longer pieces score higher."""
     pieces = [*first, "▁", *LETTERS, *LETTERS.upper(), *SIGNS, *FOREIGN, *PIECES]
     pieces += [f"▁{word}" for word in WORDS]
     pieces = list(dict.fromkeys(pieces + last))
@@ -236,14 +236,14 @@ def _ends(
     between: tuple[str, ...] = (),
     second_type: int = 1,
 ) -> processors.TemplateProcessing:
-    """Return the post-processor that puts tokens around a text or a pair of them.
+    """Return the post-processor that adds special tokens around a text or a pair of texts.
 
     Args:
         vocab: tokens to ids.
-        first: before the first text.
-        last: behind each text.
-        between: before the second text.
-        second_type: what the second text's tokens are told by.
+        first: the token before the first text.
+        last: the token after each text.
+        between: the tokens before the second text.
+        second_type: type id of the second text's tokens.
     """
     before = [] if first is None else [first]
     after = [] if last is None else [last]
@@ -256,5 +256,5 @@ def _ends(
 
 
 def _numbered(pieces: list[str]) -> dict[str, int]:
-    """Return pieces with their ids; a piece that is there twice keeps its first place."""
+    """Return pieces with their ids; of a duplicate, the first one counts."""
     return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}

@@ -1,4 +1,4 @@
-"""What a row of the table of tiny models is made of, and the modules that many rows share."""
+"""The row type of the table of tiny models, and the modules that many rows share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TinyModule:
-    """A module behind the transformer: its entry in modules.json and its config.json."""
+    """A module after the transformer: its entry in modules.json and its config.json."""
 
     type: str
     path: str
@@ -19,15 +19,15 @@ class TinyModule:
 
 @dataclass(frozen=True, kw_only=True)
 class TinyVariant:
-    """One row of the table: everything that is written, except the weights' values."""
+    """One row of the table: the content of a model folder, except the values of its weights."""
 
     tokenizer: str
-    """A kind of `tiny_tokenizers`."""
+    """A key of `tokenizers.TOKENIZERS`."""
     config: Json
     modules: tuple[TinyModule, ...] = ()
-    """Behind the transformer."""
+    """The modules after the transformer."""
     has_module_list: bool = False
-    """Whether there is a modules.json although nothing follows the transformer."""
+    """Whether modules.json is written even if no module follows the transformer."""
     transformer_type: str = "sentence_transformers.models.Transformer"
     transformer_path: str = ""
     tokenizer_config: Json = field(default_factory=dict)
@@ -35,15 +35,16 @@ class TinyVariant:
     settings: Json | None = None
     general: Json | None = None
     prefix: str = ""
-    """Before every tensor name."""
+    """Prefix of every tensor name."""
     dtype: Literal["F32", "F16", "BF16"] = "F32"
     num_shards: int = 1
     reference_config: Json | None = None
-    """The same model in keys that transformers reads, where it reads `config` only together with
-    code of the model's own."""
+    """The same model with keys that transformers reads, for a `config` that transformers can read
+    only with the model's own code."""
     with_head: bool = False
-    """Whether it is a reranker or classifier, and then the name of the template to ask it with."""
+    """Whether the model is a reranker or classifier."""
     template: str | None = None
+    """The name of the prompt template of a scoring model, if it needs one."""
 
 
 ST5: Final = "sentence_transformers.models."
@@ -58,7 +59,7 @@ NORMALIZE: Final = TinyModule(type=ST5 + "Normalize", path="2_Normalize")
 
 
 def pooling(*flags: str, dim: int = 32, **others: object) -> TinyModule:
-    """Return a Pooling in the older spelling, with the flags set."""
+    """Return a Pooling in the older format, with these flags set."""
     names = (
         "cls_token",
         "mean_tokens",

@@ -1,7 +1,7 @@
-"""Tiny models on disk, complete and always the same, for tests without downloads.
+"""Writes tiny models to disk, complete and reproducible, for tests without downloads.
 
-Each variant is a model folder as sentence-transformers would save it. The weights come from a
-generator of our own, so that they never change with the version of a library.
+Each variant is a model folder in the format that sentence-transformers saves. The weights come from
+our own random number generator, so they do not change with the version of a library.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def write_tiny_model(folder: Path, variant: str) -> Path:
     """Write a model folder and return it.
 
     Args:
-        folder: where to write; made if need be.
-        variant: a key of `tiny_variants.VARIANTS` or `SCORING_VARIANTS`.
+        folder: where to write; created if missing.
+        variant: a key of `VARIANTS` or `SCORING_VARIANTS` in `table`.
     """
     return write_variant(folder, variant, {**VARIANTS, **SCORING_VARIANTS}[variant])
 
@@ -43,9 +43,9 @@ def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
     """Write a model folder and return it.
 
     Args:
-        folder: where to write; made if need be.
-        name: decides the values of the weights.
-        row: all the rest.
+        folder: where to write; created if missing.
+        name: seeds the values of the weights.
+        row: everything else.
     """
     transformer = folder / row.transformer_path
     transformer.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
     tokenizer.save(str(transformer / "tokenizer.json"))
     tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast"} | special
     _write_json(transformer / "tokenizer_config.json", tokenizer_config | row.tokenizer_config)
-    # A few rows more than tokens, as models round their vocabulary up.
+    # A few more rows than tokens, since real models round their vocabulary size up.
     vocab_size = tokenizer.get_vocab_size() + 3
     _write_json(transformer / "config.json", row.config | {"vocab_size": vocab_size})
     if row.settings is not None:
@@ -123,7 +123,7 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
 def _head_values(
     variant: str, spec: ModelSpec, position: int, place: str | AnswerRows
 ) -> dict[str, Array]:
-    """Return the tensors of a module whose weights lie among the transformer's."""
+    """Return the tensors of a module whose weights are stored with the transformer's."""
     if isinstance(place, AnswerRows):
         shape = (spec.encoder.vocab_size, spec.encoder.hidden_size)
         return {place.tensor: _values(variant, "lm_head.weight", shape)} if place.tensor else {}
@@ -136,7 +136,7 @@ def _head_values(
 
 
 def _values(variant: str, role: str, shape: tuple[int, ...]) -> Array:
-    """Return a tensor's values, of a size that keeps every layer in the range where it bends."""
+    """Return a tensor's values, scaled so that activations stay in the non-linear range."""
     noise = uniform(f"{variant}/{role}", shape)
     if role.endswith(".bias"):
         return noise * np.float32(0.2)
@@ -144,12 +144,12 @@ def _values(variant: str, role: str, shape: tuple[int, ...]) -> Array:
         return 1 + noise * np.float32(0.25)
     if role in ("tokens", "positions", "token_types", "position_bias"):
         return noise
-    # Uniform numbers have the variance 1/3; a row of n weights then scales its input by 1.3.
+    # Uniform numbers in [-1, 1) have variance 1/3, so a row of n weights scales its input by 1.3.
     return noise * np.float32(1.3 * math.sqrt(3 / shape[1]))
 
 
 def uniform(seed: str, shape: tuple[int, ...]) -> Array:
-    """Return float32[shape], evenly spread over [-1, 1), the same for a seed on every machine."""
+    """Return float32[shape], uniform in [-1, 1); a seed gives the same values on every machine."""
     start = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=8).digest(), "little")
     # 24 bits fit a float32 exactly.
     top = (splitmix64(start, math.prod(shape)) >> np.uint64(40)).astype(np.float32)
@@ -157,7 +157,7 @@ def uniform(seed: str, shape: tuple[int, ...]) -> Array:
 
 
 def splitmix64(start: int, count: int) -> NDArray[np.uint64]:
-    """Return uint64[count]: the first numbers of the generator with the state `start`.
+    """Return uint64[count]: the first numbers of the generator seeded with `start`.
 
     Source: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators",
     OOPSLA 2014; constants as in https://prng.di.unimi.it/splitmix64.c.
@@ -184,7 +184,7 @@ def _write_safetensors(path: Path, arrays: Mapping[str, Array], dtype: str) -> N
         offsets = [start, len(body)]
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": offsets}
     text = json.dumps(header).encode()
-    # Spaces bring the tensors to a multiple of 8 bytes.
+    # Spaces align the tensors to a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
     path.write_bytes(len(text).to_bytes(8, "little") + text + body)
 
