@@ -20,22 +20,22 @@ GOLDENS = Path(__file__).parent / "goldens"
 
 
 def pytest_collection_finish() -> None:
-    """Keep what is there before the first test out of every garbage collection.
+    """Exclude all objects that exist before the first test from garbage collection.
 
-    That is torch, thousands of tests and a million objects more: a collection took 0.2 s.
+    These are torch, thousands of tests and a million other objects; one collection took 0.2 s.
     """
     gc.freeze()
 
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """What sentence-transformers made of the texts, with one prompt or none."""
+    """The outputs of sentence-transformers for the texts, with one prompt or none."""
 
     prompt_name: str | None
-    """None: what `encode(texts)` does, which is the default prompt where the model has one."""
+    """None: as `encode(texts)`, which applies the default prompt if the model has one."""
     ids: list[list[int]]
     num_prompt_tokens: int
-    """Leading tokens of the prompt, as pooling counts them."""
+    """Leading tokens of the prompt that pooling excludes."""
     vectors: NDArray[np.float32]
     """float32[N, D]."""
 
@@ -71,13 +71,13 @@ def _read_golden(variant: str) -> Golden:
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Golden]:
-    """Return a function from a tiny variant to its stored outputs."""
+    """Return a function that returns the stored outputs of a tiny variant."""
     return _read_golden
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from a tiny variant to its folder, written once; do not change it."""
+    """Return a function that returns a tiny variant's folder, written once; do not modify it."""
     folders: dict[str, Path] = {}
 
     def folder(variant: str) -> Path:
@@ -90,7 +90,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
 
 @pytest.fixture(scope="session")
 def engine_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for compiled engines, so that a tiny model is compiled once for all tests."""
+    """Return a cache folder for compiled engines: each tiny model is compiled once per run."""
     return tmp_path_factory.mktemp("engines")
 
 

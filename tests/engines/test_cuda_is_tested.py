@@ -1,4 +1,4 @@
-"""Says so where the tests of the CUDA engine, in the folder beside, cannot even be collected."""
+"""Reports a skip if the tests of the CUDA engine, in cuda/, cannot even be collected."""
 
 from __future__ import annotations
 

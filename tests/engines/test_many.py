@@ -30,7 +30,7 @@ TEXTS = [f"text {number}" for number in range(40)]
 
 
 class DeadEngine(FakeEngine):
-    """An engine whose device has gone: every batch fails, as it is started or later."""
+    """An engine whose device is lost: every batch fails, in `submit` or afterwards."""
 
     def __init__(self, *, at_submit: bool = False) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def make_batch(text: str, lane: Lane = Lane.BULK) -> Batch:
 
 
 class Submitted:
-    """A batch given to an engine, and how often it was called done."""
+    """A batch submitted to an engine; counts the calls of `on_done`."""
 
     def __init__(self, engine: ManyEngines, batch: Batch) -> None:
         self._done = threading.Semaphore(0)
@@ -100,7 +100,7 @@ def test_rows_come_in_order_and_every_engine_works(embedder_of: Callable[..., Em
     future = embedder_of(*engines).submit_batch(TEXTS)
     for engine in engines:
         engine.wait_submitted(1)
-    # The last one finishes first.
+    # The last engine finishes first.
     for engine in reversed(engines):
         engine.release()
     np.testing.assert_array_equal(future.result(WAIT_SECONDS), expected())
@@ -141,7 +141,7 @@ def test_no_engine_gets_more_than_it_takes() -> None:
     first.wait_submitted(1)
     second.wait_submitted(2)
     query = Submitted(engine, make_batch("query", Lane.QUERY))
-    first.wait_submitted(2)  # the one with less to do, ahead of the fourth bulk batch
+    first.wait_submitted(2)  # the less busy engine, before the fourth bulk batch
     assert [batch.lane for batch in first.batches] == [Lane.BULK, Lane.QUERY]
     first.release()
     second.release()
@@ -240,12 +240,12 @@ def test_two_engines_never_give_each_other_up() -> None:
     submitted = [Submitted(engine, make_batch(text)) for text in TEXTS[:2]]
     first.wait_submitted(1)
     second.wait_submitted(1)
-    first.release_one()  # fails, and waits on the second
+    first.release_one()  # fails, and is retried on the second
     second.wait_submitted(2)
-    second.release_one()  # fails, and waits on the first
+    second.release_one()  # fails, and is retried on the first
     first.wait_submitted(2)
     first.release()
-    submitted[1].result()  # so the second is given up, with a batch of the first in flight
+    submitted[1].result()  # so the second engine is given up, with a batch of the first in flight
     second.release()
     submitted[0].result()
     assert Submitted(engine, make_batch("after")).result().shape == (1, 6)
@@ -263,14 +263,14 @@ def test_a_batch_whose_last_engine_was_given_up_is_told() -> None:
     first.wait_submitted(1)
     other = Submitted(engine, make_batch("two"))
     second.wait_submitted(1)
-    first.release_one()  # "one" has to wait for the second, which is full
-    second.release_one()  # "two" fails there, too, and the second takes "one"
+    first.release_one()  # "one" is queued for the second, which is full
+    second.release_one()  # "two" fails there too, and the second starts "one"
     first.wait_submitted(2)
     second.fail_next(EngineRunError("gone"))
     first.release()
-    other.result()  # the second is given up
+    other.result()  # the second engine is given up
     second.release()
-    assert failing.result().shape == (1, 6)  # what was in flight there was computed all the same
+    assert failing.result().shape == (1, 6)  # its batch in flight was still computed
     engine.close()
 
 
@@ -306,7 +306,7 @@ def test_close_waits_for_what_is_in_flight() -> None:
 
 
 class CancellingEngine(FakeEngine):
-    """Its batches can be cancelled, and then end with an error."""
+    """An engine whose batches can be cancelled; they then fail."""
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
         pending = super().submit(batch, on_done)
@@ -329,13 +329,13 @@ def test_a_batch_that_is_cancelled_is_tried_on_no_other_engine() -> None:
     for engine in (first, second):
         engine.wait_submitted(engine.limits.max_inflight_bulk)
     try:
-        batches[-1].cancel()  # that waits
+        batches[-1].cancel()  # this one is queued
         with pytest.raises(EngineRunError, match="nobody waits for it"):
             batches[-1].result()
-        batches[0].cancel()  # that is being computed
+        batches[0].cancel()  # this one is being computed
         with pytest.raises(EngineRunError, match="cancelled"):
             batches[0].result()
-        batches[0].cancel()  # that is over
+        batches[0].cancel()  # this one has ended
         assert len(first.batches) + len(second.batches) == num_bulk
     finally:
         for engine in (first, second):

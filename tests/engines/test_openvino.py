@@ -59,7 +59,7 @@ def run(engine: OpenVINOEngine, batch: Batch) -> NDArray[np.float32]:
 def relative_errors(
     vectors: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """float32[N]: the norm of each difference by the norm of what was expected."""
+    """Return float32[N]: the norm of each difference, relative to the expected vector's."""
     difference = np.linalg.norm(vectors - expected, axis=1)
     return difference / np.linalg.norm(expected, axis=1)
 
@@ -76,11 +76,11 @@ def test_vectors_are_those_of_sentence_transformers(
             vectors = embedder.encode(stored.texts, **named)
             expected = case.vectors
             if embedder.spec.truncate_dim and embedder.spec.is_normalized:
-                # sentence-transformers leaves a vector short that was cut after it was normalised;
-                # here it has unit length again.
+                # sentence-transformers does not normalize again after truncating a normalized
+                # vector; embedlib does.
                 assert (np.linalg.norm(expected, axis=1) < 0.999).any()
                 expected = normalize(expected)
-            # 1e-4 is promised; the two forms of gelu are 2e-4 apart, so 2e-5 tells them apart.
+            # 1e-4 is promised. The two forms of gelu differ by 2e-4, so 2e-5 detects a mix-up.
             assert relative_errors(vectors, expected).max() <= 2e-5
 
 
@@ -90,7 +90,7 @@ def test_the_engine_alone_gives_the_same_vectors_and_keeps_its_promises(
 ) -> None:
     files = read_model_files(tiny_folder(variant))
     make(files, cache_dir=tmp_path, threads=1)
-    # OpenVINO has lost parts of a graph on the way through its cache.
+    # The second one comes from OpenVINO's cache, which has lost parts of a graph before.
     engine = make(files, cache_dir=tmp_path, threads=1)
     for case in golden(variant).cases:
         batch = batch_of(case.ids, num_prompt_tokens=case.num_prompt_tokens)
@@ -98,7 +98,7 @@ def test_the_engine_alone_gives_the_same_vectors_and_keeps_its_promises(
         if files.spec.truncate_dim:
             vectors = vectors[:, : files.spec.truncate_dim]
         assert relative_errors(vectors, case.vectors).max() <= 2e-5
-    # Compiling takes longer than all of this.
+    # In the same test, because compiling takes longer than all of this.
     check_engine(engine, files.spec)
 
 
@@ -108,7 +108,7 @@ def test_padding_is_on_the_right() -> None:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Every model that OpenVINO compiles, in turn: bulk, query."""
+    """Return the list of models that OpenVINO compiles, alternately for bulk and for queries."""
     models: list[Any] = []
     compile_model = ov.Core.compile_model
 
@@ -126,11 +126,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 def test_what_openvino_was_asked_for(
     files: ModelFiles, compiled: list[Any], threads: int, has_cache: bool, tmp_path: Path
 ) -> None:
-    for _ in range(1 + has_cache):  # the second one comes out of the cache
+    for _ in range(1 + has_cache):  # the second one comes from the cache
         make(files, threads=threads, cache_dir=tmp_path if has_cache else None)
     assert len(compiled) == 2 + 2 * has_cache
     for index, model in enumerate(compiled):
-        # Float32 also where the CPU has matrix units for bfloat16.
+        # float32 even if the CPU has matrix units for bfloat16.
         assert model.get_property("INFERENCE_PRECISION_HINT") == ov.Type.f32
         assert model.get_property("INFERENCE_NUM_THREADS") == threads
         assert model.get_property("NUM_STREAMS") == (1 if index % 2 else threads)
@@ -163,7 +163,7 @@ def test_either_lane_borrows_from_the_other(files: ModelFiles) -> None:
         assert done.wait(WAIT_SECONDS)
         np.testing.assert_allclose(pending.result(), expected, atol=1e-6)
 
-    # Queries may take every place, so that bulk later finds only the places of queries.
+    # Queries may use every slot, so bulk batches later get slots that queries used.
     queries = [submit(Lane.QUERY) for _ in range(num_batches)]
     for query in queries[:2]:
         finish(query)
@@ -177,7 +177,7 @@ def test_either_lane_borrows_from_the_other(files: ModelFiles) -> None:
 
 
 def change_one_number(files: ModelFiles) -> dict[str, NDArray[np.float32]]:
-    """The weights with one number of the embedding of token 7 changed."""
+    """Return the weights with one number of token 7's embedding changed."""
     weights = {role: np.array(values) for role, values in load_weights(files).items()}
     weights["tokens"][7, 3] += 3
     return weights
@@ -198,7 +198,7 @@ def test_a_model_of_equal_shape_does_not_get_the_compiled_model_of_another(
 
 
 def test_loading_again_adds_nothing_to_the_cache(files: ModelFiles, tmp_path: Path) -> None:
-    # OpenVINO makes up names, other ones for each graph of a process; one of them counts.
+    # OpenVINO generates names that differ per graph, and one of them is part of the cache key.
     make(files, cache_dir=tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names
@@ -245,7 +245,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 def test_one_process_at_a_time_uses_the_cache(
     files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Three that began at once on an empty cache have died of SIGBUS.
+    # Three processes that started at once with an empty cache died of SIGBUS.
     compile_model = ov.Core.compile_model
     others = os.open(tmp_path, os.O_RDONLY)
 
@@ -288,7 +288,7 @@ def test_errors_of_openvino(message: str, kind: type[Exception]) -> None:
 
 
 def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) -> None:
-    # The tokenizer cannot make one; the process must live all the same.
+    # The tokenizer cannot produce such an id; even so, the process must not crash.
     engine = make(files)
     try:
         vectors = run(engine, batch_of([[10**6]]))
@@ -359,12 +359,12 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
     waiting = engine.submit(batch, lambda: done.append(2))
     assert begun.wait(30)
     waiting.cancel()
-    assert not is_cancelled.is_set()  # what computes is another batch
+    assert not is_cancelled.is_set()  # the batch being computed is another one
     computing.cancel()
     monkeypatch.setattr(ov.InferRequest, "infer", infer)
     assert (run(engine, batch) == expected).all()
     computing.cancel()
-    assert len(cancelled) == 1  # this was too late: the request is no longer its own
+    assert len(cancelled) == 1  # too late: the request no longer belongs to this batch
     assert done == [1, 2]
     for pending in (computing, waiting):
         with pytest.raises(EngineRunError, match="cancel"):
@@ -427,7 +427,7 @@ def test_weights_are_not_copied(files: ModelFiles) -> None:
 
 
 def test_32_threads_get_their_own_rows(tiny_folder: Callable[[str], Path]) -> None:
-    """The real engine; tests/test_embedder.py does the same with a fake one."""
+    """With the real engine; tests/test_embedder.py does the same with a fake one."""
     num_threads, num_calls = 32, 6
     with Embedder(tiny_folder("bert"), on_truncate="ignore") as embedder:
         texts = [f"text {row} of {'words ' * (row % 9)}" for row in range(num_threads * num_calls)]
@@ -478,7 +478,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_after_another_thread_closed_the_model(tiny_folder: Callable[[str], Path]) -> None:
-    """OpenVINO frees a signal stack there; it is that of the thread that loaded its plugin."""
+    """OpenVINO frees a signal stack there: that of the thread that loaded its plugin."""
     program = [sys.executable, "-W", "error", "-c", CLOSED_ELSEWHERE, str(tiny_folder("bert"))]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 maps were written to\n", "")

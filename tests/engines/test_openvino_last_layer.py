@@ -1,4 +1,4 @@
-"""The last layer for the pooled token alone gives what pooling behind the whole layer gives."""
+"""Computing the last layer only for the pooled token gives the same vectors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ WAIT_SECONDS = 30
 SKIPPED = 7
 MAX_TOKENS = 24
 HIDDEN = 32
-"""Less than a group: activations stay float32 where weights are int8, and nothing is rounded."""
+"""Less than a quantization group: activations stay float32 even where weights are int8."""
 BATCHES = ((1,), (MAX_TOKENS,), (1, MAX_TOKENS, 5), (9, 2, 3, 17), (6, 6))
-"""Lengths."""
+"""Sequence lengths of each batch."""
 
 PLAIN = Encoder(
     family="bert",
@@ -146,7 +146,7 @@ def weights_of(spec: ModelSpec, dice: np.random.Generator) -> dict[str, NDArray[
 
 
 def in_int8(weights: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], ...]:
-    """The weights with linear layers in int8, and what these stand for."""
+    """Return the weights with linear layers in int8, and the same weights dequantized."""
     codes, floats = dict(weights), dict(weights)
     for role, values in weights.items():
         if role.startswith("layers.") and values.ndim == 2:
@@ -182,7 +182,7 @@ def test_vectors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(graph_module._GraphBuilder, "_pooled_place", lambda builder: None)
         whole = OpenVINOEngine(spec, floats, threads=1)
-    # The second comes from OpenVINO's cache, which has lost parts of a graph.
+    # The second comes from OpenVINO's cache, which has lost parts of a graph before.
     engines = [OpenVINOEngine(spec, weights, threads=1, cache_dir=tmp_path) for _ in range(2)]
     for lengths in BATCHES:
         ids = [dice.integers(0, encoder.vocab_size, length, np.int32) for length in lengths]

@@ -41,7 +41,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that gives this machine GPUs, as far as its driver's tool says."""
+    """Return a function that installs a fake nvidia-smi that lists these GPUs."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install(*rows: str, status: int = 0) -> None:
@@ -56,14 +56,14 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that installs a version of tensorrt_llm, as far as can be seen unloaded."""
+    """Return a function that makes a version of tensorrt_llm look installed, without loading it."""
 
     def install(version: str) -> None:
         find_spec, find_version = importlib.util.find_spec, importlib.metadata.version
         monkeypatch.setattr(
             importlib.util,
             "find_spec",
-            # torch and triton are hidden, since they would bring the engine cuda.
+            # torch and triton are hidden, since they would make the engine cuda available.
             lambda name: (
                 {"tensorrt_llm": object(), "torch": None, "triton": None}[name]
                 if name in ("tensorrt_llm", "torch", "triton")
@@ -81,7 +81,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.fixture
 def has_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that installs some of torch and triton, as far as can be seen unloaded."""
+    """Return a function that makes only these packages look installed, without loading them."""
 
     def install(*packages: str) -> None:
         find_spec, find_version = importlib.util.find_spec, importlib.metadata.version
@@ -286,7 +286,7 @@ def test_what_a_gpu_tells(gpus: Callable[..., None]) -> None:
         compute_capability=(9, 0),
     )
     assert second.total_bytes is None
-    check_room(second, 1 << 50, 0.9)  # nothing is known against it
+    check_room(second, 1 << 50, 0.9)  # the memory is unknown, so nothing is rejected
 
 
 def test_how_much_memory_a_model_needs(tiny: Callable[[str], ModelFiles]) -> None:
@@ -308,7 +308,7 @@ def test_how_much_memory_a_model_needs(tiny: Callable[[str], ModelFiles]) -> Non
     assert 8.5 < fp8 < 12
     excluded = [f"layers.{index}.down" for index in range(32)]
     assert needed_bytes(spec, "fp8", excluded, 16384) / GIB == pytest.approx(fp8 + 1.75)
-    # The pooled rows read all layers in bfloat16, and "down" is in nothing else.
+    # Pooled rows need all layers in bfloat16, too; "down" is in bfloat16 only.
     both = needed_bytes(spec, "fp8", [*excluded, "pooled_rows"], 16384) / GIB
     assert both == pytest.approx(fp8 + 1.75 + 9.5)
     assert needed_bytes(spec, "bf16", ["pooled_rows"], 16384) / GIB == half
@@ -427,7 +427,7 @@ def test_the_cuda_engine_gets_what_was_planned(
     }
     with pytest.raises(EngineUnavailableError, match="A100 has no FP8"):
         plan_engine(tiny("llama"), Config(device="cuda:0", precision="fp8"))
-    # Pooled rows in bfloat16 take the model's own weights.
+    # Pooled rows in bfloat16 use the model's own weights.
     chosen = ChosenPrecision(name="fp8", excluded=("pooled_rows",), folder=tmp_path)
     make_engine(replace(plan, precision=chosen), tiny("mistral"), config)
     assert made[-1]["excluded"] == ("pooled_rows",)
@@ -465,7 +465,7 @@ REPORT = FidelityReport(
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that puts compiled models into the cache, with what was measured."""
+    """Return a function that fakes engine directories in the cache, with their fidelity reports."""
 
     def put(*versions: tuple[str, tuple[str, ...], str | None, float], **changes: Any) -> None:
         made = [
@@ -570,7 +570,7 @@ def test_a_report_counts_for_what_was_asked(
         head = Head(labels=("score",), activation="identity", template=template)
         return replace(scoring, spec=replace(scoring.spec, head=head))
 
-    # The same folder is an embedding model to those who give no template.
+    # Without a template, the same folder is an embedding model.
     one, other = asked("{query} {document}"), asked("{document} {query}")
     assert plan_engine(one, Config()).precision.name == "float32"
     assert plan_engine(one, Config(precision="int8")).precision.name == "int8"

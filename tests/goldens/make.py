@@ -40,7 +40,7 @@ PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "num
 
 
 def load(folder: Path) -> SentenceTransformer:
-    """Load a folder in float32, with the attention that follows the mask to the letter."""
+    """Load a folder in float32, with the attention that applies the mask exactly."""
     options = {"attn_implementation": "eager", "dtype": torch.float32}
     transformer = folder / "0_Transformer"
     _, report = AutoModel.from_pretrained(
@@ -55,7 +55,7 @@ def load(folder: Path) -> SentenceTransformer:
 
 
 def outputs(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> dict:
-    """Return ids, lengths, prompt length and vectors, each text on its own: nothing is padded."""
+    """Return ids, lengths, prompt length and vectors, one text per call: without padding."""
     name = prompt_name or model.default_prompt_name
     prompt = model.prompts.get(name) if name else None
     ids, num_prompt_tokens = [], 0
@@ -74,7 +74,7 @@ def outputs(model: SentenceTransformer, texts: list[str], prompt_name: str | Non
 
 
 def rope_outputs() -> dict[str, np.ndarray]:
-    """Return frequencies and attention factor of every case in rope.json, by its name."""
+    """Return frequencies and attention factor of every case in rope.json, by name."""
     arrays = {}
     for name, case in json.loads((HERE / "rope.json").read_text()).items():
         config = LlamaConfig(
@@ -95,7 +95,7 @@ def bucket_outputs() -> np.ndarray:
 
 
 def default_values() -> dict[str, dict]:
-    """Return what every family's class takes for the keys that are missing."""
+    """Return the defaults of every family's configuration class."""
     defaults = {}
     for model_type in FAMILIES:
         kind = CONFIG_MAPPING[model_type]
@@ -108,7 +108,7 @@ def default_values() -> dict[str, dict]:
             for field in fields(kind)
             if isinstance(field.default, (str, int, float, bool, type(None)))
         }
-        # Not a field: a number, or one for global and one for local layers.
+        # Not a field: one number, or one for global and one for local layers.
         defaults[model_type]["default_theta"] = kind.default_theta
     return defaults
 
@@ -135,7 +135,7 @@ def write_golden(variant: str, texts: list[str]) -> str:
 
 
 def main() -> None:
-    """Write one file per variant, those of single functions, and where they come from."""
+    """Write one file per variant, the outputs of single functions, and the provenance."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     code = own_code.register(Path(sys.argv[1]))

@@ -2,10 +2,10 @@
 
     python tests/goldens/make_few_shot.py
 
-Run by hand, in an environment with the `goldens` dependency group. The formatting is written anew
-after `encode_queries_single_device` and `set_examples` of FlagEmbedding (7ed43d6,
-inference/embedder/decoder_only/icl.py), and runs on the tokenizer class of transformers. There are
-two tokenizers of Llama's type: with the template's tokens in the vocabulary and without.
+Run by hand, in an environment with the `goldens` dependency group. The formatting is a
+reimplementation of `encode_queries_single_device` and `set_examples` of FlagEmbedding (7ed43d6,
+inference/embedder/decoder_only/icl.py), on the tokenizer class of transformers. There are two
+tokenizers of Llama's type: with the template's tokens in the vocabulary and without.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "river"
 
 
 def build_tokenizer(special: list[str]) -> Tokenizer:
-    """BPE with a byte for what is unknown, ▁ for a space, <s> and </s> around: as Mistral's."""
+    """Return BPE with byte fallback, ▁ for a space, <s> text </s>: as Mistral's tokenizer."""
     merges: dict[tuple[str, str], None] = {}
     for word in WORDS:
         spelling = f"▁{word}"
@@ -71,7 +71,7 @@ def build_tokenizer(special: list[str]) -> Tokenizer:
 
 
 def query_ids(tokenizer: Any, queries: list[str], examples: Any, max_length: int) -> Any:
-    """Token ids of queries with a task, in front of them the examples."""
+    """Return the token ids of queries with a task, preceded by the examples."""
     shown = [
         f"<instruct>{e['instruct']}\n<query>{e['query']}\n<response>{e['response']}"
         for e in examples

@@ -1,12 +1,12 @@
-"""Write what nvidia-modelopt makes of tiny models in FP8, per channel and per token.
+"""Write the FP8 checkpoints that nvidia-modelopt exports for tiny models.
 
 Run by hand on a CPU, from the repository's root, in an environment with torch, transformers and
-nvidia-modelopt (versions in fp8/provenance.json; modelopt also wants requests, which it does not
-say):
+nvidia-modelopt (versions in fp8/provenance.json; modelopt also needs requests, which it does not
+declare):
 
     python tests/goldens/make_fp8.py
 
-The model is loaded in bfloat16, as one that is served in it would be.
+The scales are per channel and per token. The model is loaded in bfloat16, as a server would.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             source = write_tiny_model(Path(temporary) / "source", variant)
             architecture = json.loads((source / "config.json").read_text())["architectures"][0]
-            # The tiny BERT has no pooler, and an invented one would never be the same.
+            # The tiny BERT has no pooler; transformers would create one with random weights.
             options = {"add_pooling_layer": False} if architecture == "BertModel" else {}
             model = getattr(transformers, architecture).from_pretrained(
                 source, dtype=torch.bfloat16, **options
             )
-            # Weights are all that counts, so any ids do for the pass that looks at activations.
+            # Only weights matter here, so the calibration pass can use any ids.
             model = mtq.quantize(
                 model, mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG, lambda model: model(torch.arange(8)[None])
             )
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def write_golden(variant: str, exported: Path) -> None:
-    """Write NAME.json with all that is text, and NAME.npz with the bytes of FP8 and its scales."""
+    """Write VARIANT.json with the metadata, and VARIANT.npz with FP8 codes and scales."""
     tensors = load_file(exported / "model.safetensors")
     config = json.loads((exported / "config.json").read_text())
     content = {
@@ -87,7 +87,7 @@ def write_golden(variant: str, exported: Path) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write a JSON file for people to read."""
+    """Write a readable JSON file."""
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 

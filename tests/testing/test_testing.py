@@ -1,4 +1,4 @@
-"""check_engine must refuse every kind of bad engine, and FakeEngine must be a good one."""
+"""check_engine must reject every kind of bad engine, and FakeEngine must pass it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_fake_engine_keeps_the_promises_of_an_engine() -> None:
 
 
 class Bad(FakeEngine):
-    """A FakeEngine whose answers are spoiled."""
+    """A FakeEngine whose results are corrupted."""
 
     def __init__(self, spoil: Callable[[Any, Batch], Any], **options: Any) -> None:
         super().__init__(**options)
@@ -149,7 +149,7 @@ def test_the_longest_sequence_is_tried_and_no_longer_one(longest: int) -> None:
     assert min(tried) == 1
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail the test
 @given(st.lists(st.integers(0, 255), min_size=2, max_size=20), st.data())
 def test_a_fake_vector_tells_what_went_wrong(ids: list[int], data: st.DataObject) -> None:
     vector = fake_vector(ids).tolist()

@@ -1,6 +1,6 @@
-"""Compiles every kernel for a GPU, which needs none; prints what came out as JSON.
+"""Compiles every kernel for a GPU, without needing one; prints the results as JSON.
 
-A program of its own: under the interpreter, which the other tests use, there is nothing to compile.
+Runs as a separate program, because the other tests use Triton's interpreter, which never compiles.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TYPES = {
     **dict.fromkeys(("eps", "scale", "cap"), FLOAT),
     "num_left_out": I32,
 }
-"""By argument; a number where nothing is said."""
+"""Types by argument; an argument that is missing here is an integer."""
 
 
 def attention(
     capability: int, head_dim: int, num_rows: int, pack: int, itemsize: int = 2, **traits: bool
 ) -> tuple[Any, dict[str, str], dict[str, Any], dict[str, int]]:
-    """The kernel as `attention_kernel.attend` launches it."""
+    """Return the kernel with the arguments that `attention_kernel.attend` launches it with."""
     block_keys, num_stages = attention_kernel.attention_blocks(
         num_rows,
         head_dim,
@@ -115,13 +115,13 @@ ROWS: dict[str, tuple[Any, dict[str, str], dict[str, Any], int]] = {
 
 
 def kernels(capability: int) -> dict[str, tuple[Any, dict[str, str], dict[str, Any], Any]]:
-    """Every kernel, attention in every size that it is launched in."""
+    """Return every kernel; attention in every size it is launched in."""
     found: dict[str, tuple[Any, dict[str, str], dict[str, Any], Any]] = {
         name: (*kernel, {"num_warps": num_warps, "num_stages": 2})
         for name, (*kernel, num_warps) in ROWS.items()
     }
     for head_dim in (32, 64, 128, 256):
-        # Of the sizes that `inputs.tile_queries` gives.
+        # The sizes that `inputs.tile_queries` returns.
         long = 128 if head_dim < 256 else 64
         kept = {"IS_CAUSAL": True, "HAS_PREFIX": True}
         found[f"attend {head_dim} causal"] = attention(capability, head_dim, long, 4, **kept)
@@ -153,7 +153,7 @@ def compile_kernel(
         else types.get(argument, TYPES.get(argument, INT))
         for argument in arguments
     }
-    # What Triton sees at a launch for itself: memory and rows begin at multiples of 16.
+    # Triton detects this at a launch: pointers and strides are multiples of 16.
     aligned = [
         argument
         for argument, kind in signature.items()
@@ -169,7 +169,7 @@ def compile_kernel(
     options = {**options, "enable_fp_fusion": FP_FUSION}
     with redirect_stdout(StringIO()) as told:
         compiled = triton.compile(source, target=target, options=options)
-    # What the assembler writes to memory for want of registers.
+    # Registers that the assembler spills to memory.
     spilled = re.search(r"(\d+) bytes spill stores", told.getvalue())
     assert spilled, told.getvalue()
     return {

@@ -1,8 +1,8 @@
-"""Compiles what whole models launch, with the arguments it is launched with, and runs nothing.
+"""Compiles the kernels that whole models launch, with the arguments of the launch; runs none.
 
-Prints for each model, "VARIANT PRECISION", the names of the kernels compiled at the engine's start
-and of those compiled in traffic, as JSON. A program of its own, for the same reason as
-`compile_kernels`.
+Prints as JSON, for each model ("VARIANT PRECISION"), the names of the kernels compiled when the
+engine starts and of those compiled while it serves batches. A separate program, for the same reason
+as `compile_kernels`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
 
 LENGTHS = ([1], [2, 3], [7] * 3, [16] * 40, [1] * 100, [20] * 30 + [1], [5] * 103)
-"""Of the sequences of a batch: recorded ones, and launched ones of any remainder by 16."""
+"""Sequence lengths of each batch: recorded ones, and launched ones with any remainder by 16."""
 MAX_GRID_Y = 65_535
 """Source: CUDA C++ Programming Guide, technical specifications per compute capability."""
 
 
 class NoGpu:
-    """What Triton asks of a driver before it launches."""
+    """The part of a driver that Triton calls before a launch."""
 
     def __init__(self, capability: int) -> None:
         self.target = GPUTarget("cuda", capability, 32)
@@ -51,7 +51,7 @@ class NoGpu:
 
 
 class Compiling(CpuDevice):
-    """A CPU that is warmed up as a GPU is."""
+    """A CPU device that runs warm-ups, as a GPU does."""
 
     def warm_up(self, launch: Callable[[], object]) -> None:
         launch()

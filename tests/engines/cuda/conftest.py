@@ -1,4 +1,4 @@
-"""Kernels run on the GPU where there is one, else on the CPU under Triton's interpreter."""
+"""Runs kernels on the GPU if there is one, otherwise on the CPU with Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Triton's interpreter, which runs kernels on the CPU, with two of its sums put right, and quicker.
+"""Patches Triton's interpreter, which runs kernels on the CPU: two corrections and a speed-up.
 
-Source: triton/runtime/interpreter.py of 3.6.0, 3.7.1 and 3.9.0. Its casts to bfloat16 and FP8 cut
-off or drop the carry where a GPU rounds to the nearest, ties to even; its matrix product takes the
-bits of bfloat16 for whole numbers. And whenever a kernel calls a function it makes the language
-over: for good what the function's module alone sees of it, and again what the launch has done.
+Source: triton/runtime/interpreter.py of 3.6.0, 3.7.1 and 3.9.0. Its casts to bfloat16 and FP8
+truncate or drop the carry, where a GPU rounds to nearest, ties to even. Its matrix product reads
+the bits of bfloat16 as integers. And it patches `triton.language` anew at every call of a function
+from a kernel: names in the function's module, which stay patched, and those that the launch has
+patched already. Here each function is patched once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TORCH_TYPES = {
 
 
 def correct() -> None:
-    """Replace the wrong functions, and the slow one."""
+    """Replace the two wrong functions and the slow one."""
     interpreter._convert_float = convert_float
     wrong = interpreter.InterpreterBuilder.create_dot
 
@@ -46,7 +47,7 @@ def correct() -> None:
 
 
 def convert_float(values: NDArray[Any], source: Any, target: Any, _: object) -> NDArray[Any]:
-    """The bits of numbers of one type as the bits of another."""
+    """Convert the bits of one number type to the bits of another."""
     bits = np.ascontiguousarray(values).view(f"i{source.primitive_bitwidth // 8}")
     numbers = torch.from_numpy(bits).view(TORCH_TYPES[source.name]).to(torch.float32)
     size = target.primitive_bitwidth // 8
@@ -55,7 +56,7 @@ def convert_float(values: NDArray[Any], source: Any, target: Any, _: object) -> 
 
 
 def as_float32(handle: Any) -> Any:
-    """A tile as float32, which holds every bfloat16 and float16."""
+    """Return a tile as float32, which represents every bfloat16 and float16."""
     if handle.dtype.scalar == tl.float32:
         return handle
     bits = convert_float(handle.data, handle.dtype.scalar, tl.float32, None)

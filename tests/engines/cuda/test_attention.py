@@ -39,12 +39,12 @@ from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 
 LENGTHS = (90, 1, 7, 130, 40, 60, 200)
-"""Beyond the largest recording."""
+"""More tokens than the largest recording."""
 HOPPER = (9, 0)
 
 
 class FlashAttention:
-    """`flash_attn_varlen_func` in plain torch, with its refusals and without its speed.
+    """`flash_attn_varlen_func` in plain torch: rejects what the original rejects.
 
     Source: `flash_attn_varlen_func` in Dao-AILab/flash-attention, hopper/flash_attn_interface.py,
     and the checks of `mha_fwd` in hopper/flash_api.cpp.
@@ -109,12 +109,12 @@ class FlashAttention:
 
 
 def _between(rows: list[tuple[int, int]]) -> list[tuple[slice, slice]]:
-    """Rows of queries and of keys of every sequence."""
+    """Return the rows of queries and of keys of every sequence."""
     return [(slice(q, q_end), slice(k, k_end)) for (q, k), (q_end, k_end) in pairwise(rows)]
 
 
 def _seen(query_rows: slice, key_rows: slice, left: int, right: int) -> torch.Tensor:
-    """bool[queries, keys]; the last query stands at the last key. -1: no end on this side."""
+    """Return bool[queries, keys]; the last query is at the last key's position. -1: unbounded."""
     num_queries, num_keys = (rows.stop - rows.start for rows in (query_rows, key_rows))
     places = torch.arange(num_queries)[:, None] + num_keys - num_queries
     distance = torch.arange(num_keys) - places
@@ -122,7 +122,7 @@ def _seen(query_rows: slice, key_rows: slice, left: int, right: int) -> torch.Te
 
 
 def use_device(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None) -> None:
-    """A CPU that says it is such a GPU."""
+    """Make engines use a CPU device that reports this compute capability."""
     device = CpuDevice()
     device.capability = capability
     monkeypatch.setattr(loaded_model, "open_device", lambda *_: device)
@@ -130,7 +130,7 @@ def use_device(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | No
 
 @pytest.fixture
 def flash(monkeypatch: pytest.MonkeyPatch) -> FlashAttention:
-    """The stand-in, installed, and groups many of which begin in the middle of a sequence."""
+    """Install the stand-in, and make many groups start in the middle of a sequence."""
     function = FlashAttention()
     module = ModuleType("flash_attn_interface")
     module.flash_attn_varlen_func = function  # type: ignore[attr-defined]
@@ -240,7 +240,7 @@ def test_flash_attention_computes_what_our_kernel_computes(
     ours |= {2} if pooling == "last_token" else set()
     assert f"flash_attention_3 in {3 - len(ours)} of 3 steps" in caplog.text
     assert ("queries of pooled tokens alone" in caplog.text) == (pooling == "last_token")
-    # Trials, and several groups of every layer.
+    # The trials, and several groups per layer.
     assert flash.num_calls >= 2 + 3 * (3 - len(ours))
 
 
@@ -325,7 +325,7 @@ def test_what_fails_a_trial_does_not_serve(
 def test_a_trial_is_launched_on_the_device_of_the_engine(
     flash: FlashAttention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton takes the thread's own device, which is the first one on any thread."""
+    """Triton uses the thread's current device, which is the first GPU on a new thread."""
     entered: list[int] = []
 
     class DeviceOf:
@@ -341,7 +341,7 @@ def test_a_trial_is_launched_on_the_device_of_the_engine(
 
     monkeypatch.setattr(torch.cuda, "device_of", DeviceOf)
     choose(CAUSAL)
-    assert entered[:2] == [0, 2]  # both parts of the trial in between
+    assert entered[:2] == [0, 2]  # both parts of the trial run inside
 
 
 @pytest.mark.skipif(
@@ -359,7 +359,7 @@ def test_without_it_everything_is_our_kernels(caplog: pytest.LogCaptureFixture) 
 def test_parts_are_the_whole(
     is_causal: bool, window: int | None, cuts: tuple[int, ...], flash: FlashAttention
 ) -> None:
-    """Cut at the ends of sequences, in one, and several in one part."""
+    """Cuts at the end of a sequence, inside one, and several sequences in one part."""
     shape = AttentionShape(4, 2, 16, 0.3, None, is_causal)
     ends = batch_of(LENGTHS).cu_seqlens
     num_rows = int(ends[-1])
@@ -381,9 +381,9 @@ def test_parts_are_the_whole(
 
 @pytest.mark.parametrize("version", ["2.11.0+cu130", "2.13.0"])
 def test_torch_is_asked_as_it_wants(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its function is for GPUs alone: the stand-in takes the real one's arguments."""
+    """torch's function runs only on GPUs: the stand-in checks its arguments."""
     signature = inspect.signature(varlen.varlen_attn)
-    # torch 2.11 has these alone, and no word for heads that share keys.
+    # torch 2.11 has only these, and no argument for heads that share keys.
     old = ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k", "scale"]
     monkeypatch.setattr(torch, "__version__", version)
 
@@ -413,7 +413,7 @@ def test_torch_is_asked_as_it_wants(version: str, monkeypatch: pytest.MonkeyPatc
         {"is_causal": False, "attention_scale": 0.9},
         {"is_causal": True, "windows": (20,) * 3},
     ):
-        assert len(choose(model(**traits), "torch")) == 1  # equal steps are one
+        assert len(choose(model(**traits), "torch")) == 1  # equal steps are the same key
     with pytest.raises(EngineUnsupportedError, match=r"attention = 'torch' .* no cap on scores"):
         choose(model(is_causal=True, attention_cap=2.0), "torch")
 

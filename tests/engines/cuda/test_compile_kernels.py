@@ -12,7 +12,7 @@ from embedlib.engines.cuda.kernels.attention import MAX_SHARED_BYTES, attention_
 SCRIPT = Path(__file__).parent / "compile_kernels.py"
 LAUNCHES = Path(__file__).parent / "compile_launches.py"
 FEW_BYTES = 256
-"""Spilled before and behind the loop; a loop that spills writes kilobytes."""
+"""Maximum bytes spilled outside the loop; a loop that spills writes kilobytes."""
 
 
 def printed(script: Path, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def printed(script: Path, folder: Path, *arguments: str) -> dict[str, Any]:
         env=env,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "FP_FUSION" not in done.stderr  # 3.9 warns where nothing is said
+    assert "FP_FUSION" not in done.stderr  # 3.9 warns if it is not set
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -39,17 +39,17 @@ def compiled(capability: int, names: str, folder: Path) -> dict[str, dict[str, A
 
 
 def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
-    # Attention in all its sizes, `.` instead of these names, takes a minute.
+    # Attention in all sizes, `.` instead of these names, takes a minute.
     names = "(?!attend)|attend (64 window|128 causal|256 pooled)"
     kernels = compiled(90, names, tmp_path)
     assert len(kernels) == 8
     for name in ("norm", "activate"):
-        # One instruction that rounds to the nearest, two numbers at a time.
+        # One instruction that rounds two numbers to nearest.
         assert "cvt.rn.satfinite.e4m3x2.f32" in kernels[name]["instructions"]
     for name in ("attend 128 causal", "attend 64 window"):
-        # Hopper's own matrix instruction, and copies that do not wait.
+        # Hopper's matrix instruction, and asynchronous copies.
         assert {"wgmma.mma_async", "cp.async"} <= set(kernels[name]["instructions"])
-    # One query has too few rows for it.
+    # One query has too few rows for that instruction.
     assert "mma.sync" in kernels["attend 256 pooled"]["instructions"]
 
 
@@ -65,7 +65,7 @@ def test_all_that_a_model_launches_is_compiled_at_its_start(tmp_path: Path) -> N
     others = {"mistral fp8": {"rotate_kernel"}, "mpnet bf16": {"pool_kernel"}}
     for model, names in printed(LAUNCHES, tmp_path, "90", *others).items():
         assert set(names["start"]) == common | others.pop(model)
-        assert names["traffic"] == []  # seconds, in which everybody would wait
+        assert names["traffic"] == []  # compiling takes seconds, and blocks all batches
     assert not others
 
 

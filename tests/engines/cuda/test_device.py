@@ -83,7 +83,7 @@ def test_no_gpu(name: str) -> None:
 
 
 class Watched(torch.Tensor):
-    """A tensor on a GPU that is none: it notes what is done with it."""
+    """A tensor that stands for one on a GPU and logs the operations on it."""
 
     log: list[str]
 
@@ -108,7 +108,7 @@ class Watched(torch.Tensor):
 
 
 class Gpu:
-    """What `CudaDevice` asks of torch, noted in order."""
+    """Logs the calls of `CudaDevice` to torch, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
@@ -185,7 +185,7 @@ def test_a_gpu_takes_ids_beside_its_kernels_and_computes_behind_them(gpu: Gpu) -
 
 
 def test_a_gpu_takes_a_querys_ids_between_its_kernels(gpu: Gpu) -> None:
-    """In memory that the recording before still reads."""
+    """The previous recording may still read that memory."""
     gpu.device.refill(gpu.tensor([0]), np.array([5], np.int32))
     assert gpu.log == ["pin", "copy of [5], non_blocking=True"]
 
@@ -206,13 +206,13 @@ WARM_UP = ["waited for cuda:1", "on compute", "launched", "waited for compute"]
 
 
 def test_a_gpu_is_warmed_up_on_the_stream_it_computes_on(gpu: Gpu) -> None:
-    """The weights come on the caller's stream, and nothing may be launched beside a recording."""
+    """Weights are copied on the caller's stream; nothing may be launched during a recording."""
     gpu.device.warm_up(lambda: gpu.log.append("launched"))
     assert gpu.log == WARM_UP
 
 
 def test_a_gpu_records_what_it_has_computed_once(gpu: Gpu) -> None:
-    """Compiling kernels and making handles is not allowed in a recording."""
+    """Kernels cannot be compiled, and handles cannot be created, during a recording."""
     result = gpu.tensor([1.0])
 
     def launch() -> torch.Tensor:
@@ -230,7 +230,7 @@ def test_a_gpu_records_what_it_has_computed_once(gpu: Gpu) -> None:
 def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch's own check: `set_per_process_memory_fraction` wants a float."""
+    """torch requires a float: `set_per_process_memory_fraction` rejects an int."""
     taken: list[object] = []
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda share, _: taken.append(share)
@@ -241,7 +241,7 @@ def test_a_gpu_takes_all_of_its_memory_for_a_whole_number(
 
 
 def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a thread that has no device yet torch would begin one on the first GPU."""
+    """On a thread without a CUDA context, torch would create one on the first GPU."""
 
     @contextmanager
     def on(device: torch.device) -> Iterator[None]:
@@ -259,7 +259,7 @@ def test_an_event_is_waited_for_on_its_own_gpu(gpu: Gpu, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("what", ["record", "warm_up", "close"])
 def test_nobody_waits_for_a_gpu_while_another_engine_records(what: str, gpu: Gpu) -> None:
-    """A recording does not survive it."""
+    """Synchronizing the GPU would invalidate the recording."""
     has_begun, may_end = threading.Event(), threading.Event()
     launches = iter((False, True))
     result = gpu.tensor([1.0])

@@ -42,7 +42,7 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 
 @pytest.fixture(autouse=True)
 def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two buckets, fast to record; longer batches take the other way, with steps cut in parts."""
+    """Use two buckets, fast to record; longer batches run in groups, with split steps."""
     monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16, 48))
     monkeypatch.setattr(groups, "MAX_GROUP_WORK", 3e5)
     monkeypatch.setattr(groups, "CUT_ROWS", 8)
@@ -50,7 +50,7 @@ def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close what a test made and did not close: an engine's threads outlive the test otherwise."""
+    """Close engines that a test left open: otherwise their threads outlive the test."""
     made: list[CudaEngine] = []
     start = CudaEngine.__init__
 
@@ -91,7 +91,7 @@ def run(engine: Engine, batch: Batch) -> NDArray[np.float32]:
 def relative_errors(
     vectors: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """float32[N]: the norm of each difference by the norm of what was expected."""
+    """Return float32[N]: the norm of each difference, relative to the expected vector's."""
     difference = np.linalg.norm(vectors - expected, axis=1)
     return difference / np.linalg.norm(expected, axis=1)
 
@@ -111,7 +111,7 @@ def test_vectors_are_those_of_sentence_transformers(
 
 @pytest.mark.parametrize(
     ("precision", "tolerance"),
-    # About four times what rounding gives; a wrong step gives 1.
+    # About four times the rounding error; a wrong step gives 1.
     [("bf16", 0.08), ("fp16", 0.01), ("fp8", 0.6)],
 )
 @pytest.mark.parametrize("variant", ["bert", "roberta", "mistral", "qwen2", "mpnet"])
@@ -232,7 +232,7 @@ def test_what_would_read_other_memory_is_refused(
 
 
 def test_no_batch_leaves_memory_behind(files: ModelFiles) -> None:
-    """The weights and the workspace are taken at the start; nothing is added to them."""
+    """The weights and the workspace are allocated at the start; batches add nothing."""
 
     def num_bytes() -> int:
         gc.collect()
@@ -283,7 +283,7 @@ def test_a_batch_that_fails_is_told_and_the_next_one_runs(
     def broken(*_: object) -> None:
         raise error
 
-    for place in ("run", "finish"):  # at the first group, and behind the last one
+    for place in ("run", "finish"):  # at the first group, and after the last one
         with monkeypatch.context() as patch:
             patch.setattr(engine._model.executor, place, broken)
             patch.setattr(engine._model.short, "launch", broken)
@@ -325,7 +325,7 @@ def test_a_gpu_that_refuses_a_product_is_told_when_the_engine_is_made(
 def test_the_thread_that_launches_has_done_so_before_anybody_waits(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library makes handles for each thread, and takes memory for them."""
+    """CUDA libraries create handles per thread, and allocate memory for them."""
     log: list[str] = []
 
     class Watched(CpuDevice):
@@ -368,7 +368,7 @@ def test_kernels_of_long_batches_are_compiled_before_the_first_one(
     tiny_folder: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A kernel is compiled for each size of tiles: of recordings, of long batches, of one query."""
+    """A kernel is compiled per tile size: for recordings, long batches and single queries."""
 
     class Compiling(CpuDevice):
         def warm_up(self, launch: Callable[[], object]) -> None:
@@ -396,7 +396,7 @@ def test_kernels_of_long_batches_are_compiled_before_the_first_one(
 def test_it_does_not_matter_how_its_maker_uses_torch(
     mode: Callable[[], AbstractContextManager[None]], precision: str, files: ModelFiles
 ) -> None:
-    """Torch keeps that by thread, and memory taken in inference mode is written in no other."""
+    """The mode is per thread, and inference tensors cannot be written in another mode."""
     batches = [batch_of([[5] * 3]), batch_of([[5] * 20] * 3)]
     plain = make(files, precision=precision)
     weights = {
@@ -421,7 +421,7 @@ def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:
 
 
 class HeldDevice(CpuDevice):
-    """Does not say that it is done before it is let go."""
+    """A device whose work finishes only when the test opens the gate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -483,7 +483,7 @@ def test_a_query_goes_between_two_groups_and_close_waits_for_all(
     device.gate.set()
     closing.join(WAIT_SECONDS)
     assert not closing.is_alive()
-    # The replay of a recording is a run as well, on a CPU.
+    # On a CPU, replaying a recording is logged as a run too.
     assert launched == ["run", "run", "launch", "run", "run"]
     assert sorted(done) == ["bulk", "query"]
     assert bulk.result().shape == query.result().shape == (1, 32)

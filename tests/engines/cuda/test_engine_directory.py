@@ -49,11 +49,11 @@ def vectors(engine: CudaEngine) -> NDArray[np.float32]:
 @pytest.mark.parametrize(
     ("variant", "precision", "excluded"),
     [
-        ("mistral", "fp8", ()),  # three files, bfloat16
+        ("mistral", "fp8", ()),  # three shards, bfloat16
         ("mistral", "fp8", ("layers.1.down", "layers.0.o")),
         ("nomic_bert", "fp8", ()),  # q, k and v in one tensor
-        ("bert-cls-dense", "fp8", ()),  # modules of their own
-        ("gemma2", "bf16", ()),  # norms stored less one
+        ("bert-cls-dense", "fp8", ()),  # modules with weights
+        ("gemma2", "bf16", ()),  # norm weights stored minus one
     ],
 )
 def test_an_engine_directory_is_its_model_rounded_at_load(

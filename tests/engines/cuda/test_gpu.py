@@ -1,4 +1,4 @@
-"""What only a GPU can show; the other files of this folder run there as well."""
+"""Tests that need a GPU; the other files of this folder also run on one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
 
 TOLERANCES: dict[Precision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}
-"""Of an element, whose size is some 1, as vectors of tiny models are not all of unit length.
-Products of other sizes are summed up in another order, and here and there a number is rounded the
-other way: emulated, with 1e-5 to 1e-4 of a row's size added to every product, that is up to 0.02 in
-bf16 and 0.11 in FP8."""
+"""Maximum difference of an element. Elements are around 1 in size: not all tiny models normalize.
+Products of different sizes are summed in a different order, so some numbers are rounded the other
+way. Emulated, with noise of 1e-5 to 1e-4 of a row's size added to every product, the difference is
+up to 0.02 in bf16 and 0.11 in FP8."""
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 
@@ -59,7 +59,7 @@ def test_the_gpu_computes_what_the_emulation_computes(
     files = read_model_files(tiny_folder(variant))
     random = np.random.default_rng(0)
     longest = files.spec.max_seq_tokens
-    lengths = [1, 2, min(17, longest), longest] * 20  # beyond the largest recording
+    lengths = [1, 2, min(17, longest), longest] * 20  # more tokens than the largest recording
     batch = Batch(
         lane=Lane.BULK,
         token_ids=random.integers(0, files.spec.encoder.vocab_size, sum(lengths)).astype(np.int32),
@@ -97,8 +97,8 @@ def test_the_short_sum_of_fp8_is_long_enough(rows: int, columns: int) -> None:
         outs.append(Buffer(torch.empty(rows, 4096, device="cuda", dtype=torch.bfloat16)))
         module.linear(source, matrix, outs[-1])
     found, expected = (out.values.float() for out in outs)
-    # Emulated, with partial sums cut off behind 13 bits every 32 products, as on Hopper: 2.4e-3 and
-    # 3.7e-3, of which rounding to bfloat16 is 2e-3. FP8 itself takes 4e-2 off a product.
+    # Emulated, with partial sums truncated to 13 bits every 32 products, as on Hopper: 2.4e-3 and
+    # 3.7e-3, of which rounding to bfloat16 is 2e-3. FP8 itself changes a product by 4e-2.
     assert (found - expected).norm() / expected.norm() < 8e-3
 
 
@@ -155,7 +155,7 @@ def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], 
     files = read_model_files(tiny_folder("mistral"))
     engine = CudaEngine(files.spec, load_weights(files), precision="float32")
     batches = []
-    for number in range(200):  # recordings and long batches in turn, none of them read meanwhile
+    for number in range(200):  # recordings and long batches alternate; no result is read in between
         ids = np.full(9 if number % 2 else 600, number % 50, np.int32)
         lengths = np.full(len(ids) // 3, 3, np.int32)
         batches.append(
@@ -182,7 +182,7 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
     random = np.random.default_rng(0)
     reserved = []
     for number in range(400):
-        # The largest ones first, so that torch has once taken what copies of ids and vectors need.
+        # The largest first, so that torch has allocated what copies of ids and vectors need.
         most = 512 if number < 20 else random.integers(1, 512)
         lengths = (
             np.full(most, 8, np.int32) if number < 20 else random.integers(1, 9, most, np.int32)
@@ -206,7 +206,7 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
 def test_engines_are_made_and_closed_beside_one_that_computes(
     tiny_folder: Callable[[str], Path],
 ) -> None:
-    """Each records its short batches, and waits for the whole GPU, while others do so as well."""
+    """Each records its short batches and waits for the whole GPU while others do the same."""
     files = read_model_files(tiny_folder("mistral"))
     options: dict[str, Any] = {"precision": "bf16", "max_batch_tokens": 1024}
     engine = CudaEngine(files.spec, load_weights(files), **options)

@@ -23,7 +23,7 @@ TILE_QUERIES = 32
 
 
 def spec_of(*, is_causal: bool = True, window: int | None = None) -> ModelSpec:
-    """A model that computes everything for every token."""
+    """Return a spec that needs every token in every layer: it pools all tokens."""
     encoder = DECODER.encoder
     windows = (window,) * encoder.num_layers
     encoder = replace(encoder, is_causal=is_causal, windows=windows)
@@ -70,7 +70,7 @@ def test_groups_are_all_steps_in_order_each_row_once(
             if isinstance(part.step, Attend) and not by_rows:
                 size = len(parts["tiles"])
             assert part.cut.start == end < part.cut.stop <= size
-            # Tables of tiles from there on are at 16 bytes, for which kernels are compiled.
+            # The part of the tile table then starts at a multiple of 16 bytes, as kernels require.
             assert part.cut.start % 4 == 0
             end = part.cut.stop % size
         assert end == 0
@@ -86,7 +86,7 @@ def test_no_group_is_more_than_the_bound(by_rows: bool, monkeypatch: pytest.Monk
             _, _, found = cut(spec, lengths, by_rows=by_rows)
             sums = [work_of(group) for group in found]
             assert max(sums) <= 2e10
-            # And none is so small that the device is told of it for nothing.
+            # And the groups are not so small that launching them costs more than it saves.
             assert np.mean(sums) >= 2e10 / 2
 
 
@@ -101,7 +101,7 @@ def test_work_is_that_of_the_model() -> None:
         flops = batch_flops(spec.encoder, lengths)
         total = sum(map(work_of, found))
         assert total - attention + attention / groups.ATTENTION_WORK == pytest.approx(flops)
-    # Tiles cost their unused rows and the keys behind the diagonal too, which is not much.
+    # Tiles also compute unused rows and keys after the diagonal, which costs little.
     *_, by_tiles = cut(causal, lengths)
     *_, by_rows = cut(causal, lengths, by_rows=True)
     assert 1 < sum(map(work_of, by_tiles)) / sum(map(work_of, by_rows)) < 1.02

@@ -67,7 +67,7 @@ def test_a_batch_in_full() -> None:
         "tile_prefixes": [0, 0],
         "pooled_rows": [0, 2, 3, 3],
         "pooled_positions": [0, 2, 0, 0],
-        # By work: the last of three tokens, the first of three, those of the single one.
+        # Ordered by work: the last of three tokens, the first of three, those of the single one.
         "pooled_tiles": [[1, 1, 2, 0, 3], [0, 1, 0, 0, 3], [2, 1, 0, 3, 1], [3, 1, 0, 3, 1]],
         "pooled_tile_prefixes": [0, 0, 0, 0],
     }
@@ -83,7 +83,7 @@ def test_every_part_begins_at_16_bytes(num_tokens: int, num_modes: int) -> None:
         assert list(parts) == list(layout.shapes)
         for name, part in parts.items():
             assert part.shape == layout.shapes[name]
-            # Else Triton compiles a kernel anew for this very mix of lengths.
+            # Otherwise Triton would compile a kernel again for this mix of lengths.
             assert part.storage_offset() * part.itemsize % 16 == 0, name
             np.testing.assert_array_equal(part, split(values.numpy(), layout)[name])
         numbers = torch.cat([part.flatten() for part in parts.values()])
@@ -111,7 +111,7 @@ def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
     assert parts["token_ids"] == [4, 5, 0, 0, 0, 0]
     assert parts["cu_seqlens"] == [0, 2, 2, 2]
     assert parts["tiles"] == [[0, 2, 0, 0, 2], [0] * 5, [0] * 5]
-    assert parts["pooled_rows"] == [1, 1, 1]  # what is put there twice is the same
+    assert parts["pooled_rows"] == [1, 1, 1]  # duplicates write the same value
     assert parts["pooled_tiles"] == [[0, 1, 1, 0, 2], [0] * 5, [0] * 5]
 
 
@@ -121,7 +121,7 @@ def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
         ({"rope": Rope(), "position_offset": 0}, [0, 1, 2, 0, 1]),
         ({"position_offset": 0}, [0, 1, 2, 0, 1]),
         ({"position_offset": 2}, [2, 3, 4, 2, 3]),
-        # The padding token as text: neither counted nor moved.
+        # The padding token inside a text: not counted, and its position unchanged.
         ({"position_offset": 2, "pad_token_id": 1}, [2, 1, 3, 1, 2]),
     ],
 )
@@ -181,7 +181,7 @@ def test_tiles_hold_every_query_once(lengths: list[int], num_queries: int) -> No
         (4, 128, False, 2, 32),
         (4, 128, True, 2, 16),
         (4, 256, False, 2, 16),  # 128 rows of 256 numbers leave no room for keys
-        (6, 64, False, 2, 64),  # two at a time: a row of a tile is one of a power of two
+        (6, 64, False, 2, 64),  # two heads per tile: their number must be a power of two
         (7, 64, False, 2, 128),
         (32, 64, True, 2, 4),
         (1, 64, True, 4, 16),

@@ -1,4 +1,4 @@
-"""Every kernel against plain torch: on the GPU where there is one, else under the interpreter."""
+"""Every kernel against plain torch, on a GPU if there is one, otherwise in the interpreter."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from embedlib.engines.cuda.reference import MASKED, AttentionShape
 from embedlib.models.spec import ACTIVATIONS, POOLING_MODES, PoolingMode
 from embedlib.testing import fake_spec
 
-# Under the interpreter numpy warns of what a GPU computes without a word.
+# In the interpreter, numpy warns about operations that a GPU computes silently.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
 )
 
 HALF_A_STEP = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-"""Of a number: what two ways of one sum may differ by, once it is rounded."""
+"""Relative difference allowed between two summation orders after rounding."""
 
 
 def numbers(device: torch.device, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Numbers that differ from call to call, and are the same in every run."""
+    """Return random numbers, seeded by the shape: the same in every run."""
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).to(device, dtype)
 
 
 def buffer(device: torch.device, rows: int, columns: int, dtype: torch.dtype) -> Buffer:
-    """Memory full of what no kernel may leave there."""
+    """Return a buffer filled with NaN, which every kernel must overwrite."""
     values = torch.full((rows, columns), torch.nan, device=device).to(dtype)
     scales = torch.full((rows, 1), torch.nan, device=device) if dtype == FP8 else None
     return Buffer(values, scales)
 
 
 def assert_same(found: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
-    """The same numbers, but for the last bit."""
+    """Check that the numbers are equal except for rounding."""
     assert found.dtype == expected.dtype
     step = HALF_A_STEP[found.dtype]
     torch.testing.assert_close(
@@ -59,7 +59,7 @@ def assert_same_buffer(found: Buffer, expected: Buffer) -> None:
         return
     torch.testing.assert_close(found.scales, expected.scales, rtol=1e-5, atol=0, equal_nan=True)
     codes, others = (item.values.view(torch.uint8).int() for item in (found, expected))
-    # A number in the middle of two codes may go either way.
+    # A number halfway between two codes may be rounded either way.
     assert (codes - others).abs().max() <= 1
     assert (codes == others).float().mean() > 0.99
 
@@ -165,11 +165,11 @@ def test_quantize(device: torch.device) -> None:
     assert found.scales[0] == 1
     values = found.values.float() * found.scales
     assert (values[0] == 0).all()
-    # Off by 1/16 of itself at most, but where the scale's smallest number is larger.
+    # The error is at most 1/16 of the number, or half a subnormal step of the scale if larger.
     error = (values[finite] - source[finite].float()).abs()
     bound = torch.maximum(source[finite].float().abs() / 16, found.scales[finite] / 1024)
     assert (error <= bound * 1.001).all()
-    # What is not finite must not look finite: the whole row becomes NaN in the product.
+    # A non-finite number must not become finite: the product's whole row becomes NaN.
     assert values[4].isnan().any()
     assert values[5].isnan().any()
 
@@ -202,7 +202,7 @@ def test_rotate(
     num_queries: int, num_keys: int, has_norm: bool, turns: bool, half: int, device: torch.device
 ) -> None:
     shape = AttentionShape(3, 2, 2 * half, 1.0, None, True)
-    # Two more heads, the values, are not touched.
+    # The two heads that hold the values are not changed.
     columns = (num_queries + num_keys + 2) * 2 * half
     positions = torch.tensor([0, 6, 3], dtype=torch.int32, device=device)
     rotation = Rotation(numbers(device, 7, half), numbers(device, half, 7).T.contiguous())
@@ -242,14 +242,14 @@ def tiles_of(lengths: Sequence[int], tile_queries: int, device: torch.device) ->
         (True, 70, 0.7, False, (2, 1), 16, torch.float32),
         (False, 70, 0.7, False, (2, 2), 10, torch.bfloat16),
         (True, None, None, False, (1, 1), 256, torch.bfloat16),
-        # Fewer keys at a time than queries: some see none of the first block.
+        # Blocks of fewer keys than queries: some queries attend to no key of the first block.
         (True, 5, None, False, (1, 1), 144, torch.bfloat16),
         (False, 5, 0.7, True, (2, 2), 16, torch.float32),
-        # Windows of several blocks: an edge on the left, blocks that all see, one on the right.
+        # Windows of several blocks: a left edge, fully visible blocks, and a right edge.
         (True, 100, None, False, (4, 1), 16, torch.bfloat16),
         (False, 70, None, False, (2, 2), 16, torch.bfloat16),
         (True, 64, None, False, (1, 1), 16, torch.float16),
-        # Heads that share keys and are no power of two.
+        # Numbers of heads per key that are not powers of two.
         (True, None, None, False, (6, 1), 8, torch.bfloat16),
         (True, None, None, False, (3, 1), 16, torch.float32),
         (True, None, None, False, (32, 1), 8, torch.bfloat16),
@@ -300,7 +300,7 @@ def test_tiles_may_be_launched_in_slices(device: torch.device) -> None:
 
 
 def test_attention_of_single_rows(device: torch.device) -> None:
-    """Queries in a matrix of their own, as in the last layer; a tile without any is nothing."""
+    """Queries in a separate matrix, as in the last layer; an empty tile has no effect."""
     shape = AttentionShape(2, 1, 16, 0.25, None, True)
     lengths = [5, 70]
     qkv = numbers(device, 75, 4 * 16)
@@ -325,11 +325,11 @@ def test_attention_never_looks_into_another_sequence(
     first = 16 + 3
     lengths = [first, 4, 2]
     qkv = numbers(device, sum(lengths), 6 * 16)
-    qkv[first + 2] = torch.nan  # the third of the four
+    qkv[first + 2] = torch.nan  # the third of its four tokens
     out = torch.zeros(sum(lengths), 2 * 16, device=device)
     module.attend(qkv, qkv, tiles_of(lengths, 16, device), 16, shape, None, None, out)
     bad = set(out.isnan().any(dim=1).nonzero().flatten().tolist())
-    # Whoever may see the third token; others of its own sequence may have it too, as 0 times NaN.
+    # Tokens that attend to the third one; others of its sequence may also get NaN (0 * NaN).
     assert {first + 2, first + 3} <= bad <= set(range(first, first + 4))
     assert is_causal or len(bad) == 4
 
@@ -363,7 +363,7 @@ def test_pooling_shows_what_is_not_finite(mode: PoolingMode, device: torch.devic
 
 
 def test_every_launch_says_how_numbers_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's own choice changes from version to version, and with it the last bits."""
+    """Triton's default differs between versions, which would change the last bits."""
     launched: list[tuple[str, object]] = []
 
     class Kernel:

@@ -53,7 +53,7 @@ def test_the_launches_of_a_layer() -> None:
     bf16 = ["Linear", "Rotate", "Attend", "Linear", "Norm", "Linear", "Activate", "Linear", "Norm"]
     assert names(spec, 1) == bf16
     assert names(spec, 0) == ["Embed", "Norm", *bf16]
-    # In FP8 all but attention's output is quantized by the kernel that makes it.
+    # In FP8, the kernel that computes a matrix quantizes it, except for attention's output.
     assert names(spec, 1, roles) == [*bf16[:3], "Quantize", *bf16[3:]]
     assert names(spec, 1, roles - {"layers.1.o"}) == bf16
 
@@ -84,7 +84,7 @@ def test_pooled_rows_without_fp8_go_beside_all_others() -> None:
     asks = {f"layers.2.{leaf}" for leaf in ("q", "o", "gate", "up", "down")}
     assert sorted(of_rows["pooled"]) == sorted(roles)
     assert sorted(of_rows["token"]) == sorted(roles - asks)
-    # What others read of a pooled token is put back before it is turned and read.
+    # A pooled token's keys and values are put back before they are rotated and read.
     for layer in plan.layers:
         kinds = [type(step) for step in layer]
         assert kinds.index(PutPooled) < kinds.index(Rotate) < kinds.index(Attend)
@@ -112,7 +112,7 @@ def test_quantized_layers_read_fp8_and_no_other_does() -> None:
 
 
 def test_a_norm_behind_the_sum_is_written_once() -> None:
-    # In bfloat16 the residual is the norm, and the next layer reads it there.
+    # In bfloat16 the residual is the norm's output, and the next layer reads it there.
     plan = build_plan(decoder(norm_placement="post", norm="layer_norm"))
     inner = [step for step in plan.steps if isinstance(step, Norm)][:-1]
     assert all((step.keeps, step.out) == ("norm", None) for step in inner)
@@ -140,7 +140,7 @@ def test_what_is_refused(traits: dict[str, object], quantized: tuple[str, ...], 
 
 
 def test_every_trait_of_an_encoder_is_known_here() -> None:
-    # A new one must be lowered, or refused, before it is added to this list.
+    # A new trait must be lowered, or rejected, before it is added to this list.
     names = """family vocab_size hidden_size num_layers num_heads num_kv_heads head_dim
     intermediate_size activation is_gated norm norm_eps has_norm_bias norm_placement
     norms_embeddings embedding_scale num_positions position_offset pad_token_id

@@ -49,7 +49,7 @@ def batch_of(ids: list[list[int]], lane: Lane = Lane.QUERY) -> Batch:
 
 
 def propose(policy: Prefixes, *ids: list[int], lane: Lane = Lane.QUERY) -> list[int] | None:
-    """What comes of a batch that has been computed; what is to be kept is kept."""
+    """Return the prefix proposed after computing a batch, and keep it; None if there is none."""
     batch = batch_of(list(ids), lane)
     policy.end_use(policy.begin_use(batch))
     found = policy.propose(batch)
@@ -130,11 +130,11 @@ def test_what_is_common_is_kept_and_no_more() -> None:
     assert kept(policy, [*PREFIX, 2], [*PREFIX, 1], [5, 6, 7, 8, 1], [5, 6, 7], [9] * 30) == [
         *(20, 20, 4, 0, 0)
     ]
-    # What serves nearly as well stays; what is longer by enough takes its place.
+    # A prefix that serves nearly as well stays; one that is longer by enough replaces it.
     for _ in range(4):
         assert propose(policy, [*PREFIX, 2, 3, 4, 9]) is None
     longer = [[*PREFIX, 3, 3, 3, 3, 9]] * 9
-    assert propose(policy, *longer) is None  # for what these share with those before
+    assert propose(policy, *longer) is None  # because of the prefix they share with earlier batches
     assert propose(policy, *longer) == [*PREFIX, 3, 3, 3, 3]
     assert Prefixes(3).propose(batch_of([[*PREFIX, 1]] * 20)) is None
 
@@ -151,7 +151,7 @@ def test_texts_that_differ_vote_it_down() -> None:
     policy = Prefixes(100)
     for number in range(20):
         assert propose(policy, [*PREFIX, number], [number] * 9) is None
-    # Each lane has its own; what is shorter than counts has no vote.
+    # Each lane has its own votes; a sequence that is too short has none.
     for number in range(2):
         assert propose(policy, [*PREFIX, 1], [3] * 3, lane=Lane.BULK) is None
         assert propose(policy, [number] * 9) is None
@@ -171,7 +171,7 @@ def test_a_prefix_in_use_is_not_replaced() -> None:
     assert found.tolist() == [9] * 29
     assert kept(policy, [*PREFIX, 1], [9] * 30) == [0, 0]  # its keys are being written
     assert policy.propose(batch_of([[*PREFIX, 1]] * 30)) is None
-    policy.keep(found[:0])  # and that failed
+    policy.keep(found[:0])  # keeping it failed
     assert kept(policy, [*PREFIX, 1], [9] * 30) == [0, 0]
 
 
@@ -179,7 +179,7 @@ KEEPING = ["mistral", "qwen3", "gemma3_text-causal", "llama"]
 
 
 class Watched:
-    """An engine that tells when a prefix is kept, and the sizes of what it computes."""
+    """An engine that signals when it keeps a prefix, and records the sizes of its batches."""
 
     def __init__(self, files: Any, **options: Any) -> None:
         given = {"precision": "float32", "device": "cpu", "max_batch_tokens": 256, **options}
@@ -340,7 +340,7 @@ def test_the_kernel_reads_kept_keys_first(
     seqs = np.searchsorted(ends, table[:, 3], "right") - 1
     num_kept = np.array(kept_counts, np.int32)[seqs]
     table[:, [2, 4]] += num_kept[:, None]
-    # A tile of nothing, as recordings have them.
+    # An empty tile, as in recordings.
     tiles = torch.from_numpy(np.pad(table, ((0, 1), (0, 0))).astype(np.int32)).to(device)
     counts = torch.from_numpy(np.pad(num_kept, (0, 1))).to(device)
     outs = []

@@ -1,4 +1,4 @@
-"""Copies to the host against devices that copy late: the last moment that their event allows."""
+"""Copies to the host, on a device that copies at the last moment its events allow."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ WAIT_SECONDS = 30
 
 
 class LateCopy:
-    """Copies when somebody waits for it, and not before its gate is open."""
+    """Copies when a thread waits for it, and not before the gate is open."""
 
     def __init__(self, source: torch.Tensor, target: torch.Tensor, gate: threading.Event) -> None:
         self.source, self.target, self.gate = source, target, gate
 
     def synchronize(self) -> None:
         assert self.gate.wait(WAIT_SECONDS)
-        with torch.inference_mode():  # a GPU's copy knows nothing of threads and their modes
+        with torch.inference_mode():  # a GPU's copy does not depend on the thread's mode
             self.target.copy_(self.source)
 
 
@@ -40,7 +40,7 @@ class LateDevice(CpuDevice):
         self.gate = threading.Event()
         self.copies = 0
         self.buffers: list[int] = []
-        """Sizes of those made."""
+        """Sizes of the buffers created."""
 
     def host_buffer(self, size: int) -> torch.Tensor:
         self.buffers.append(size)

@@ -1,4 +1,4 @@
-"""The policy against a device that is a clock: what was launched runs in order, one at a time."""
+"""The policy, on a simulated device that runs launches in order, one at a time."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ NUM_GROUPS = 16
 GROUP_MS = 6.0
 QUERY_MS = 2.5
 OPERATIONS_PER_S = 780e12
-"""Of a product in bfloat16 on an H200, which the bound is made for."""
+"""Speed of a bfloat16 matrix product on an H200; the bound is chosen for it."""
 
 
 @dataclass
 class FakeDevice:
-    """Runs turns one behind the other; its clock moves when one ends."""
+    """Runs turns one after the other; its clock advances when one ends."""
 
     turns: Turns[str] = field(default_factory=Turns)
     now: float = 0.0
     queue: deque[tuple[Turn[str], float]] = field(default_factory=deque)
-    """What was launched and has not ended, and when it will."""
+    """Turns launched and not finished, with the time when each ends."""
     done: list[tuple[str, float]] = field(default_factory=list)
-    """Batches in the order of their ends."""
+    """Batches in the order in which they finished, with the time."""
     order: list[tuple[str, int | None]] = field(default_factory=list)
 
     group_ms: Sequence[float] = (GROUP_MS,) * NUM_GROUPS
 
     def launch(self) -> None:
-        """Launch all that the policy allows."""
+        """Launch all turns that the policy allows."""
         while (turn := self.turns.next()) is not None:
             took = QUERY_MS if turn.group is None else self.group_ms[turn.group]
             start = self.queue[-1][1] if self.queue else self.now
@@ -49,7 +49,7 @@ class FakeDevice:
             self.order.append((turn.job, turn.group))
 
     def run_until(self, end: float) -> None:
-        """Let the device work, and launch whenever something ends."""
+        """Advance the device to a time; launch whenever a turn ends."""
         self.launch()
         while self.queue and self.queue[0][1] <= end:
             turn, self.now = self.queue.popleft()
@@ -68,7 +68,7 @@ def test_a_long_batch_runs_group_by_group_and_never_stops_the_device() -> None:
     for job in ("a", "b"):
         device.turns.add_long(job, NUM_GROUPS, is_query=False)
     device.launch()
-    assert device.order == [("a", 0), ("a", 1)]  # one running, one behind it
+    assert device.order == [("a", 0), ("a", 1)]  # one running, one queued after it
     device.run_until(1000)
     assert device.order == [(job, group) for job in "ab" for group in range(NUM_GROUPS)]
     assert device.done == [("a", NUM_GROUPS * GROUP_MS), ("b", 2 * NUM_GROUPS * GROUP_MS)]
@@ -86,7 +86,7 @@ def test_a_query_waits_for_two_groups_at_most(when: float) -> None:
 
 
 def long_text_ms() -> list[float]:
-    """How long the groups of a text of 32,000 tokens would take, in a model of 7e9 numbers."""
+    """Return the time of each group of a 32,000-token text, for a model with 7e9 parameters."""
     spec = SHAPES["bge-en-icl"].spec
     plan = build_plan(spec, linear_roles(spec.encoder))
     batch = make_batch(texts_of([32_000], spec.encoder.vocab_size), Lane.BULK)
@@ -98,7 +98,7 @@ def long_text_ms() -> list[float]:
     parts = split(values, layout)
     groups = groups_of(plan.steps, layout, parts, batch.seq_lens, spec.encoder, ())
     cuts = Counter(part.step for group in groups for part in group if part.cut)
-    # All layers but the last, which has one query, have the same step of attention.
+    # All layers except the last, which has one query, share one attention step.
     assert cuts[next(step for step in plan.steps if isinstance(step, Attend))] == 31 * 12
     return [1e3 * sum(part.work for part in group) / OPERATIONS_PER_S for group in groups]
 

@@ -1,4 +1,4 @@
-"""A model end to end: emulated FP8 against float32 of another engine, kernels against emulation."""
+"""End to end: emulated FP8 against another engine's float32, and kernels against emulation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HAS_GPU = torch.cuda.is_available()
 
 
 def sized(spec: ModelSpec) -> ModelSpec:
-    """The spec with sizes that FP8 takes, and no modules of other sizes."""
+    """Return the spec with sizes that FP8 supports, and only modules of these sizes."""
     encoder = replace(
         spec.encoder, hidden_size=64, head_dim=16, intermediate_size=96, num_positions=200
     )
@@ -45,7 +45,7 @@ def sized(spec: ModelSpec) -> ModelSpec:
 
 
 def weights_of(spec: ModelSpec) -> dict[str, NDArray[np.float32]]:
-    """Gaussian weights of the size that training leaves: no layer overwhelms the residual."""
+    """Return Gaussian weights scaled as after training: no layer dominates the residual."""
     random = np.random.default_rng(0)
     weights = {}
     for role, shape in encoder_shapes(spec.encoder).items():
@@ -138,7 +138,7 @@ def test_pooled_rows_without_fp8(
     split = {**fp8, "excluded": ["pooled_rows"]}
     half = {"precision": "bf16", "device": "cpu"}
     monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (32,))
-    # Of one token each, all rows are pooled; not all rows of a recording are the batch's.
+    # With one token each, all rows are pooled; a recording also has rows of no sequence.
     for lengths in ((1, 1, 1), (1,) * 20):
         expected = run(spec, weights, lengths, **half)
         np.testing.assert_array_equal(run(spec, weights, lengths, **split), expected)
@@ -167,7 +167,7 @@ def test_kernels_do_what_the_emulation_does(
             return module
 
         monkeypatch.setattr(loaded_model, "kernels_for", chosen)
-        # The emulation asks the GPU for numbers as it goes, which no recording may.
+        # The emulation reads numbers back from the GPU, which a recording does not allow.
         device = "cuda" if HAS_GPU and module is kernels else "cpu"
         results.append(run(spec, weights, (1, 5, 3), precision=precision, device=device))
     assert cosines(*results).min() > (0.9995 if precision == "bf16" else 0.998)
@@ -177,9 +177,9 @@ def test_kernels_do_what_the_emulation_does(
 def test_every_layer_of_the_kernels_is_that_of_the_emulation(
     variant: str, tiny_folder: Callable[[str], Path], device: torch.device
 ) -> None:
-    """Each from what the emulation left behind the one before, so that nothing can hide behind it.
+    """Each layer starts from the emulation's output of the layer before, so errors do not add up.
 
-    FP8 with pooled rows in bfloat16: every kind of step there is, in every family.
+    FP8 with pooled rows in bfloat16 covers every kind of step, in every family.
     """
     spec = sized(read_model_files(tiny_folder(variant)).spec)
     modes: tuple[PoolingMode, ...] = ("last_token",) if spec.encoder.is_causal else ("cls",)
@@ -208,8 +208,8 @@ def test_every_layer_of_the_kernels_is_that_of_the_emulation(
         for matrix in matrices(replace(plan, layers=(layer,))):
             ours, theirs = (as_numbers(space.rows(matrix, layout)) for space in (found, expected))
             off = (ours - theirs).norm() / theirs.norm()
-            # What a layer leaves is the same to bfloat16's rounding. On its way there a number in
-            # the middle of two of e4m3 may go either way, which is a sixteenth of it.
+            # The output of a layer is equal up to bfloat16 rounding. Inside it, a number halfway
+            # between two e4m3 values may be rounded either way, a difference of one sixteenth.
             assert off < (0.01 if matrix.name in ("residual", "hidden") else 0.05), matrix
             compared.add(matrix)
     assert compared == set(matrices(plan))

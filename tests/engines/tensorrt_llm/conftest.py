@@ -1,4 +1,4 @@
-"""A machine with a GPU and TensorRT-LLM, as far as tests need one."""
+"""Fixtures that simulate a machine with a GPU and TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled models, made once."""
+    """Return a cache folder, so that engine directories are compiled once per run."""
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that makes these lines the answer of the driver's tool."""
+    """Return a function that installs a fake nvidia-smi that prints these lines."""
 
     def install(*rows: str) -> None:
         folder = tmp_path / "bin"
@@ -52,14 +52,14 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
-    for name in KEPT_VARIABLES:  # what is set meanwhile is taken back
+    for name in KEPT_VARIABLES:  # monkeypatch restores variables that a test sets
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     return install
 
 
 class FakeStream:
-    """A CUDA stream; the CPU has finished a copy before it returns, but that is not known."""
+    """A fake CUDA stream. Copies finish at once on the CPU, but events do not report it."""
 
     def wait_stream(self, stream: FakeStream) -> None:
         assert isinstance(stream, FakeStream)
@@ -69,7 +69,7 @@ class FakeStream:
 
 
 class FakeEvent:
-    """A mark behind work; that it was reached is known once it, or a later one, was waited for."""
+    """A fake CUDA event; reached only after a wait for it or for a later event."""
 
     num_recorded = 0
     num_reached = 0
@@ -99,10 +99,10 @@ def on_stream(stream: FakeStream) -> Iterator[None]:
 
 @pytest.fixture
 def gpu(nvidia_smi: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Put the stand-in of tensorrt_llm, and an H200, into this process; return the package."""
+    """Install the stand-in of tensorrt_llm and a fake H200; return the package."""
     import torch
 
-    torch.set_num_threads(1)  # for tensors this small, more only wait for one another
+    torch.set_num_threads(1)  # with tensors this small, more threads only slow each other down
     nvidia_smi(H200)
     for name, fake in (
         ("Stream", FakeStream),

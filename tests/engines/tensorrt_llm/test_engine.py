@@ -1,4 +1,4 @@
-"""The whole path, from text to vector, on the stand-in of TensorRT-LLM."""
+"""The whole path from text to vector, with the stand-in of TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TEXTS = [
     "one more, a little longer than the others are, so that lengths differ",
 ] * 3
 LIMITS = {"mistral": 6, "qwen3": 32}
-"""Where the model has windows, a length that they do not cut."""
+"""By variant: a length limit at which the model's windows have no effect."""
 
 Array = NDArray[np.float32]
 Make = Callable[..., Embedder]
@@ -62,7 +62,7 @@ def cosines(vectors: Array, expected: Array) -> Array:
 
 @pytest.fixture
 def make(gpu: Any, tiny_folder: Callable[[str], Path], caches: Path) -> Make:
-    """Return a function that makes an Embedder on a tiny model."""
+    """Return a function that creates an Embedder of a tiny model."""
 
     def make(variant: str, **options: Any) -> Embedder:
         defaults = {
@@ -79,7 +79,7 @@ def make(gpu: Any, tiny_folder: Callable[[str], Path], caches: Path) -> Make:
 
 @pytest.fixture
 def compiled(gpu: Any, tiny_folder: Callable[[str], Path], caches: Path) -> Callable[..., Any]:
-    """Return a function that makes an engine directory of a tiny model, and the engine."""
+    """Return a function that compiles a tiny model and creates the engine."""
 
     def compile_and_load(variant: str, change: Callable[[Path], None] | None = None) -> Any:
         from embedlib.engines.tensorrt_llm.engine import TensorRTLLMEngine
@@ -116,7 +116,7 @@ def test_vectors_are_those_of_the_reference(variant: str, precision: str, make: 
         vectors = embedder.encode(TEXTS, prompt="")
         query = embedder.encode(TEXTS[0], prompt="")
     assert vectors.dtype == np.float32
-    # Weights drawn at random bend more than any that were learned.
+    # Random weights make a model more non-linear than trained ones do.
     assert cosines(vectors, expected).min() > (0.9995 if precision == "bf16" else 0.985)
     assert cosines(query[None], expected[:1]).min() > (0.9995 if precision == "bf16" else 0.985)
 
@@ -189,7 +189,7 @@ def test_a_graph_is_not_given_the_next_query_before_it_has_read_its_own(
 ) -> None:
     engine = compiled("llama")
     copied, launched = engine._launched, SimpleQueue()
-    monkeypatch.setattr(engine, "_launched", launched)  # so that nothing else waits for the GPU
+    monkeypatch.setattr(engine, "_launched", launched)  # so that no other thread waits for the GPU
     lengths = (5, 3, 60, 60, 4)
     sent = [engine.submit(packed([length]), lambda: None) for length in lengths]
     assert [launched.get(timeout=30) for _ in sent] == sent
@@ -324,7 +324,7 @@ def test_the_whole_batch_is_split_where_memory_is_short(
 def test_loading_without_enough_memory(
     is_explained: bool, make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorRT-LLM explains it where a part of its executor does not fit."""
+    """TensorRT-LLM chains its own exception if a part of its executor does not fit."""
     import torch
 
     def fail(*args: Any, **kwargs: Any) -> None:
@@ -463,7 +463,7 @@ MOVED = {
     "attention.qk_norm_attention": "modules.qk_norm_attention",
     "attention.backends.interface": "attention_backend.interface",
 }
-"""Modules of TensorRT-LLM, and where they were before."""
+"""Modules of TensorRT-LLM, and their former paths."""
 
 
 def test_a_version_from_before_its_parts_moved(
@@ -579,7 +579,7 @@ def test_the_one_command_that_settles_it(
     files = read_model_files(tiny_folder("llama"))
     [version] = [v for v in compiled_versions(files, options) if v.precision == "fp8"]
     assert version.report == report
-    # The tiny model's vectors are too coarse for the gate of an Embedder.
+    # The tiny model's FP8 vectors do not pass an Embedder's gate.
     write_report(version.folder, replace(report, mean=1.0, p1=1.0))
     assert plan_engine(files, config).precision.name == "fp8"
     write_report(version.folder, replace(report, mean=1.0, p1=1.0, hardware="NVIDIA A100"))

@@ -16,7 +16,7 @@ if importlib.util.find_spec("torch") is not None:
 
 @pytest.fixture
 def packed() -> tuple[Any, Any, Any]:
-    """Hidden vectors of three sequences, of a dummy one and of two tokens behind it."""
+    """Return hidden vectors of three sequences, a dummy sequence and two tokens after it."""
     hidden = torch.arange(22.0).reshape(11, 2) ** 2
     token_ids = torch.tensor([5, 6, 0, 7, 8, 9, 0, 0, 0, 0, 0], dtype=torch.int32)
     seq_lens = torch.tensor([*LENGTHS, 1], dtype=torch.int32)

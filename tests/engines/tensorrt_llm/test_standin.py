@@ -1,4 +1,4 @@
-"""The stand-in refuses every misuse that TensorRT-LLM refuses, or quietly gets wrong."""
+"""The stand-in rejects every misuse that TensorRT-LLM rejects or silently computes wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tiny_folder: Callable[[str], Path], caches: Path) -> tuple[Any, Path]
 
 @pytest.fixture
 def make(gpu: Any, folder: tuple[Any, Path]) -> Callable[..., Any]:
-    """Return a function that makes an LLM of our model."""
+    """Return a function that creates an LLM of our model."""
     from embedlib.engines.tensorrt_llm.model import register
 
     name = register(*folder, ())
@@ -170,7 +170,7 @@ def test_piecewise_graphs(make: Callable[..., Any]) -> None:
 
 def test_extra_arguments(make: Callable[..., Any], graphs: Any) -> None:
     llm = make()
-    llm.encode([[1]], seq_lens=[1], attn_metadata=None)  # dropped
+    llm.encode([[1]], seq_lens=[1], attn_metadata=None)  # these arguments are dropped
     assert llm.calls[-1][1] == {}
     with pytest.raises(NotImplementedError, match="CUDA graphs"):
         make(cuda_graph_config=graphs).encode([[1]], token_type_ids=[0])
@@ -200,10 +200,10 @@ def test_a_graph_of_more_tokens_than_its_sequences_have(make: Callable[..., Any]
 
 def test_a_graph_before_its_predecessor_has_read(make: Callable[..., Any], graphs: Any) -> None:
     llm = make(cuda_graph_config=graphs)
-    llm.encode([[1]])  # waits for the vectors
+    llm.encode([[1]])  # this call waits for the vectors
     llm.encode([[1]], copy_logits_to_host=False)
-    llm.encode([[1] * 9], copy_logits_to_host=False)  # fits no graph
-    with pytest.raises(AssertionError, match="may not have read yet"):
+    llm.encode([[1] * 9], copy_logits_to_host=False)  # too long for any graph
+    with pytest.raises(AssertionError, match="may not have read its input yet"):
         llm.encode([[1]], copy_logits_to_host=False)
 
 

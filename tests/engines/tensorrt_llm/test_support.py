@@ -86,7 +86,7 @@ def test_other_pooling(tiny_folder: Callable[[str], Path]) -> None:
 
 
 def test_no_variant_is_left_to_chance(tiny_folder: Callable[[str], Path]) -> None:
-    """Every tiny model either runs or is refused; nothing else may come of it."""
+    """Every tiny model either runs or is rejected; no other error occurs."""
     for variant in TINY_VARIANTS:
         with suppress(EngineUnsupportedError):
             check_supported(load_spec(tiny_folder(variant)))

@@ -1,4 +1,4 @@
-"""What runs a model behind `LLM.encode`."""
+"""The executor that runs a model for `LLM.encode`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensorrt_llm._torch.model_config import ModelConfig, QuantConfig
 from tensorrt_llm._torch.models.modeling_utils import MODEL_CLASS_MAPPING
 
 GARBAGE = 7.0
-"""What stands in memory that nobody wrote to."""
+"""The content of uninitialized memory."""
 
 
 class ModelEngine:
@@ -35,9 +35,9 @@ class ModelEngine:
         self.encoder_cuda_graph_runner = SimpleNamespace(enabled=enabled)
         self._graphs = graphs if enabled else None
         self.replayed: list[tuple[int, int]] = []
-        """(sequences, tokens) of every batch that a graph computed."""
+        """(sequences, tokens) of every batch that a CUDA graph computed."""
         self._staged: Any = None
-        """Reached when the last graph has read its input."""
+        """The event after which the last graph has read its input."""
         self.model = _load(folder, config, args)
         self.max_seq_len = min(self.max_seq_len, self.model.infer_max_seq_len())
         for length in {1, min(2, self.max_seq_len), self.max_seq_len}:  # the warm-up
@@ -50,13 +50,13 @@ class ModelEngine:
         bucket = self._bucket(lengths)
         if bucket is None:
             return {"logits": self._forward(token_ids, lengths, **inputs)}
-        # A graph reads its input when its turn comes on the GPU, from memory on the host that all
-        # graphs share. In 1.3.0rc22 nothing keeps the next call from writing there before.
+        # A graph reads its input when it runs on the GPU, from host memory that all graphs share.
+        # In 1.3.0rc22 the next call may overwrite that memory too early.
         has_read = self._staged is None or self._staged.query()
-        assert has_read, "the graph before may not have read yet"
+        assert has_read, "the graph before may not have read its input yet"
         self.replayed.append(bucket)
         batch_size, num_tokens = bucket
-        # Padding: sequences of one token, and zeros behind them.
+        # Padding: sequences of one token, then zeros.
         padded = lengths + [1] * (batch_size - len(lengths))
         token_ids += [0] * (num_tokens - len(token_ids))
         vectors = self._forward(token_ids, padded)[: len(lengths)].clone()
@@ -71,8 +71,8 @@ class ModelEngine:
         if batch_size is None:
             return None
         total = sum(lengths) + batch_size - len(lengths)
-        # Graphs are captured only for what can be: no longer a sequence than there are tokens, and
-        # no more tokens than sequences of that length have.
+        # Graphs are captured only for possible sizes: a sequence is not longer than the number of
+        # tokens, and there are not more tokens than sequences of that length have.
         sizes = [
             num_tokens
             for num_tokens in sorted(self._graphs.num_tokens)
@@ -92,7 +92,7 @@ class ModelEngine:
                 input_ids=torch.tensor(token_ids, dtype=torch.int32),
                 position_ids=torch.tensor([positions], dtype=torch.int32),
                 return_context_logits=False,
-                seq_lens=lengths,  # of no use to a model, and handed on by rc27 and later
+                seq_lens=lengths,  # unused by models; rc27 and later pass it
                 **extra,
             )
         return made["logits"] if isinstance(made, dict) else made
@@ -122,7 +122,7 @@ def _load(folder: Path, config: dict[str, Any], args: Any) -> nn.Module:
     cls = MODEL_CLASS_MAPPING.get(config["architectures"][0])
     if cls is None:
         raise RuntimeError(f"Unknown model architecture: {config['architectures'][0]}")
-    with torch.device("meta"):  # memory is taken only once all of it is known
+    with torch.device("meta"):  # memory is allocated only when all sizes are known
         model: nn.Module = cls(model_config)
     model.to_empty(device="cpu")
     for parameter in model.parameters():

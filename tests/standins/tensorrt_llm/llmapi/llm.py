@@ -24,12 +24,12 @@ class EncoderOutput:
 
 class LLM:
     made: ClassVar[list[LLM]] = []
-    """Every one so far, for tests to look at."""
+    """Every instance so far, for tests to inspect."""
 
     def __init__(self, model: str, **kwargs: Any) -> None:
         try:
             self.args = TorchLlmArgs(model=model, **kwargs)
-        except TypeError as error:  # an argument that the library does not have
+        except TypeError as error:  # an argument that the library does not know
             raise ValueError(str(error)) from error
         self.environment = dict(os.environ)
         self.thread: threading.Thread | None = None
@@ -55,7 +55,7 @@ class LLM:
             raise RuntimeError("LLM is shut down or not initialized.")
         if self.thread is None:
             self.thread = threading.current_thread()
-        assert self.thread is threading.current_thread(), "one thread only may call encode"
+        assert self.thread is threading.current_thread(), "only one thread may call encode"
         unbatched = not isinstance(inputs, list) or isinstance(inputs[0], int)
         sequences: list[list[int]] = [inputs] if unbatched else inputs
         engine = self._encoder_executor.model_engine

@@ -52,8 +52,8 @@ class TorchLlmArgs:
             raise ValueError("encode_only works on one GPU")
         if not {"disabled", "usage_context"}.issuperset(self.telemetry_config or {}):
             raise ValueError(f"telemetry_config: {self.telemetry_config} has other fields")
-        assert self.skip_tokenizer_init, "the engine directory's tokenizer is not its business"
-        assert not self.trust_remote_code, "code of a model folder is never run"
+        assert self.skip_tokenizer_init, "the library must not load a tokenizer"
+        assert not self.trust_remote_code, "the code in a model folder must never run"
 
 
 TorchLlmArgs.model_fields = {field.name: field for field in fields(TorchLlmArgs)}  # type: ignore[attr-defined]

@@ -71,7 +71,7 @@ class Attention(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         assert attention_window_size is None, "windows need a cache of keys and values"
-        # What is quantized ahead of the output layer uses a scale that nothing has calibrated.
+        # Static quantization of the output layer's input would use an uncalibrated scale.
         assert not self.o_proj.is_fp8 or self.o_proj.force_dynamic_quantization
         assert position_ids is not None
         assert position_ids.shape == (1, len(hidden_states)), "position_ids is [1, T]"
@@ -88,7 +88,7 @@ class Attention(nn.Module):
         return q, k
 
     def _heads(self, values: Tensor) -> Tensor:
-        """[T, heads * d] to float32[T, heads, d]."""
+        """Reshape [T, heads * d] to float32[T, heads, d]."""
         return values.float().unflatten(-1, (-1, self.head_dim))
 
     def _turn(self, values: Tensor, positions: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         groups = self.num_heads // self.num_key_value_heads
         k, v = (values.repeat_interleave(groups, dim=1) for values in (k, v))
-        # Tokens behind the last sequence belong to none and stay whatever they were.
+        # Tokens after the last sequence belong to no sequence; their rows stay uninitialized.
         mixed = torch.full_like(q, 1e4)
         start = 0
         for length in metadata.seq_lens.tolist():

@@ -32,7 +32,7 @@ class PostInitCaller(type):
 
 class DecoderModelForCausalLM(nn.Module, Generic[TModel, TConfig], metaclass=PostInitCaller):
     def __init__(self, model: Any, *, config: Any, hidden_size: int, vocab_size: int) -> None:
-        raise AssertionError("this constructor makes a head for a vocabulary")
+        raise AssertionError("this constructor creates a language-model head")
 
     def __pp_init__(self) -> None:
         assert not self.model_config.mapping.has_pp()
@@ -40,7 +40,7 @@ class DecoderModelForCausalLM(nn.Module, Generic[TModel, TConfig], metaclass=Pos
     def __post_init__(self) -> None:
         quant_config = self.model_config.quant_config
         for name, module in self.named_modules():
-            # Fused layers have names that no checkpoint lists, so this never meets them.
+            # Fused layers have names that no checkpoint lists, so no pattern matches them.
             excluded = quant_config.exclude_modules or []
             if any(fnmatchcase(name, pattern) for pattern in excluded) and getattr(
                 module, "quant_config", None

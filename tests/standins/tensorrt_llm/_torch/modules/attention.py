@@ -1,4 +1,4 @@
-"""What is left at this path in 1.3.0rc27 and later; nothing is left at the two others' paths."""
+"""The re-export that remains here in 1.3.0rc27 and later; the two other paths are gone."""
 
 from __future__ import annotations
 

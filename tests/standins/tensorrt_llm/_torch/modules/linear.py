@@ -11,7 +11,7 @@ FP8_ROWWISE = "FP8_PER_CHANNEL_PER_TOKEN"
 
 
 class Linear(nn.Module):
-    """One layer, or several of one input; its parameters are made by `create_weights`."""
+    """One layer, or several fused ones; `create_weights` creates the parameters."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Linear(nn.Module):
         self._copy("weight", [part["weight"] for part in weights])
         if self.has_bias:
             self._copy("bias", [part["bias"] for part in weights])
-        # Scales that are missing are passed over.
+        # Missing scales are skipped.
         scales = [part["weight_scale"] for part in weights if "weight_scale" in part]
         if self.is_fp8 and len(scales) == len(weights):
             self._copy("weight_scale", scales)
@@ -86,7 +86,7 @@ class Linear(nn.Module):
         weight, bias = self.weight, self.bias
         if not self.is_fp8:
             return functional.linear(values, weight, bias)
-        # Every token is scaled by itself; the product is computed in higher precision.
+        # Each token has its own scale; the product is computed in higher precision.
         wide = values.float()
         scales = wide.abs().amax(-1, keepdim=True).clamp(min=1e-12) / E4M3_MAX
         rounded = (wide / scales).to(torch.float8_e4m3fn).float() * scales

@@ -16,7 +16,7 @@ class RMSNorm(nn.Module):
         if not isinstance(residual, Tensor):
             assert residual is ..., "a residual is a tensor, or is left out"
             return self._norm(hidden_states)
-        # The kernel works in place, on both.
+        # The kernel updates both arguments in place.
         residual.copy_(hidden_states.float() + residual.float())
         hidden_states.copy_(self._norm(residual))
         return hidden_states, residual

@@ -33,7 +33,7 @@ class PositionalEmbeddingParams:
 
 
 class AttentionMetadata:
-    """A batch without a cache of keys and values; every request is a context request."""
+    """A batch without a KV cache; every request is a context request."""
 
     def __init__(self, seq_lens: list[int], num_tokens: int) -> None:
         self.seq_lens = torch.tensor(seq_lens, dtype=torch.int32)
