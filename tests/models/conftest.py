@@ -1,4 +1,4 @@
-"""A fixture for the tests that look at a model's numbers: one padded batch, compiled once."""
+"""A fixture that runs a graph on one padded batch, compiled once per model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from embedlib.models.spec import ModelSpec
 Array = NDArray[np.float32]
 Compiled = Callable[[Batch], Array]
 
-# Not the engine's: a model is compiled once, not for each lane, and for few tokens on one thread.
+# Not the engine's options: one compiled model instead of one per lane, on one thread.
 OPTIONS = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1}
 
 
 @pytest.fixture(scope="session")
 def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
-    """Return a function that compiles a model, to a function of a batch that gives its numbers."""
+    """Return a function that compiles a model and returns a function from batch to vectors."""
     core = ov.Core()
 
     def compiled(spec: ModelSpec, weights: Mapping[str, Array]) -> Compiled:

@@ -1,4 +1,4 @@
-"""The tables of docs/models.md are those of the code."""
+"""The tables of docs/models.md match the code."""
 
 from __future__ import annotations
 

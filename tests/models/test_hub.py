@@ -28,7 +28,7 @@ def make_model(folder: Path, *, weights: str | None = "model.safetensors") -> Pa
 
 
 def make_cached(cache: Path, repo: str, **options: str | None) -> Path:
-    """Lay out one repository as the hub's cache does."""
+    """Write one repository in the layout of the hub's cache."""
     root = cache / f"models--{repo.replace('/', '--')}"
     (root / "refs").mkdir(parents=True)
     (root / "refs" / "main").write_text(COMMIT)
@@ -36,7 +36,7 @@ def make_cached(cache: Path, repo: str, **options: str | None) -> Path:
 
 
 def hub_error(kind: type[Exception], message: str = "no\nsecond line") -> Exception:
-    # Their constructors want a response of whichever HTTP library the hub's client uses today.
+    # Their constructors require a response of the HTTP library that the hub's client uses.
     error = kind.__new__(kind)
     error.args = (message,)
     return error
@@ -50,7 +50,7 @@ def one_line(caught: pytest.ExceptionInfo[Exception]) -> str:
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on sys.path for packages that must not be imported."""
+    """Return a folder on sys.path for packages that must not be imported."""
     folder = tmp_path / "packages"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -124,7 +124,7 @@ def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
 
 def test_a_package_is_searched_but_not_imported(packages: Path) -> None:
     model = make_model(make_package(packages, "shipped_model") / "data" / "model")
-    # Modules of the model have folders that look like models themselves.
+    # Folders of the model's modules look like models themselves.
     (model / "2_Dense").mkdir()
     (model / "2_Dense" / "config.json").write_text("{}")
     (model / "2_Dense" / "model.safetensors").write_bytes(b"")

@@ -1,7 +1,7 @@
-"""Configuration files of published models: the facts in them, and what is understood.
+"""Configuration files of published models: their values, and the specs read from them.
 
-The files are typed anew from what is public of them; keys that say nothing of vectors (dropout,
-token ids, initialisation) are left out where the source does not show them.
+The files are retyped from public sources. Keys that do not affect vectors (dropout, token ids,
+initialization) are left out if the source does not show them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ST = "sentence_transformers.models."
 
 
 def _modules(*kinds: str) -> list[dict[str, Any]]:
-    """modules.json with these modules behind the Transformer."""
+    """Return modules.json with these modules after the Transformer."""
     entries = [{"idx": 0, "name": "0", "path": "", "type": ST + "Transformer"}]
     for index, kind in enumerate(kinds, 1):
         path = f"{index}_{kind}"
@@ -104,7 +104,7 @@ def _named(stem: str) -> Files:
     return files
 
 
-# Their plain facts are tested beside those of the other models that people name.
+# Their basic values are tested with those of the other popular models.
 GTE_MODERNBERT = _named("gte-modernbert-base")
 NOMIC = _named("nomic-embed-text-v1.5")
 BGE_GEMMA2 = _named("bge-multilingual-gemma2")
@@ -153,7 +153,7 @@ def test_all_mpnet(tmp_path: Path) -> None:
 
 def test_gte_modernbert(tmp_path: Path) -> None:
     encoder = _load(tmp_path, GTE_MODERNBERT).encoder
-    # The window of 128 is 64 tokens on either side; every third layer has none.
+    # A window of 128 is 64 tokens on either side; every third layer has no window.
     assert encoder.windows == ((None, 64, 64) * 8)[:22]
     assert encoder.rope == Rope(theta=160_000.0)
     assert encoder.window_rope == Rope(theta=10_000.0)
@@ -167,7 +167,7 @@ def test_nomic(tmp_path: Path) -> None:
     spec = _load(tmp_path, NOMIC)
     assert spec.encoder.rope == Rope(theta=1000.0)
     assert (spec.encoder.is_gated, spec.encoder.activation) == (True, "silu")
-    assert spec.encoder.num_positions == 8192  # n_positions, not what it was trained with
+    assert spec.encoder.num_positions == 8192  # n_positions, not the trained length
 
 
 def test_nomic_v2_moe_is_refused(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_embeddinggemma(tmp_path: Path) -> None:
     spec = _load(tmp_path, EMBEDDING_GEMMA)
     encoder = spec.encoder
     assert not encoder.is_causal
-    # The window of 512 is 256 tokens on either side.
+    # A window of 512 is 256 tokens on either side.
     assert encoder.windows == ((256,) * 5 + (None,)) * 4
     assert encoder.rope == Rope(theta=1_000_000.0)
     assert encoder.window_rope == Rope(theta=10_000.0)

@@ -1,6 +1,6 @@
 """Configuration files of published rerankers, reward models and classifiers.
 
-Typed anew as in test_known_models.py; keys that say nothing of scores are left out.
+Retyped as in test_known_models.py; keys that do not affect scores are left out.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ QWEN3_RERANKER: Json = {
 # Source: the configuration of huggingface.co/Qwen/Qwen2.5-1.5B, which mxbai-rerank-large-v2 is
 # trained from, and the length that mxbai-rerank gives it; -seq has a head for one label. mteb,
 # mteb/models/model_implementations/mixedbread_ai_models.py, has 1543714304 parameters, 233373696 of
-# them in the embedding, and 32768 tokens: what these sizes and this vocabulary make.
+# them in the embedding, and 32768 tokens: these sizes and this vocabulary give the same numbers.
 MXBAI_RERANK_LARGE: Json = {
     "architectures": ["Qwen2ForCausalLM"],
     "attention_dropout": 0.0,
@@ -208,7 +208,7 @@ MXBAI_RERANK_LARGE: Json = {
 }
 
 # Source: huggingface.co/cross-encoder/ms-marco-MiniLM-L6-v2, config.json, which
-# sentence-transformers 4 saved with the place of the activation that was new then.
+# sentence-transformers 4 saved with the activation under a key that was new then.
 MS_MARCO_MINILM: Json = {
     "architectures": ["BertForSequenceClassification"],
     "classifier_dropout": None,
@@ -235,7 +235,7 @@ MS_MARCO_MINILM: Json = {
 # allenai/Llama-3.1-Tulu-3-8B-RM, whose config.json was not read. Source: allenai/open-instruct. By
 # docs/tulu3.md it is trained from Llama-3.1-Tulu-3-8B-SFT with open_instruct/reward_modeling.py, a
 # head for one label; open_instruct/test_data/tokenizer at 689ed62 has the configuration that stands
-# for that model in tests. Only pad_token_id is as remembered: it is null there, and the training
+# for that model in tests. Only pad_token_id is from memory: it is null there, and the training
 # at bdc3fa6 sets none.
 TULU_RM: Json = SKYWORK_LLAMA | {
     "eos_token_id": 128001,
@@ -326,7 +326,7 @@ def _one_score(**fields: Any) -> Head:
         ),
         (SKYWORK_GEMMA, {"tokenizer_class": "GemmaTokenizer"}, 8192, _one_score()),
         (
-            # Its chat is filled in before; a Reranker would refuse it.
+            # Callers apply its chat template themselves; a Reranker rejects the model.
             TULU_RM,
             {"model_max_length": 131072, "chat_template": "{{ messages }}"},
             131072,
@@ -393,7 +393,7 @@ def test_qwen3_reranker_with_a_head_of_its_own(tmp_path: Path) -> None:
     assert files.spec.head == _one_score(template=known_reranker("qwen3-reranker").template)
 
 
-# The tokenizer of Qwen2.5 has a chat template, and the files say nothing of how to ask.
+# The tokenizer of Qwen2.5 has a chat template, and no file names a prompt template.
 QWEN_CHAT: Json = {"chat_template": "{{ messages }}", "model_max_length": 32768}
 
 
@@ -426,7 +426,7 @@ def test_mxbai_rerank_with_a_head_of_its_own(tmp_path: Path) -> None:
     head = files.spec.head
     assert head is not None
     assert head.template == known_reranker("mxbai-rerank-v2").template
-    # Without the name it is a pair in a chat template that is not run.
+    # Without the name, the spec has no template, only the mark of an unused chat template.
     plain = _read(tmp_path, config, QWEN_CHAT).spec.head
     assert plain is not None
     assert (plain.template, plain.has_chat_template) == (None, True)
@@ -451,17 +451,17 @@ IDLE = HARMLESS_KEYS - {
     *("model_type", "architectures", "id2label", "num_labels", "problem_type"),
     *("pad_token_id", "sentence_transformers", "sbert_ce_default_activation_function"),
 }
-"""Keys that say nothing of scores either."""
+"""Keys that do not affect scores either."""
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_wrong_guess_is_impossible(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     family = FAMILIES[config["model_type"]]
-    # Of the other classes the token to pad is told by lengths.
+    # Classes of other families find the last token by length, not by pad_token_id.
     idle = IDLE | family.harmless | (set() if _pads(family) else {"pad_token_id"})
     tokenizer_config = {"model_input_names": ["input_ids"]}
-    if "use_sliding_window" in config:  # off, and of no layer were it on: no single key counts
+    if "use_sliding_window" in config:  # off: no single key has an effect
         idle |= {"max_window_layers", "sliding_window", "use_sliding_window"}
     right = _read(tmp_path, config, tokenizer_config).spec
     tried = 0

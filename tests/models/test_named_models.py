@@ -1,7 +1,7 @@
-"""Models that people name: their configuration files, and what is understood of them.
+"""Popular models: their configuration files, and the specs read from them.
 
-`named/*.json` holds the files' facts, typed anew, with where they are public. What a file's source
-does not show is what the model's card says of it.
+`named/*.json` contains the retyped files and their public sources. Values that a source does not
+show come from the model's card.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODELS = {
 UNDERSTOOD = [name for name, model in MODELS.items() if "expected" in model]
 REFUSED = [name for name, model in MODELS.items() if "refused" in model]
 
-NEEDED = {  # by name, of those that are understood
+NEEDED = {  # names of models that must be supported
     *("bge-small-en-v1.5", "bge-base-en-v1.5", "bge-large-en-v1.5", "bge-m3", "bge-en-icl"),
     *("SFR-Embedding-Mistral", "e5-mistral-7b-instruct", "mxbai-embed-large-v1"),
     *("snowflake-arctic-embed-l", "snowflake-arctic-embed-l-v2.0", "snowflake-arctic-embed-m-v2.0"),
@@ -42,9 +42,9 @@ NEEDED = {  # by name, of those that are understood
     *("gte-modernbert-base", "nomic-embed-text-v1.5"),
 }
 
-# Which layers have the window of `sliding_window`, where that is null.
+# Select the layers with a window; without effect while `sliding_window` is null.
 IDLE_KEYS = {"max_window_layers", "use_sliding_window"}
-# Says nothing that another file does not say too.
+# Contains nothing that another file does not contain too.
 IDLE_FILES = {"tokenizer_config.json"}
 
 
@@ -74,7 +74,7 @@ def test_what_the_files_promise(name: str, tmp_path: Path) -> None:
     assert spec.embedding_dim == expected["dim"]
     assert spec.is_normalized is expected["is_normalized"]
     assert encoder.is_causal is expected["is_causal"]
-    window = expected["window"]  # a list where the layers take turns
+    window = expected["window"]  # a list if layers alternate
     assert set(encoder.windows) == set(window if isinstance(window, list) else [window])
     theta, factor = expected["rope_theta"], expected.get("ntk_factor")
     rope = None if theta is None else Rope(theta=theta)
@@ -138,7 +138,7 @@ def test_what_needs_code_of_its_own_is_refused_with_the_reason(name: str, tmp_pa
 
 
 def changes(files: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what was changed, and the files with one trait changed or a file gone."""
+    """Yield a description of the change, and the files with one key changed or one file missing."""
     for file, content in files.items():
         if file in IDLE_FILES or not content:
             continue
@@ -152,7 +152,7 @@ def changes(files: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         for key, value in content.items():
             if key in IDLE_KEYS | {"__version__", "default_prompt_name", "similarity_fn_name"}:
                 continue
-            if key == "max_position_embeddings" and "n_positions" in content:  # which counts
+            if key == "max_position_embeddings" and "n_positions" in content:  # which wins
                 continue
             harmless = HARMLESS_KEYS | FAMILIES[files["config.json"]["model_type"]].harmless
             if file == "config.json" and (key in harmless - {"model_type"} or value is None):

@@ -70,8 +70,8 @@ def test_the_prompt_of_a_task(names: set[str], role: Role, found: str | None) ->
 
 @pytest.mark.parametrize("default", ["query", "sts"])
 def test_a_role_without_a_prompt_does_not_take_the_default(default: str) -> None:
-    # It may be the other role's. sentence-transformers does the same: an empty prompt of the role's
-    # name is in every model.
+    # The default may be the other role's prompt. sentence-transformers does the same: it adds an
+    # empty prompt under each role's name to every model.
     spec = fake_spec(prompts={"query": "Q: ", "sts": "S: "}, default_prompt_name=default)
     for prompts in (Prompts(spec, Config()), Prompts(SPEC, Config(default_prompt_name=default))):
         assert prompts.resolve().prefix == spec.prompts[default]
@@ -119,7 +119,7 @@ def test_a_known_prompt_is_for_queries_only_and_never_the_default() -> None:
 def test_the_folder_and_the_caller_win_over_what_is_known() -> None:
     e5 = known_model("intfloat/e5-base-v2")
     assert prompts_of(e5).resolve(role="document").prefix == "passage: "
-    # An empty prompt is one too, and a role is taken under any of its names.
+    # An empty prompt counts as a prompt, and a role is found under any of its names.
     folder = prompts_of(e5, {"query": "", "corpus": "C: "})
     assert folder.resolve(role="query") == Prompt()
     assert folder.resolve(role="document").prefix == "C: "
@@ -162,7 +162,7 @@ def test_the_file_is_sound() -> None:
         template = known.query_template
         assert (template is None) == (known.default_task is None)
         assert template is None or template.count("{task}") == 1
-        # Whatever it is, a query of the model gets something.
+        # Queries of every known model get some prompt.
         assert Prompts(fake_spec(), Config(), known).resolve(role="query") != Prompt()
 
 
@@ -172,7 +172,7 @@ def test_the_file_is_sound() -> None:
 def test_a_task_in_words_fills_the_template() -> None:
     prompts = prompts_of(QWEN)
     assert prompts.resolve(role="query").prefix == f"Instruct: {SEARCH}\nQuery:"
-    expected = Prompt(prefix="Instruct: Find {text} and {task}\nQuery:")  # taken to the letter
+    expected = Prompt(prefix="Instruct: Find {text} and {task}\nQuery:")  # literal braces
     assert prompts.resolve(role="query", task="Find {text} and {task}") == expected
     assert prompts.resolve(task="Find {text} and {task}") == expected
     # Documents are the same for every task.
@@ -321,11 +321,11 @@ def test_examples_of_a_config_do_not_change_with_the_callers() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-# What decides.
+# The settings that enter the fingerprint.
 
 
 def test_most_models_have_two_settings() -> None:
-    # Their fingerprints are older than tasks and examples.
+    # Their fingerprints date from before tasks and examples existed.
     assert Prompts(SPEC, Config()).settings() == {
         "prompts": {"query": "Q: ", "passage": "P: ", "sts": "S: "},
         "default_prompt_name": None,

@@ -41,8 +41,9 @@ def test_llama3_keeps_short_waves_and_divides_long_ones() -> None:
         high_freq_factor=4.0,
     )
     frequencies, _ = inverse_frequencies(rope, 8)
-    # Within 100 positions the four pairs turn 15.9, 1.59, 0.159 and 0.0159 times. Above 4 turns a
-    # wave is kept, below 1 it is divided by 8, and 1.59 lies (1.59 - 1) / (4 - 1) of the way.
+    # Within 100 positions the four pairs make 15.9, 1.59, 0.159 and 0.0159 turns. A frequency with
+    # more than 4 turns is kept, with less than 1 it is divided by 8, and 1.59 turns are
+    # interpolated at (1.59 - 1) / (4 - 1).
     blend = (100 * 0.1 / (2 * math.pi) - 1) / 3
     middle = (1 - blend) * 0.1 / 8 + blend * 0.1
     np.testing.assert_allclose(frequencies, [1.0, middle, 0.01 / 8, 0.001 / 8], rtol=1e-14)
@@ -58,7 +59,7 @@ def test_ntk_stretches_the_slowest_pair_by_its_factor_and_the_fastest_hardly() -
     rope = read_encoder(JsonObject("config.json", config)).rope
     assert rope is not None
     frequencies, attention_factor = inverse_frequencies(rope, 8)
-    # Theta is 200 and the factor 3: pair i turns by 600 ** (-i / 4) / 3 ** (1 / 4).
+    # Theta is 200 and the factor 3: pair i rotates by 600 ** (-i / 4) / 3 ** (1 / 4).
     expected = [1 / 600 ** (pair / 4) / 3**0.25 for pair in range(4)]
     np.testing.assert_allclose(frequencies, expected, rtol=1e-15)
     assert frequencies[3] * 3 == pytest.approx(200**-0.75, rel=1e-14)
@@ -78,13 +79,13 @@ def test_as_transformers_computes_it(name: str) -> None:
     assert encoder.rope is not None
     frequencies, factor = inverse_frequencies(encoder.rope, encoder.head_dim)
     with np.load(GOLDENS / "rope.npz") as stored:
-        # transformers computes in float32, and the ramp of YaRN subtracts from 1: a few of the
-        # 23 bits are lost.
+        # transformers computes in float32, and YaRN's ramp subtracts from 1, which loses a few of
+        # the 23 bits.
         np.testing.assert_allclose(frequencies, stored[name], rtol=5e-6)
         assert factor == pytest.approx(float(stored[f"{name}.attention_factor"]), rel=1e-7)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail the test
 @given(
     kind=st.sampled_from(ROPE_KINDS),
     theta=st.floats(100.0, 1e7),

@@ -1,4 +1,4 @@
-"""The numbers: e4m3, its scales and bfloat16, against ml_dtypes and the bounds of the formats."""
+"""e4m3 codes, scales and bfloat16, against ml_dtypes and the error bounds of the formats."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from embedlib.models.compiled.fp8 import (
 )
 
 HALF_STEP = 2.0**-4
-"""Largest relative error of rounding to 3 mantissa bits: half of 2**-3."""
+"""Maximum relative error of rounding to 3 mantissa bits: half of 2**-3."""
 SUBNORMAL_HALF_STEP = 2.0**-10
 
 
 def cast(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """What ml_dtypes says, after saturation."""
+    """Return the codes of ml_dtypes, with saturation."""
     with np.errstate(invalid="ignore"):
         clipped = np.clip(values, -E4M3_MAX, E4M3_MAX)
         return clipped.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
@@ -180,7 +180,7 @@ def test_a_number_too_large_for_bfloat16() -> None:
 
 @pytest.mark.parametrize("exponent", [0, 1, 20, 21, 40, 127, 254, 255])
 def test_bfloat16_rows_are_those_of_float32(exponent: int) -> None:
-    # Every fraction of the largest number, and all below it that does not become zero.
+    # Every mantissa of the largest number, and all smaller numbers that do not become zero.
     for largest in range(exponent << 7, exponent + 1 << 7):
         tiny = np.arange(0, largest + 1, 251, dtype=np.uint16)
         near = np.arange(max(0, largest - (23 << 7)), largest + 1, dtype=np.uint16)
@@ -192,7 +192,7 @@ def test_bfloat16_rows_are_those_of_float32(exponent: int) -> None:
 
 
 @given(st.integers(0, 1 << 32))
-@example(9129)  # the largest of a row is a NaN of the signaling kind, which NumPy warned of
+@example(9129)  # the largest of a row is a signaling NaN, about which NumPy warned
 @settings(deadline=None)
 def test_bfloat16_rows_of_any_bits(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -202,7 +202,7 @@ def test_bfloat16_rows_of_any_bits(seed: int) -> None:
     bits |= rng.integers(0, 128, upper.shape, np.uint16)
     codes, scales = quantize_bfloat16_rows(bits)
     expected = quantize_rows((bits.astype(np.uint32) << 16).view(np.float32))
-    finite = np.isfinite(expected[1])  # the caller refuses the other rows
+    finite = np.isfinite(expected[1])  # the caller rejects the other rows
     np.testing.assert_array_equal(np.isfinite(scales), finite)
     np.testing.assert_array_equal(codes[finite], expected[0][finite])
     np.testing.assert_array_equal(scales[finite], expected[1][finite])

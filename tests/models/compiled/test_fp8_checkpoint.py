@@ -1,4 +1,4 @@
-"""What is written, against what nvidia-modelopt exports for the same models."""
+"""The written checkpoint, against the one nvidia-modelopt exports for the same models."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TYPES = {"F8_E4M3": "float8_e4m3fn", "BF16": "bfloat16", "F32": "float32"}
 NUMPY_TYPES = {"F8_E4M3": "u1", "BF16": "<u2", "F32": "<f4", "F16": "<f2", "I64": "<i8"}
 
 Tensors = dict[str, tuple[str, NDArray[Any]]]
-"""Name to type and stored numbers; FP8 and bfloat16 as their bits."""
+"""Name to dtype and stored array; FP8 and bfloat16 as bits."""
 Compile = Callable[..., Path]
 
 
 @pytest.fixture
 def compile_folder(tmp_path: Path) -> Compile:
-    """Return a function that compiles a folder into a new one."""
+    """Return a function that compiles a model folder into a new folder."""
 
     def run(folder: Path, precision: Any = "fp8", excluded: tuple[str, ...] = ()) -> Path:
         out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
@@ -56,7 +56,7 @@ def read_file(path: Path) -> Tensors:
     for name, entry in header.items():
         start, end = entry["data_offsets"]
         kind = np.dtype(NUMPY_TYPES[entry["dtype"]])
-        # torch makes views of the file, which must be aligned.
+        # torch creates views onto the file, which must be aligned.
         assert (8 + length + start) % kind.itemsize == 0
         array = np.frombuffer(content[8 + length + start : 8 + length + end], kind)
         tensors[name] = entry["dtype"], array.reshape(entry["shape"])
@@ -96,11 +96,11 @@ def test_the_same_as_modelopt(
     variant: str, tiny_folder: Callable[[str], Path], compile_folder: Compile
 ) -> None:
     golden = load_json(GOLDENS / f"{variant}.json")
-    # modelopt was given the model in bfloat16.
+    # modelopt loaded the model in bfloat16.
     compiled = compile_folder(compile_folder(tiny_folder(variant), "bf16"))
     tensors = read_all(compiled)
     shapes = {name: [TYPES[kind], list(array.shape)] for name, (kind, array) in tensors.items()}
-    # On the way through transformers BERT's norms get their names of TensorFlow.
+    # transformers renames BERT's norms to their TensorFlow names.
     assert without_norms(shapes) == without_norms(golden["tensors"])
     with np.load(GOLDENS / f"{variant}.npz") as stored:
         assert {name for name, (kind, _) in tensors.items() if kind == "F8_E4M3"} == {
@@ -188,7 +188,7 @@ def test_bfloat16_is_a_model_like_any_other(
 def test_fp8_is_not_taken_for_a_model(
     tiny_folder: Callable[[str], Path], compile_folder: Compile
 ) -> None:
-    # Whoever reads the codes without their scales gets wrong vectors.
+    # Codes read without their scales would give wrong vectors.
     compiled = compile_folder(tiny_folder("mistral"))
     with pytest.raises(ModelUnsupportedError, match="quantization_config"):
         read_model_files(compiled)
@@ -240,7 +240,7 @@ def test_heads_and_buffers_are_kept(tmp_path: Path, compile_folder: Compile) -> 
     pooler = np.linspace(-1, 1, 32 * 32, dtype=np.float32).reshape(32, 32)
     tensors["bert.pooler.dense.weight"] = "F32", pooler
     tensors["bert.embeddings.position_ids"] = "I64", np.arange(48).reshape(1, 48)
-    # First by name and of six bytes: whatever comes behind it is not aligned by chance.
+    # First by name, and six bytes long: the tensors after it are not aligned by chance.
     tensors["a.pooler.bias"] = "F16", np.ones(3, np.float16)
     write_file(folder / "model.safetensors", tensors)
     compiled = compile_folder(folder)

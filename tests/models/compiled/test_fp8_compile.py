@@ -1,4 +1,4 @@
-"""The engine directory: found again, verified, replaced, and never there by half."""
+"""The engine directory: found again, verified, replaced, and never incomplete."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_it_is_made_once_and_found_by_content(
 
     elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
     assert compiled_folder(read_model_files(elsewhere), "fp8", (), config) == compiled
-    monkeypatch.setattr(compile_module, "write_checkpoint", None)  # nobody needs it again
+    monkeypatch.setattr(compile_module, "write_checkpoint", None)  # must not be called again
     assert compile_fp8(elsewhere, config) == compiled
 
 
@@ -273,7 +273,7 @@ def test_out(folder: Path, config: Config, tmp_path: Path) -> None:
     manifest = out / MANIFEST_NAME
     made = manifest.stat().st_mtime_ns
     assert compile_fp8(folder, config, out) == out
-    assert manifest.stat().st_mtime_ns == made  # it was there
+    assert manifest.stat().st_mtime_ns == made  # it existed already
 
 
 def test_out_takes_the_place_of_another_compiled_model(
@@ -281,7 +281,7 @@ def test_out_takes_the_place_of_another_compiled_model(
 ) -> None:
     out = tmp_path / "out"
     compile_fp8(write_tiny_model(tmp_path / "other", "mistral"), config, out)
-    (out / WEIGHTS).touch()  # not one of its files: mistral has shards
+    (out / WEIGHTS).touch()  # not one of the files it wrote: mistral has shards
     with pytest.raises(ConfigError, match=f"did not write \\({WEIGHTS}\\)"):
         compile_fp8(folder, config, out)
     (out / WEIGHTS).unlink()
@@ -323,7 +323,7 @@ def test_out_refuses_what_is_not_ours(folder: Path, config: Config, tmp_path: Pa
 
 
 def test_out_is_not_the_model(folder: Path, config: Config, tmp_path: Path) -> None:
-    # It could be: a compiled model in bfloat16 is a model too.
+    # It could be: an engine directory in bfloat16 is also a model folder.
     model = compile_model(read_model_files(folder), "bf16", (), config, out=tmp_path / "bf16")
     with pytest.raises(ConfigError, match="is the model's own folder"):
         compile_fp8(model, config, model)
@@ -434,7 +434,7 @@ def test_a_part_in_use_is_left_alone(
 
     def write(*arguments: Any) -> Any:
         monkeypatch.setattr(compile_module, "write_checkpoint", real_write)
-        compile_fp8(other, config)  # while this one is being made
+        compile_fp8(other, config)  # while this one is being compiled
         return real_write(*arguments)
 
     monkeypatch.setattr(compile_module, "write_checkpoint", write)
@@ -449,7 +449,7 @@ def test_a_fork_does_not_keep_the_lock(tmp_path: Path, monkeypatch: pytest.Monke
 
     def open_twice(*arguments: Any) -> int:
         file = open_file(*arguments)
-        copies.append(os.dup(file))  # as a child process has it
+        copies.append(os.dup(file))  # like the handle of a child process
         return file
 
     lock = tmp_path / ".target.embedlib-lock"
@@ -494,7 +494,7 @@ def test_a_lock_that_was_removed_while_one_waited_is_no_lock(
         num_calls += 1
         real_flock(file, operation)
         if num_calls == 1:
-            lock.unlink()  # by the one who held it
+            lock.unlink()  # by the process that held it
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with place_lock(tmp_path / "target"), lock.open() as other:
@@ -508,7 +508,7 @@ def test_a_lock_that_was_removed_while_one_waited_is_no_lock(
 
 
 def big_model(folder: Path, *, vocab_size: int, intermediate_size: int) -> Path:
-    """Write a model of one block of random numbers over and over, in bfloat16."""
+    """Write a bfloat16 model whose weights repeat one block of random numbers."""
     write_tiny_model(folder, "llama-bare")
     config = json.loads((folder / "config.json").read_text())
     sizes = {"vocab_size": vocab_size, "intermediate_size": intermediate_size}
@@ -551,7 +551,7 @@ def test_killed_at_any_instant(tmp_path: Path) -> None:
     num_parts = 0
     for _ in range(NUM_KILLS):
         process = subprocess.Popen([*command, str(cache)], stdout=subprocess.DEVNULL)
-        # Any instant is as good as another, once there is something to leave behind.
+        # Kill at a random time, once there is a partial file that could be left behind.
         while not list(cache.rglob("*.embedlib-part")) and not ends_within(process, 0.002):
             pass
         ends_within(process, dice.uniform(0, 0.3))
@@ -684,7 +684,7 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
 
 
 def test_reading_the_manifest_reads_no_weights(folder: Path, config: Config) -> None:
-    # A start of an Embedder looks for a compiled model first; seven gigabytes would take seconds.
+    # An Embedder looks for an engine directory when it loads; hashing 7 GB would take seconds.
     compiled = compile_fp8(folder, config)
     content = (compiled / WEIGHTS).read_bytes()
     (compiled / WEIGHTS).write_bytes(bytes(len(content)))

@@ -1,4 +1,4 @@
-"""int8 on the CPU: the numbers, the file, the graph, and the engine directory."""
+"""int8 on the CPU: quantization, the graph, the file, and the engine directory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rounding(weight: Floats) -> None:
     assert (np.abs(codes.astype(int)) <= 127).all()
     assert (scales >= SMALLEST_SCALE).all()
     wide = scales.astype(np.float64)[:, None]
-    # Half a step, and what the division in float32 is off by.
+    # Half a step, plus the rounding error of the float32 division.
     assert (np.abs(codes * wide - weight) <= wide * (0.5 + 127 * 2.0**-22)).all()
     large = np.abs(weight).max(axis=1) > 200 * SMALLEST_SCALE
     assert (np.abs(codes.astype(int)).max(axis=1)[large] == 127).all()
@@ -94,7 +94,7 @@ def test_what_is_not_finite_shows_in_the_scale(bad: float) -> None:
 
 
 def multiply(vectors: Floats, weight: Floats) -> Floats:
-    """What OpenVINO makes of vectors and a matrix in int8, asked as the engine asks."""
+    """Return OpenVINO's product of vectors and an int8 matrix, with the engine's options."""
     codes, scales = quantize_rows(weight)
     node = op.parameter([-1, -1, weight.shape[1]], np.float32)
     product = op.matmul(node, matrix({"m": codes, "m_scale": scales}, "m"), False, True)
@@ -109,7 +109,7 @@ def multiply(vectors: Floats, weight: Floats) -> Floats:
 
 
 def emulate(vectors: Floats, weight: Floats, *, group: int | None) -> Floats:
-    """The same in numpy; `group` numbers of a vector share a scale, None: they are not rounded."""
+    """Return it computed in numpy: `group` activations share a scale; None: float32 activations."""
     codes, scales = quantize_rows(weight)
     rows = codes * scales[:, None]
     if group is None:
@@ -134,7 +134,7 @@ def sample(rows: int, columns: int) -> tuple[Floats, Floats]:
 
 
 def rounds_activations() -> bool:
-    """Whether this CPU multiplies int8: else OpenVINO leaves activations alone."""
+    """Return whether this CPU multiplies int8; otherwise OpenVINO keeps activations in float32."""
     vectors, weight = sample(64, 128)
     return error(multiply(vectors, weight), emulate(vectors, weight, group=None)) > 1e-4
 
@@ -168,7 +168,7 @@ def compile_int8(files: ModelFiles, config: Config, excluded: tuple[str, ...] = 
 
 
 def run(files: ModelFiles, weights: Any, cache_dir: Path | None = None) -> Floats:
-    """The vectors of two texts, computed alone."""
+    """Return the vectors of the texts, each computed alone."""
     engine = OpenVINOEngine(files.spec, weights, threads=1, cache_dir=cache_dir)
     with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
         vectors: Floats = np.array([embedder.encode(text, prompt="") for text in TEXTS])
@@ -186,7 +186,7 @@ def test_the_file_holds_every_role(
 ) -> None:
     monkeypatch.setattr("embedlib.models.compiled.tensor_blocks.BLOCK_NUMBERS", block_numbers)
     files = read_model_files(tiny_folder(variant))
-    # The CPU engine computes q, k and v each by itself, also where a model stores them as one.
+    # The CPU engine computes q, k and v separately, even if a model stores them as one tensor.
     weights = int8_weights(compile_int8(files, config, ("layers.1.v",)))
     floats = load_weights(files)
     num_quantized = 0
@@ -209,7 +209,7 @@ def test_vectors_are_those_of_the_rounded_weights(
     variant: str, tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
     files = read_model_files(tiny_folder(variant))
-    # Of a tiny model's vectors only those before `down` are long enough to be rounded as well.
+    # In a tiny model only the inputs of `down` are long enough to be quantized, too.
     kept = tuple(f"layers.{layer}.down" for layer in range(files.spec.encoder.num_layers))
     weights = int8_weights(compile_int8(files, config, kept))
     rounded = {role: np.array(values) for role, values in load_weights(files).items()}
@@ -229,7 +229,7 @@ def test_the_engine_keeps_its_promises(
 ) -> None:
     files = read_model_files(tiny_folder(variant))
     engine = OpenVINOEngine(files.spec, int8_weights(compile_int8(files, config)), threads=2)
-    # Of an element; docs/fidelity.md tells why it is more than in float32.
+    # Per element; docs/fidelity.md explains why it is larger than in float32.
     check_engine(engine, files.spec, tolerance=3e-2)
 
 
@@ -257,7 +257,7 @@ def test_the_directory(tmp_path: Path, config: Config, monkeypatch: pytest.Monke
     assert f"0_Transformer/{WEIGHTS}" in manifest.inputs
     assert {INT8_NAME, CONFIG, "0_Transformer/tokenizer.json"} <= manifest.outputs.keys()
     assert (made / CONFIG).read_bytes() == (folder / CONFIG).read_bytes()
-    # Nobody takes it for a model with weights of its own.
+    # It is not mistaken for a model with float weights.
     with pytest.raises(ModelWeightsError, match=f"there is no {WEIGHTS}"):
         load_weights(read_model_files(made))
     sizes = [(made / INT8_NAME).stat().st_size, (folder / "0_Transformer" / WEIGHTS).stat().st_size]
@@ -383,14 +383,14 @@ def test_compiled_versions(
     bf16 = compile_model(files, "bf16", (), config)
     compile_int8(read_model_files(tiny_folder("llama")), config)
     write_report(kept, report_of(files, excluded=("layers.1.v",)))
-    write_report(plain, report_of(files, excluded=("layers.1.v",)))  # of the other one
+    write_report(plain, report_of(files, excluded=("layers.1.v",)))  # for the other one
     found = {version.folder: version for version in compiled_versions(files, config)}
     assert found.keys() == {plain, kept, bf16}
     assert found[kept].report == report_of(files, excluded=("layers.1.v",))
     assert found[kept].excluded == ("layers.1.v",)
     assert (found[plain].report, found[plain].precision) == (None, "int8")
     assert found[bf16].precision == "bf16"
-    # The option for shorter texts changes the spec, not the model.
+    # The option for shorter texts changes the spec, but not the fingerprint of the weights.
     shorter = replace(files, spec=replace(files.spec, max_seq_tokens=7))
     assert len(compiled_versions(shorter, config)) == 3
 
@@ -415,7 +415,7 @@ def test_weights_are_read_only_where_a_directory_may_be_the_models(
     monkeypatch.setattr(cache_module, "model_fingerprint", None)
     other = shutil.copytree(bert.folder, tmp_path / "other")
     with (other / WEIGHTS).open("ab") as stream:
-        stream.write(b" ")  # all else is the same
+        stream.write(b" ")  # everything else is equal
     assert compiled_versions(read_model_files(other), config) == []
     assert compiled_versions(read_model_files(tiny_folder("qwen3")), config) == []
 
@@ -428,7 +428,7 @@ def test_the_report_is_no_file_of_the_directory(
     write_report(out, report_of(files))
     assert open_engine_folder(out).precision == "int8"
     assert sorted(out.glob(".*")) == []
-    compile_model(files, "int8", ("layers.0.q",), config, out=out)  # takes its place
+    compile_model(files, "int8", ("layers.0.q",), config, out=out)  # replaces it
     assert open_engine_folder(out).excluded == ("layers.0.q",)
     assert not (out / REPORT_NAME).exists()
     with pytest.raises(EngineBuildError, match=f"cannot write .*{REPORT_NAME}"):

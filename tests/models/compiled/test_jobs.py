@@ -1,4 +1,4 @@
-"""Jobs on threads: all are done, an error is told, and no thread is left."""
+"""Jobs on threads: all run, an error is raised to the caller, and no thread is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embedlib.models.compiled.jobs import Job, Report, run_jobs
 
 TIMEOUT_SECONDS = 60
 MANY = 3_000_000
-"""More reports than fit into the time that an error takes."""
+"""More reports than a job can make before another job's error stops it."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_one_is_heard_at_a_time() -> None:
 
     def hear(num_bytes: int) -> None:
         assert inside.acquire(blocking=False)
-        for _ in range(500):  # long enough for another thread to come
+        for _ in range(500):  # long enough for a thread switch
             pass
         inside.release()
 
@@ -134,7 +134,7 @@ def test_ctrl_c_ends_all() -> None:
     except KeyboardInterrupt:
         print("interrupted", survived)
     """
-    # In a process of its own: this one is the test run's.
+    # In a separate process: the signal would interrupt the test run.
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""config.json to an Encoder: what every family says, and everything that is refused."""
+"""config.json to an Encoder: the values of every family, and everything that is rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embedlib.models.spec import Encoder, Rope
 from embedlib.testing.models.table import VARIANTS
 
 MISSING = object()
-"""As a change: the key is taken out."""
+"""As the value of a change: removes the key."""
 
 
 def _read(variant: str, **changes: Any) -> Encoder:
@@ -125,7 +125,7 @@ def test_biases(variant: str, changes: dict[str, Any], biases: tuple[bool, ...])
         ("modernbert", {"global_attn_every_n_layers": MISSING}, (None, 4, 4, None)),
         ("gemma2", {}, (5, None, 5)),
         ("gemma2", {"sliding_window": MISSING}, (4096, None, 4096)),
-        # Not halved: its class knows no window on two sides of its own.
+        # Not halved: its class does not define a two-sided window.
         ("gemma2", {"is_causal": False}, (5, None, 5)),
         ("gemma3_text", {}, (4, 4, None)),
         ("gemma3_text", {"layer_types": MISSING, "sliding_window": 8}, (4, 4, 4)),
@@ -145,7 +145,7 @@ def test_windows(variant: str, changes: dict[str, Any], windows: tuple[int | Non
         ("llama", {"head_dim": 16}, (2, 16)),
         ("qwen2", {"head_dim": 6}, (2, 6)),
         ("qwen3", {}, (2, 12)),
-        # Qwen3's class has a default of its own, whatever the hidden size is.
+        # Qwen3's class has a fixed default, independent of the hidden size.
         ("qwen3", {"head_dim": MISSING}, (2, 128)),
         ("mistral", {"num_key_value_heads": MISSING, "num_attention_heads": 16}, (8, 2)),
     ],
@@ -172,7 +172,7 @@ def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
     [
         ("gemma2", {}, (Rope(theta=10_000.0), None)),
         ("gemma3_text", {}, (Rope(theta=2000.0), Rope(theta=30.0))),
-        # A stretch in the spelling of transformers 4 is for layers without a window.
+        # In the format of transformers 4, scaling applies to the layers without a window.
         (
             "gemma3_text-causal",
             {},
@@ -235,7 +235,7 @@ LLAMA3_ROPE = Rope(kind="llama3", theta=500.0, factor=8.0, original_max_position
             LLAMA3_ROPE,
         ),
         (
-            # The outer key wins, as in transformers.
+            # The outer key takes precedence, as in transformers.
             {
                 "rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500.0},
                 "original_max_position_embeddings": 8,
@@ -409,7 +409,7 @@ def test_harmless_keys_change_nothing(variant: str) -> None:
     assert _read(variant, **changes) == _read(variant)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail the test
 @given(
     st.sampled_from(sorted(VARIANTS)), st.text(min_size=1), st.none() | st.integers() | st.text()
 )

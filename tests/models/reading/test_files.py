@@ -1,4 +1,4 @@
-"""A model folder to a ModelSpec: modules, pooling, prompts, the length limit, and refusals."""
+"""A model folder to a ModelSpec: modules, pooling, prompts, the length limit, and errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
 from embedlib.testing.models.write import write_tiny_model
 
 MISSING = object()
-"""As a change: the key is taken out."""
+"""As the value of a change: removes the key."""
 
 
 def _change(path: Path, **changes: Any) -> None:
-    """Change keys of a JSON file; a file that is not there starts empty."""
+    """Change keys of a JSON file; a missing file is created."""
     values = json.loads(path.read_text()) if path.is_file() else {}
     values = {key: value for key, value in (values | changes).items() if value is not MISSING}
     path.write_text(json.dumps(values))
@@ -115,13 +115,13 @@ def test_length_limit_of_the_variants(
     ("max_seq_length", "tokenizer_limit", "positions", "limit"),
     [
         (10, 20, 30, 10),
-        # sentence-transformers puts its own limit in the place of the tokenizer's.
+        # sentence-transformers replaces the tokenizer's limit by its own.
         (20, 10, 30, 20),
         (40, 10, 30, 30),
         (None, 20, 30, 20),
         (None, 40, 30, 30),
         (None, None, 30, 30),
-        # What transformers writes for "no limit": 10**30, rounded through a float.
+        # transformers writes 10**30, rounded as a float, for "no limit".
         (None, 1000000000000000019884624838656, 30, 30),
         (None, 1e30, 30, 30),
         (None, float("inf"), 30, 30),
@@ -177,7 +177,7 @@ FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False}
         ),
         ({"pooling_mode": "weightedmean"}, ("weighted_mean",)),
         ({"pooling_mode": ["mean", "cls"]}, ("mean", "cls")),
-        # The newer key wins, as in sentence-transformers.
+        # The newer key takes precedence, as in sentence-transformers.
         ({"pooling_mode": "max", "pooling_mode_mean_tokens": True}, ("max",)),
     ],
 )

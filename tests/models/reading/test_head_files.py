@@ -1,4 +1,4 @@
-"""The files of a model with a head: what is read, what changes it, and what is refused."""
+"""The files of a model with a head: what is read, what changes it, and what is rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from embedlib.testing.models.write import write_tiny_model
 
 DEFAULTS = Path(__file__).parents[2] / "goldens" / "defaults.json"
 MISSING = object()
-"""As a change: the key is taken out."""
+"""As the value of a change: removes the key."""
 
 
 def _change(folder: Path, name: str = "config.json", **changes: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_decoder_that_answers_with_a_token(tiny_folder: Callable[[str], Path])
     np.testing.assert_array_equal(load_weights(files)["modules.1.weight"], difference[None])
 
 
-# What config.json says of the head.
+# The head in config.json.
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_decoder_that_answers_with_a_token(tiny_folder: Callable[[str], Path])
         ({"problem_type": "multi_label_classification"}, None, "sigmoid", "identity"),
         ({"problem_type": "regression"}, None, "identity", "identity"),
         ({"id2label": {"0": "a"}, "problem_type": MISSING}, ("a",), "sigmoid", "sigmoid"),
-        # The pipeline of transformers takes no softmax of one number.
+        # transformers' pipeline does not apply softmax to a single number.
         ({"id2label": {"0": "a"}}, ("a",), "sigmoid", "sigmoid"),
         ({"id2label": {"1": "b", "0": "a"}}, ("a", "b"), "softmax", "identity"),
         ({"id2label": MISSING}, ("LABEL_0", "LABEL_1"), "softmax", "identity"),
@@ -134,7 +134,7 @@ def test_the_newest_place_of_an_activation_counts(tmp_path: Path) -> None:
     assert head.reranker_activation == "sigmoid"
     _change(folder, "config_sentence_transformers.json", activation_fn=MISSING)
     head = _head(_read(folder, "bert-cross-encoder"))
-    assert head.reranker_activation == "identity"  # config.json has the older key
+    assert head.reranker_activation == "identity"  # config.json contains the older key
 
 
 REFUSED: dict[str, tuple[str, str, dict[str, Any], str]] = {
@@ -248,10 +248,10 @@ HEAD_KEYS = (
     "classifier_activation", "classifier_bias", "norm_bias", "pad_token_id", "tie_word_embeddings",
     "sbert_ce_default_activation_function", "sentence_transformers",
 )  # fmt: skip
-"""Keys that an Embedder may read over, or that say something else to it."""
+"""Keys that an Embedder may ignore, or that have another meaning for it."""
 
 CHANGES_NOTHING = {
-    # A head that is not made of the embeddings, or of a class that has neither key.
+    # Heads that do not use the embedding matrix, and classes without these keys.
     *((name, "tie_word_embeddings") for name, row in SCORING_VARIANTS.items()
       if not row.config["architectures"][0].endswith("ForCausalLM")),
     *((name, "pad_token_id") for name, row in SCORING_VARIANTS.items()
@@ -356,7 +356,7 @@ def test_some_tokenizers_tell_no_types(tmp_path: Path) -> None:
         assert _head(_read(folder, "roberta-emotions")).has_token_types is has_types
 
 
-# Which kind of model a folder is.
+# The kind of model in a folder.
 
 
 @pytest.mark.parametrize("variant", ["bert-reranker", "llama-reward", "bert-cross-encoder"])
@@ -449,7 +449,7 @@ def test_the_folder_s_instruction_takes_the_place_of_the_known_one(tmp_path: Pat
         assert _head(files).template == replace(known, instruction=instruction)
         rows = files.module_tensors[1]
         assert isinstance(rows, AnswerRows)
-        assert rows.true_token_id == 300  # the folder's own
+        assert rows.true_token_id == 300  # the template in the folder
     _change(folder, general, default_prompt_name="other")
     with pytest.raises(ModelUnsupportedError, match='default_prompt_name = "other"'):
         read_model_files(folder, with_head=True, template="qwen3-reranker")
@@ -493,7 +493,7 @@ def test_a_chat_template_is_told(place: str, tmp_path: Path) -> None:
     assert _head(_read(folder, "qwen2-classifier")).has_chat_template
     with pytest.raises(ModelUnsupportedError, match=r"chat template.*template= \(qwen3-reranker, "):
         Reranker(folder)
-    with Classifier(folder) as classifier:  # texts are taken as they are
+    with Classifier(folder) as classifier:  # texts are not put into a template
         assert classifier.labels == ("a", "b", "c")
 
 

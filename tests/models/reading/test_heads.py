@@ -1,4 +1,4 @@
-"""Models with a head: their numbers against transformers and sentence-transformers."""
+"""Models with a head: their outputs against transformers and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Array = NDArray[np.float32]
 Stored = dict[str, NDArray[Any]]
 GOLDENS = Path(__file__).parents[2] / "goldens" / "heads"
 TOLERANCE = 1e-4
-"""Of the length of all numbers together."""
+"""Relative to the norm of all numbers together."""
 
 
 def _read(folder: Path, variant: str) -> ModelFiles:
@@ -48,7 +48,7 @@ def run(
 ) -> Callable[..., Array]:
     """Return a function that runs stored ids as one padded batch.
 
-    A variant, of which every model is compiled once, or files that differ from it.
+    Its argument is the name of a variant, compiled once, or files that differ from the variant.
     """
     compiled: dict[str, Callable[[Batch], Array]] = {}
 
@@ -109,7 +109,7 @@ def test_pairs_have_the_scores_of_the_reference(
     expected = stored["pairs.numbers"]
     assert numbers.shape == expected.shape == (len(expected), files.spec.embedding_dim)
     assert _distance(numbers, expected) <= TOLERANCE
-    # The pairs are further apart than that.
+    # The scores of the pairs differ by more than the tolerance.
     assert (expected.std(axis=0) > 100 * TOLERANCE * np.abs(expected).max()).all()
     assert files.spec.head is not None
     scores = _activate(numbers, files.spec.head.reranker_activation)
@@ -133,7 +133,7 @@ def test_texts_have_the_scores_of_the_reference(
 
 
 def test_the_stored_scores_try_what_they_should() -> None:
-    # Types of tokens, pairs of many lengths, and a last token that is the padding token.
+    # Token types, pairs of many lengths, and a last token that is the padding token.
     bert = _stored("bert-reranker")
     assert (bert["pairs.num_first_tokens"] < bert["pairs.lengths"]).any()
     assert len(set(bert["pairs.lengths"].tolist())) > 4
@@ -145,7 +145,7 @@ def test_the_stored_scores_try_what_they_should() -> None:
 def test_the_stored_scores_were_made_with_these_weights(
     variant: str, tiny_folder: Callable[[str], Path]
 ) -> None:
-    # transformers read the names that are digested here.
+    # These digests are of weights whose names transformers has read.
     stored = json.loads((GOLDENS / "weights.json").read_text())
     assert weights_digest(_read(tiny_folder(variant), variant), FileHashes()) == stored[variant]
 
@@ -158,7 +158,7 @@ def test_every_variant_has_stored_scores() -> None:
 def test_the_engine_keeps_its_promises(variant: str, tiny_folder: Callable[[str], Path]) -> None:
     files = _read(tiny_folder(variant), variant)
     engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
-    # Numbers, unlike vectors of unit length, may be large.
+    # Unlike vectors of unit length, scores may be large.
     check_engine(engine, files.spec, tolerance=1e-4)
 
 
@@ -193,7 +193,7 @@ def test_the_mean_of_the_tokens_is_what_mean_pooling_gives(
 def test_modules_behind_no_pooling_are_applied_to_every_token(
     tiny_folder: Callable[[str], Path], run: Callable[..., Array]
 ) -> None:
-    # Dense, LayerNorm and Normalize, in the places in which their weights lie.
+    # Dense, LayerNorm and Normalize, at the positions of their weights.
     files = read_model_files(tiny_folder("bert-cls-dense"))
     pooling, *others = files.spec.modules
     assert pooling == Pooling(modes=("cls",))
@@ -213,7 +213,7 @@ def test_modules_behind_no_pooling_are_applied_to_every_token(
     np.testing.assert_allclose(tokens[:1], expected, atol=1e-5)
 
 
-# Every field of a head's modules makes other numbers.
+# Every field of a head's modules changes the numbers.
 
 
 def _with_module(files: ModelFiles, position: int, **changes: Any) -> ModelFiles:

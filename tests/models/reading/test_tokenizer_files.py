@@ -32,7 +32,7 @@ def test_ids_are_those_of_sentence_transformers(
 ) -> None:
     files = read_model_files(tiny_folder(variant))
     tokenizer = load_tokenizer(files)
-    # A tokenizer comes without the truncation and padding its file carries; see the BERT variants.
+    # The truncation and padding settings in its file are removed; see the BERT variants.
     assert tokenizer.truncation is None
     assert tokenizer.padding is None
     tokenizer.enable_truncation(files.spec.max_seq_tokens)
@@ -86,7 +86,7 @@ def test_roberta_takes_the_space_before_a_text_from_tokenizer_config(tmp_path: P
         ({"add_bos_token": None, "add_eos_token": True}, "<s>", "</s>"),
         ({"add_bos_token": True, "add_eos_token": False}, "<s>", "▁fox"),
         ({"add_bos_token": False, "add_eos_token": True}, "▁fox", "</s>"),
-        # Without flags tokenizer.json decides; here it adds the first token alone.
+        # Without flags tokenizer.json decides; here it adds only the first token.
         ({"add_bos_token": None, "add_eos_token": None}, "<s>", "▁fox"),
     ],
 )
@@ -94,7 +94,7 @@ def test_roberta_takes_the_space_before_a_text_from_tokenizer_config(tmp_path: P
 def test_flags_of_a_llama_tokenizer_decide_on_its_ends(
     tmp_path: Path, flags: dict[str, Any], first: str, last: str, end: object
 ) -> None:
-    # e5-mistral-7b-instruct is such a folder: its tokenizer.json adds <s> and no </s>.
+    # As in e5-mistral-7b-instruct: its tokenizer.json adds <s> but not </s>.
     folder = write_tiny_model(tmp_path, "mistral")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.post_processor = processors.TemplateProcessing(

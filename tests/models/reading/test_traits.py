@@ -1,7 +1,7 @@
-"""No key of config.json is read over: changed or missing it is refused, or the model is another.
+"""No key of config.json is ignored: if it changes, the file is rejected or the vectors change.
 
-The first half is that every key makes another spec, the second that every field of the spec makes
-other vectors. What the vectors are for the spec as it is, the goldens say.
+The first half checks that every key changes the spec, the second that every field of the spec
+changes the vectors. The goldens have the vectors of the unchanged spec.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 DEFAULTS = Path(__file__).parents[2] / "goldens" / "defaults.json"
 
 COUNTS_ELSEWHERE = {
-    # n_positions of the model's own code counts.
+    # n_positions, of the model's own code, takes precedence.
     ("nomic_bert-both-keys", "max_position_embeddings"),
-    # There is no window to use.
+    # These models have no window.
     *((name, "use_sliding_window") for name in ("qwen3", "qwen3-bidirectional")),
     *((name, "max_window_layers") for name in ("qwen3", "qwen3-bidirectional")),
-    # layer_types tells the layers.
+    # layer_types takes precedence.
     ("gemma3_text", "_sliding_window_pattern"),
 }
-"""Variant and key that changes nothing there, though it would elsewhere."""
+"""(variant, key) where the key has no effect, although it has one in other variants."""
 
 
 def _read(config: dict[str, Any]) -> Encoder | None:
-    """The encoder, or None where the file is refused."""
+    """Return the encoder, or None if the file is rejected."""
     try:
         return read_encoder(JsonObject("config.json", {"vocab_size": 100, **config}))
     except ModelUnsupportedError:
@@ -56,7 +56,7 @@ def _read(config: dict[str, Any]) -> Encoder | None:
 
 
 def _others(value: Any) -> Iterator[Any]:
-    """Values of the same kind, and of another."""
+    """Yield other values, of the same type and of another type."""
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, (int, float)):
@@ -77,7 +77,7 @@ def _others(value: Any) -> Iterator[Any]:
 
 
 def _keys(variant: str) -> list[str]:
-    """The keys of a variant that may change its vectors."""
+    """Return the keys of a variant that may change its vectors."""
     config = VARIANTS[variant].config
     harmless = HARMLESS_KEYS | FAMILIES[config["model_type"]].harmless
     if FAMILIES[config["model_type"]].positions == "learned_after_padding":
@@ -148,13 +148,13 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "has_down_bias": ("new", False),
     "num_token_types": ("nomic_bert", 0),
 }
-"""A field of the spec, a variant that has it, and another value."""
+"""Field of the spec to a variant that uses it and a different value."""
 
 SIZES = {
     "family", "vocab_size", "hidden_size", "num_layers", "intermediate_size", "num_positions",
     "position_offset",
 }  # fmt: skip
-"""Fields that the stored tensors must fit; the offset is one more than the padding id."""
+"""Fields that the stored tensors depend on; the offset is the padding id plus one."""
 
 
 def test_every_field_of_the_spec_is_tried() -> None:
@@ -167,7 +167,7 @@ def distance(
     golden: Callable[[str], Golden],
     compile_graph: Callable[[ModelSpec, Weights], Callable[[Batch], NDArray[np.float32]]],
 ) -> Callable[[str, ModelSpec], float]:
-    """Return a function from a variant and a spec to how far its vector is from the stored one."""
+    """Return a function that returns a spec's distance from the stored vector of a variant."""
 
     def distance(variant: str, spec: ModelSpec) -> float:
         case = golden(variant).cases[0]
@@ -204,5 +204,5 @@ def test_every_field_of_the_spec_makes_other_vectors(
     spec = read_model_files(tiny_folder(variant)).spec
     assert getattr(spec.encoder, name) != value
     changed = replace(spec.encoder, **{name: value})
-    if encoder_shapes(changed) == encoder_shapes(spec.encoder):  # else its tensors are refused
+    if encoder_shapes(changed) == encoder_shapes(spec.encoder):  # else it is rejected
         assert distance(variant, replace(spec, encoder=changed)) > 1e-3

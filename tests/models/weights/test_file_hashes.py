@@ -14,7 +14,7 @@ from embedlib.models.weights.file_hashes import FileHashes
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file that did not change for a long time."""
+    """Return a file that did not change for a minute."""
     path = tmp_path / "weights"
     path.write_bytes(b"content")
     return path
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Files that were read, on a machine whose clock stands a minute later."""
+    """Return the list of files read; the clock is set one minute later."""
     files: list[Path] = []
 
     def sha256(path: Path, report: object) -> str:
@@ -49,7 +49,7 @@ def test_a_change_is_seen(path: Path, reads: list[Path]) -> None:
     hashes = FileHashes(path.parent / "store")
     first = hashes.sha256(path)
     times = path.stat()
-    path.write_bytes(b"CONTENT")  # of the same length, and as old as the first
+    path.write_bytes(b"CONTENT")  # same length; the times are restored below
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert hashes.sha256(path) == hashlib.sha256(b"CONTENT").hexdigest() != first
     assert len(reads) == 2

@@ -44,14 +44,14 @@ def test_the_order_of_settings_does_not_matter(folder: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """Change the last byte."""
+    """Change the last byte of a file."""
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
 def set_key(path: Path) -> None:
-    """Change a prompt or a number in a JSON file."""
+    """Change the bytes of a JSON file, but not its values."""
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content, indent=1))
 

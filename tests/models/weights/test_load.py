@@ -28,7 +28,7 @@ def _load(folder: Path) -> Weights:
 
 
 def _rewrite(folder: Path, change: Callable[[Arrays], object]) -> None:
-    """Change the tensors of model.safetensors."""
+    """Edit the tensors of model.safetensors."""
     path = folder / "model.safetensors"
     arrays = {name: array.copy() for name, array in load_file(path).items()}
     change(arrays)
@@ -70,7 +70,7 @@ def test_float32_is_a_view_onto_the_file_that_never_writes_to_it(tmp_path: Path)
     array = weights["layers.0.q.weight"]
     assert np.shares_memory(array, weights["layers.0.q.weight"])
     np.testing.assert_array_equal(array, stored)
-    # Writable, since some libraries share no other memory.
+    # Writable, since some libraries share only writable memory.
     array[:] = 0
     assert _load(folder)["layers.0.q.weight"].any()
 
@@ -92,7 +92,7 @@ def test_bfloat16_over_several_files_is_converted_exactly(
     np.testing.assert_array_equal(weights["tokens"].view(np.uint32), upper_half)
 
 
-@settings(deadline=None)  # a busy machine is no failure
+@settings(deadline=None)  # a slow machine must not fail the test
 @given(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=16))
 def test_every_bfloat16_is_the_upper_half_of_a_float32(halves: list[int]) -> None:
     stored = np.array(halves, dtype="<u2")
@@ -270,6 +270,6 @@ def test_the_digest_reads_no_blob_that_its_name_tells(tmp_path: Path) -> None:
     path.rename(blob)
     path.symlink_to(blob)
     assert weights_digest(read_model_files(folder), FileHashes()) == plain
-    # As long as its name stays, the content is not looked at.
+    # While the blob's name stays the same, the content is not read.
     blob.write_bytes(blob.read_bytes()[:-1])
     assert weights_digest(read_model_files(folder), FileHashes()) == plain
