@@ -1,18 +1,18 @@
-"""Which kernel computes the attention of long batches: ours, FlashAttention 3's or torch's.
+"""Chooses the kernel for the attention of long batches: ours, FlashAttention 3's or torch's.
 
-Ours (`attention_kernel`) serves everything, and it alone serves recorded batches: their lengths
-change from replay to replay, which only its table of tiles takes. Long batches are launched anew
-each time, with lengths that the host knows, so functions that take whole packed sequences can
-serve them:
+Our kernel (`kernels.attention`) supports every model. Only it can compute recorded batches, since
+their lengths change from replay to replay and only its tile table allows that. Long batches are
+launched anew each time, with lengths known on the host, so functions that take whole packed
+sequences can compute them too:
 
-- `flash_attention_3`: the user's own `flash_attn_interface`, on Hopper. "auto" takes it wherever it
-  applies, since by its authors' figures it is faster there than any Triton kernel; beside ours it
-  was not measured.
-- `torch`: torch's own, FlashAttention 2. A yardstick for measurements; "auto" never takes it.
+- `flash_attention_3`: from the user's `flash_attn_interface`, on Hopper. "auto" uses it wherever it
+  applies, since by its authors' figures it is faster there than any Triton kernel. It has not been
+  measured against ours.
+- `torch`: torch's own, FlashAttention 2. A baseline for measurements; "auto" never uses it.
 
-What serves a step is decided once, when an engine is made, and only after the function has computed
-a small batch as our kernel does: a build may lack head sizes, windows or caps, or read arguments in
-another way than is written here.
+The choice is made once per step, when the engine is constructed, and only after the function has
+computed a small batch with the same result as our kernel: a build may lack head sizes, windows or
+caps, or interpret arguments differently.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ MAX_HEAD_DIM: Final = 256
 """Source: the checks of `mha_fwd` in Dao-AILab/flash-attention, hopper/flash_api.cpp, and of
 `mha_varlen_fwd` in PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp."""
 SAYS_GROUPS: Final = (2, 12)
-"""From this torch on its function wants to be told that heads share keys; before, it does not know
-the word. Source: https://docs.pytorch.org/docs/2.12/nn.attention.varlen.html."""
+"""From this torch on, `enable_gqa` must be passed if heads share keys; earlier versions lack the
+argument. Source: https://docs.pytorch.org/docs/2.12/nn.attention.varlen.html."""
 TRIAL_LENGTHS: Final = (70, 1, 130)
 TRIAL_CUT: Final = 103
-"""In the third sequence: a function must serve parts of a sequence as well."""
+"""Within the third sequence: a function must also compute parts of a sequence."""
 TRIAL_WINDOW: Final = 40
-"""At most: a model's own window is longer than the trial's sequences."""
+"""Maximum window: a model's own window may be longer than the trial's sequences."""
 TRIAL_TOLERANCE: Final = 0.02
-"""Of the norm of the difference; rounding to bfloat16 is 0.002 to 0.005, a wrong mask some 1."""
+"""Maximum relative norm of the difference; bfloat16 rounding is 0.002 to 0.005, a wrong mask 1."""
 
 
 @dataclass(frozen=True)
 class VarlenCall:
     """Attention of packed sequences: the i-th has queries and keys from ends[i] to ends[i + 1].
 
-    With fewer queries than keys a sequence's last query stands at its last key.
+    If a sequence has fewer queries than keys, its last query is at the position of its last key.
     """
 
     query: torch.Tensor
-    """[queries, heads, head_dim]; the last axis without gaps, as with keys and values."""
+    """[queries, heads, head_dim]; the last axis is contiguous, as in keys and values."""
     key: torch.Tensor
     """[keys, key heads, head_dim]."""
     value: torch.Tensor
@@ -66,10 +66,10 @@ class VarlenCall:
     """int32[B + 1], on the device."""
     key_ends: torch.Tensor
     max_queries: int
-    """Of a sequence."""
+    """Maximum number of queries in a sequence."""
     max_keys: int
     window: tuple[int, int]
-    """Keys seen before and behind a query's own place; -1: all. (-1, 0) is causal attention."""
+    """Keys seen before and after a query's position; -1: all. (-1, 0) is causal attention."""
     scale: float
     cap: float | None
 
@@ -102,7 +102,7 @@ def flash_attention_3() -> Varlen:
             window_size=call.window,
             softcap=call.cap or 0.0,
         )
-        # Until August 2025 it returned the logarithms of the sums as well.
+        # Until August 2025 it also returned the log-sum-exp of each row.
         out: torch.Tensor = result[0] if isinstance(result, tuple) else result
         return out
 
@@ -115,14 +115,14 @@ def torch_varlen() -> Varlen:
     Source: `varlen_attn` in PyTorch 2.11 to 2.13, torch/nn/attention/varlen.py.
 
     Raises:
-        ImportError: this torch has none.
+        ImportError: this version of torch lacks it.
     """
     function = importlib.import_module("torch.nn.attention.varlen").varlen_attn
     says_groups = torch_version() >= SAYS_GROUPS
 
     def attend(call: VarlenCall) -> torch.Tensor:
         options = {"enable_gqa": call.query.shape[1] != call.key.shape[1]} if says_groups else {}
-        # Not `num_splits`: packed keys are not split without it, and not every torch takes it.
+        # `num_splits` is left out: its default does not split keys, and not every torch has it.
         out: torch.Tensor = function(
             call.query,
             call.key,
@@ -151,20 +151,20 @@ def choose_attention(
     capability: tuple[int, int] | None,
     own: Callable[..., None],
 ) -> Mapping[Attend, Varlen]:
-    """Return what serves steps of long batches instead of our kernel, and log it.
+    """Return the steps of long batches that another function computes, with it, and log the choice.
 
     Args:
-        name: what the caller asks for; "auto": FlashAttention 3 where it can.
-        plan: whose steps.
-        shape: of its attention.
+        name: the requested kernel; "auto": FlashAttention 3 where it applies.
+        plan: the plan whose attention steps are considered.
+        shape: heads and scores of the plan's attention.
         has_bias: whether scores have a position bias.
         dtype: the plan's number type.
-        device: where.
-        capability: the GPU's; None on a CPU.
-        own: our kernel, which the others are compared with.
+        device: where the engine computes.
+        capability: compute capability of the GPU; None on a CPU.
+        own: our kernel, whose results the function is compared with.
 
     Raises:
-        EngineUnsupportedError: what was asked for by name can serve no step.
+        EngineUnsupportedError: a kernel was requested by name and cannot compute any step.
     """
     if name == "own":
         return {}
@@ -189,23 +189,24 @@ def choose_attention(
                 served[step] = varlen
             else:
                 reasons[reason] = None
-    told = "; ".join(reasons)
+    why_not = "; ".join(reasons)
     if name != "auto" and not served:
         raise EngineUnsupportedError(
-            f"engine cuda: attention = {name!r} can serve no layer: {told}; use attention='auto'"
+            f"engine cuda: attention = {name!r} cannot compute any layer: {why_not}; use "
+            "attention='auto'"
         )
     logging.getLogger(__name__).info(
         "attention of long batches: %s in %d of %d steps, our own kernel in the others%s",
         chosen,
         sum(step in served for step in steps),
         len(steps),
-        f" ({told})" if told else "",
+        f" ({why_not})" if why_not else "",
     )
     return served
 
 
 class _NotServedError(Exception):
-    """Why a function can serve no step."""
+    """The reason why a function cannot compute any step."""
 
 
 def _check_at_all(
@@ -220,28 +221,28 @@ def _check_at_all(
         raise _NotServedError("there is no GPU")
     if capability[0] < 8 or (is_hopper_only and capability[0] != 9):
         raise _NotServedError(
-            f"compute capability {capability[0]}.{capability[1]}, it wants "
-            f"{'9.x' if is_hopper_only else '8.0 or more'}"
+            f"compute capability {capability[0]}.{capability[1]}, it needs "
+            f"{'9.x' if is_hopper_only else '8.0 or higher'}"
         )
     if dtype not in (torch.bfloat16, torch.float16):
-        raise _NotServedError(f"{dtype}, it takes bfloat16 and float16")
+        raise _NotServedError(f"{dtype}, it supports bfloat16 and float16")
     if shape.head_dim % HEAD_DIM_MULTIPLE or shape.head_dim > MAX_HEAD_DIM:
         raise _NotServedError(
-            f"head_dim = {shape.head_dim}, it takes multiples of {HEAD_DIM_MULTIPLE} up to "
+            f"head_dim = {shape.head_dim}, it supports multiples of {HEAD_DIM_MULTIPLE} up to "
             f"{MAX_HEAD_DIM}"
         )
     if has_bias:
-        raise _NotServedError("it takes no position bias")
+        raise _NotServedError("it supports no position bias")
     if name == "torch" and shape.cap is not None:
-        raise _NotServedError("it takes no cap on scores")
+        raise _NotServedError("it supports no cap on scores")
 
 
 def _why_not_here(step: Attend, shape: AttentionShape) -> str | None:
     if step.query.rows != "token":
-        return "queries of pooled tokens alone"
+        return "only the pooled tokens have queries"
     if step.window is not None and not shape.is_causal:
-        # A part of a sequence (`groups`) would end before its keys do.
-        return "a window to both sides"
+        # A part of a sequence (`groups`) needs keys after its last query.
+        return "a window on both sides"
     return None
 
 
@@ -260,7 +261,7 @@ def _trial(
     dtype: torch.dtype,
     device: torch.device,
 ) -> str | None:
-    """Return why a function does not compute what our kernel computes, if it does not."""
+    """Compare a function with our kernel; return how it differs, or None if it does not."""
     ends = np.cumsum([0, *TRIAL_LENGTHS]).astype(np.int32)
     num_rows, window = int(ends[-1]), window and min(window, TRIAL_WINDOW)
     columns = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
@@ -270,17 +271,17 @@ def _trial(
     tiles = torch.from_numpy(tile_table(ends, tile_queries)).to(device)
     outs = [qkv.new_zeros(num_rows, shape.num_heads * shape.head_dim) for _ in range(2)]
     cu_seqlens = torch.from_numpy(ends).to(device)
-    with torch.cuda.device_of(qkv):  # kernels are launched on the thread's device, not a tensor's
+    with torch.cuda.device_of(qkv):  # Triton launches on the thread's device, not the tensor's
         own(qkv, qkv, tiles, tile_queries, shape, window, None, outs[0])
         try:
             for cut in (slice(0, TRIAL_CUT), slice(TRIAL_CUT, num_rows)):
                 attend_rows(varlen, qkv, qkv, ends, cu_seqlens, cut, shape, window, outs[1])
             expected, found = (out.double().cpu() for out in outs)
-        except Exception as error:  # whatever a foreign function throws: it does not serve
+        except Exception as error:  # a third-party function may raise anything: it is not used
             return f"it failed a trial: {_first_line(error)}"
     error_norm = float((found - expected).norm() / expected.norm())
     if not error_norm <= TRIAL_TOLERANCE:
-        return f"it failed a trial: it is {error_norm:.3g} off our own kernel"
+        return f"it failed a trial: its result differs from our kernel's by {error_norm:.3g}"
     return None
 
 
@@ -295,24 +296,24 @@ def attend_rows(
     window: int | None,
     out: torch.Tensor,
 ) -> None:
-    """Compute some rows of a step, or all of them.
+    """Compute the attention of some or all query rows of a step with a varlen function.
 
     Args:
-        varlen: what computes.
+        varlen: the function.
         query: [T, columns]; the first columns are the query heads.
         key_value: [T, columns]; the last columns are the key heads and the value heads.
         ends: int32[B + 1], cu_seqlens on the host.
         cu_seqlens: the same on the device.
-        cut: of the T rows; None: all.
+        cut: slice of the T rows; None: all rows.
         shape: heads and scores.
-        window: as `Encoder.windows` has it, of causal attention.
-        out: [T, heads * head_dim].
+        window: as in `Encoder.windows`; only for causal attention.
+        out: [T, heads * head_dim], written in place.
     """
     start, stop = (0, int(ends[-1])) if cut is None else (cut.start, cut.stop)
     first = int(np.searchsorted(ends, start, side="right")) - 1
     last = int(np.searchsorted(ends, stop, side="left"))
     places = ends[first : last + 1]
-    # A causal part needs no keys behind it, and its last query must stand at the last key.
+    # A causal part needs no keys after it, and its last query must be at the last key.
     key_stop = stop if shape.is_causal else int(places[-1])
     query_ends = key_ends = cu_seqlens
     if cut is not None:

@@ -1,4 +1,4 @@
-"""Memory of a forward pass: every matrix of a plan, taken once and used by every batch."""
+"""Memory of a forward pass: every matrix of a plan, allocated once and reused by every batch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FP8: Final = torch.float8_e4m3fn
 
 @dataclass(frozen=True)
 class Buffer:
-    """A matrix in memory."""
+    """A matrix in device memory."""
 
     values: torch.Tensor
-    """[rows, columns], rows one behind the other."""
+    """[rows, columns], rows contiguous."""
     scales: torch.Tensor | None = None
-    """float32[rows, 1] where the values are FP8; row r stands for values[r] * scales[r]."""
+    """float32[rows, 1] if the values are FP8: row r means values[r] * scales[r]; None otherwise."""
 
 
 def matrices(plan: Plan) -> tuple[Matrix, ...]:
-    """Return every matrix that a plan writes, once."""
+    """Return every matrix that a plan writes, without duplicates."""
     found: dict[Matrix, None] = {}
     for step in plan.steps:
         for name in ("out", "residual", "values"):
@@ -37,22 +37,22 @@ def matrices(plan: Plan) -> tuple[Matrix, ...]:
 
 
 class Workspace:
-    """The matrices of a plan for batches up to a size."""
+    """The matrices of a plan, for batches up to a maximum size."""
 
     def __init__(
         self, plan: Plan, max_tokens: int, max_seqs: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Take the memory.
+        """Allocate the memory.
 
         Args:
-            plan: what is computed.
-            max_tokens: T at most.
-            max_seqs: B at most.
+            plan: the plan whose matrices to allocate.
+            max_tokens: maximum T of a batch.
+            max_seqs: maximum B of a batch.
             dtype: the plan's number type.
-            device: where.
+            device: where to allocate.
 
         Raises:
-            torch.OutOfMemoryError: there is not so much.
+            torch.OutOfMemoryError: the device has too little free memory.
         """
         room = Layout(max_tokens, max_seqs, len(plan.pooled_modes))
         types = {"plan": dtype, "fp8": FP8, "float32": torch.float32}
@@ -70,7 +70,7 @@ class Workspace:
         self.max_seqs = max_seqs
 
     def rows(self, matrix: Matrix, layout: Layout) -> Buffer:
-        """Return a matrix with the rows of a batch."""
+        """Return the view of a matrix that has as many rows as the batch."""
         num_rows = layout.num_tokens if matrix.rows == "token" else layout.num_pooled
         buffer = self._buffers[matrix]
         scales = None if buffer.scales is None else buffer.scales[:num_rows]

@@ -1,8 +1,8 @@
-"""A device as the engine uses it: streams, copies, events, recorded graphs; and a CPU in its place.
+"""The device interface of the engine (streams, copies, events, recorded graphs), for GPU and CPU.
 
 Everything is launched on one compute stream, so that a matrix is never written while an earlier
 batch still reads it. A long batch's ids are copied on a second stream and vectors on a third, from
-and to page-locked memory, while the first one computes: a GPU copies both ways at once.
+and to page-locked memory, while the first one computes: a GPU copies in both directions at once.
 """
 
 from __future__ import annotations
@@ -24,47 +24,49 @@ DTYPES: Final = {
     "fp16": torch.float16,
     "float32": torch.float32,
 }
-"""Number type of what is not FP8, by precision."""
+"""Number type of everything that is not FP8, by precision."""
 MIN_CAPABILITY: Final = {"fp8": (8, 9), "bf16": (8, 0), "fp16": (7, 5), "float32": (7, 5)}
-"""Source: CUDA C++ Programming Guide, table "Feature support per compute capability"; Triton 3
-wants 7.5."""
+"""Lowest compute capability by precision. Source: CUDA C++ Programming Guide, table "Feature
+support per compute capability"; Triton 3 requires 7.5."""
 HOPPER: Final = (9, 0)
 ADA_FP8_TORCH: Final = (2, 12)
-"""Before, torch launches FP8 products with a scale per row on the default stream of a GPU that is
-older than Hopper, whatever the stream: beside ours, before what they read is written, and in no
-recording. Source: https://github.com/pytorch/pytorch/issues/177651."""
+"""On GPUs older than Hopper, earlier versions of torch launch FP8 products with a scale per row on
+the default stream, whatever the current stream: they run beside our stream, before their input is
+written, and are missing from recordings. Source: https://github.com/pytorch/pytorch/issues/177651.
+"""
 
 _ALONE: Final = threading.Lock()
-"""Held to record, and to wait for a whole device or give its memory back, which would spoil another
-engine's recording on it. Torch allows one recording of a process at a time. Source: CUDA C++
-Programming Guide, "Prohibited and unhandled operations" of stream capture; torch/cuda/graphs.py."""
+"""Held while recording, and while synchronizing a whole device or freeing its cached memory, since
+both would invalidate a recording of another engine on it. Torch allows one recording per process at
+a time. Source: CUDA C++ Programming Guide, "Prohibited and unhandled operations" of stream capture;
+torch/cuda/graphs.py."""
 
 
 class Event(Protocol):
     """A point in the order of launches."""
 
     def synchronize(self) -> None:
-        """Wait until the device has come so far."""
+        """Wait until the device has reached this point."""
         ...
 
 
 class Device(Protocol):
-    """What the engine needs of a device. Only one thread launches, once the engine is made."""
+    """What the engine needs of a device. After construction only one thread launches."""
 
     torch_device: torch.device
     capability: tuple[int, int] | None
     """Compute capability; None where there is no GPU."""
 
     def enter(self) -> None:
-        """Prepare the calling thread for launching; what makes an engine needs no such thread."""
+        """Prepare the calling thread for launching; not needed while the engine is constructed."""
         ...
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
-        """Return a copy on the device, in order before what is launched from now on."""
+        """Copy to the device; launches from now on see the copy."""
         ...
 
     def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
-        """Copy into a tensor on the device, in order between launches."""
+        """Copy into a tensor on the device, after earlier launches and before later ones."""
         ...
 
     def host_buffer(self, size: int) -> torch.Tensor:
@@ -72,22 +74,22 @@ class Device(Protocol):
         ...
 
     def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
-        """Copy to a host buffer, behind what was launched and beside what is launched from now on.
+        """Copy to a host buffer, after earlier launches and in parallel to later ones.
 
-        The vectors may be written anew by the next launch; the event is when the copy is there.
+        The next launch may overwrite the vectors. The returned event is the end of the copy.
         """
         ...
 
     def mark(self) -> Event:
-        """Return the point behind everything launched so far; copies to the host may lag."""
+        """Return the point after everything launched so far, except copies to the host."""
         ...
 
     def warm_up(self, launch: Callable[[], object]) -> None:
-        """Launch once, so that kernels are compiled and libraries ready; from any thread."""
+        """Launch once, to compile kernels and initialize libraries; any thread may call it."""
         ...
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Return what launches the same kernels again, and where they leave their result."""
+        """Return a function that launches the same kernels again, and their result tensor."""
         ...
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """The same interface on the host, where everything is done when it is launched."""
+    """The same interface on the host, where every launch is complete when it returns."""
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
@@ -114,23 +116,23 @@ class CpuDevice:
         target.copy_(torch.from_numpy(values))
 
     def host_buffer(self, size: int) -> torch.Tensor:
-        """Return memory like any other."""
+        """Return ordinary memory."""
         return torch.empty(size, dtype=torch.float32)
 
     def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
-        """Copy at once."""
+        """Copy immediately."""
         target.copy_(vectors)
         return _Reached()
 
     def mark(self) -> Event:
-        """Return a point that has been reached."""
+        """Return a point that is already reached."""
         return _Reached()
 
     def warm_up(self, launch: Callable[[], object]) -> None:
         """Nothing to compile."""
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Run again what a GPU would have recorded, into the first result."""
+        """Return a function that runs the launch again and copies into the first result."""
         result = launch().clone()
 
         def replay() -> None:
@@ -144,7 +146,7 @@ class CpuDevice:
 
 class _Reached:
     def synchronize(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
 
 class CudaDevice:
@@ -155,13 +157,13 @@ class CudaDevice:
 
         Args:
             name: cuda or cuda:N.
-            memory_fraction: of the device's memory that torch may take in this process.
+            memory_fraction: share of the device's memory that torch may use in this process.
         """
         device = torch.device(name)
         index = torch.cuda.current_device() if device.index is None else device.index
         self.torch_device = torch.device("cuda", index)
         self.capability: tuple[int, int] | None = torch.cuda.get_device_capability(index)
-        # Torch refuses a whole number, and 1 is one.
+        # Torch rejects an int, and the fraction may be the int 1.
         torch.cuda.set_per_process_memory_fraction(float(memory_fraction), self.torch_device)
         self._compute = torch.cuda.Stream(self.torch_device)
         self._copies = torch.cuda.Stream(self.torch_device)
@@ -169,22 +171,22 @@ class CudaDevice:
         self._pool = torch.cuda.graph_pool_handle()
 
     def enter(self) -> None:
-        """Make the compute stream the thread's own."""
+        """Make the compute stream the thread's current stream."""
         torch.cuda.set_device(self.torch_device)
         torch.cuda.set_stream(self._compute)
 
     def upload(self, values: NDArray[np.int32]) -> torch.Tensor:
-        """Copy on the stream of copies; computing waits for it and nothing else does."""
+        """Copy on the copy stream; only the compute stream waits for it."""
         pinned = torch.from_numpy(values).pin_memory()
         with torch.cuda.stream(self._copies):
             copied = pinned.to(self.torch_device, non_blocking=True)
         self._compute.wait_stream(self._copies)
-        # Allocated on one stream and read on another: its memory waits for both.
+        # Allocated on one stream and read on another: torch must not reuse its memory before both.
         copied.record_stream(self._compute)
         return copied
 
     def refill(self, target: torch.Tensor, values: NDArray[np.int32]) -> None:
-        """Copy on the compute stream, behind the last launch that reads the target."""
+        """Copy on the compute stream, after the last launch that reads the target."""
         target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
 
     def host_buffer(self, size: int) -> torch.Tensor:
@@ -192,13 +194,13 @@ class CudaDevice:
         return torch.empty(size, dtype=torch.float32, pin_memory=True)
 
     def download(self, vectors: torch.Tensor, target: torch.Tensor) -> Event:
-        """Copy on the stream of results; computing waits for nothing."""
-        # The next replay of a recording writes where these lie: what leaves is a copy of them.
+        """Copy on the result stream; the compute stream does not wait."""
+        # The next replay of a recording overwrites these vectors, so a clone is downloaded.
         source = vectors.clone()
         self._results.wait_stream(self._compute)
         with torch.cuda.stream(self._results):
             target.copy_(source, non_blocking=True)
-        # Allocated on one stream and read on another: its memory waits for both.
+        # Allocated on one stream and read on another: torch must not reuse its memory before both.
         source.record_stream(self._results)
         return _CudaEvent(self._results, self.torch_device)
 
@@ -209,17 +211,17 @@ class CudaDevice:
     def warm_up(self, launch: Callable[[], object]) -> None:
         """Launch on the compute stream and wait for it."""
         with _ALONE:
-            torch.cuda.synchronize(self.torch_device)  # weights come on the caller's stream
+            torch.cuda.synchronize(self.torch_device)  # weights were copied on the caller's stream
         with torch.cuda.device(self.torch_device), torch.cuda.stream(self._compute):
             launch()
             self._compute.synchronize()
 
     def record(self, launch: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Record a CUDA graph; all graphs of the engine share one pool, as they never overlap."""
-        self.warm_up(launch)  # compiles kernels and makes handles, which a recording may not
+        """Record a CUDA graph; the engine's graphs never overlap, so they share one memory pool."""
+        self.warm_up(launch)  # kernels and handles must not be created while recording
         with _ALONE, torch.cuda.device(self.torch_device):
             graph = torch.cuda.CUDAGraph()
-            # Another engine of this process may be computing meanwhile, on its own threads.
+            # Another engine of this process may be computing at the same time, on other threads.
             mode = "thread_local"
             with torch.cuda.graph(
                 graph, pool=self._pool, stream=self._compute, capture_error_mode=mode
@@ -233,15 +235,15 @@ class CudaDevice:
             with _ALONE:
                 torch.cuda.synchronize(self.torch_device)
                 torch.cuda.empty_cache()
-        except RuntimeError as error:  # a kernel failed before, and whoever waited for it was told
+        except RuntimeError as error:  # a kernel failed earlier; its batch has got the error
             logging.getLogger(__name__).warning("closing %s: %s", self.torch_device, error)
 
 
 class _CudaEvent:
     """An event that any thread may wait for.
 
-    One that has never heard of the engine's GPU would make a context on the first one, which takes
-    half a gigabyte there.
+    A thread that has not used the engine's GPU yet would create a context on GPU 0, which takes
+    half a gigabyte of its memory; so the wait selects the engine's device.
     """
 
     def __init__(self, stream: torch.cuda.Stream, device: torch.device) -> None:
@@ -256,11 +258,11 @@ class _CudaEvent:
 
 
 def open_device(name: str, precision: str, memory_fraction: float) -> Device:
-    """Return a device by its name: cpu, cuda or cuda:N.
+    """Open a device by its name: cpu, cuda or cuda:N.
 
     Raises:
-        EngineUnavailableError: there is no such device.
-        EngineUnsupportedError: it cannot compute in this precision.
+        EngineUnavailableError: the device does not exist.
+        EngineUnsupportedError: the device cannot compute in this precision.
     """
     if name == "cpu":
         return CpuDevice()
@@ -272,7 +274,7 @@ def open_device(name: str, precision: str, memory_fraction: float) -> Device:
     index = torch.device(name).index
     if index is not None and index >= torch.cuda.device_count():
         raise EngineUnavailableError(
-            f"device = {name!r}; torch sees {torch.cuda.device_count()} NVIDIA GPUs"
+            f"device = {name!r}: torch sees only {torch.cuda.device_count()} NVIDIA GPUs"
         )
     check_capability(torch.cuda.get_device_capability(name), precision, torch_version())
     return CudaDevice(name, memory_fraction)
@@ -285,27 +287,27 @@ def torch_version() -> tuple[int, int]:
 
 
 def check_capability(capability: tuple[int, int], precision: str, version: tuple[int, int]) -> None:
-    """Refuse a precision that a GPU has no units for, or that this torch computes wrongly there.
+    """Reject a precision that the GPU does not support, or that this torch computes wrongly on it.
 
     Args:
-        capability: the GPU's.
-        precision: as the engine has it.
-        version: torch's.
+        capability: compute capability of the GPU.
+        precision: of the linear layers.
+        version: torch's version.
 
     Raises:
-        EngineUnsupportedError: one of the two is too old.
+        EngineUnsupportedError: the GPU or torch is too old for the precision.
     """
     least = MIN_CAPABILITY[precision]
     if capability < least:
         can = ", ".join(name for name, needed in MIN_CAPABILITY.items() if capability >= needed)
         raise EngineUnsupportedError(
             f"engine cuda: precision = {precision!r} needs a GPU of compute capability "
-            f"{least[0]}.{least[1]}; this one has {capability[0]}.{capability[1]}, which can: "
+            f"{least[0]}.{least[1]}; this one has {capability[0]}.{capability[1]}, which supports: "
             f"{can or 'none'}"
         )
     if precision == "fp8" and capability < HOPPER and version < ADA_FP8_TORCH:
         raise EngineUnsupportedError(
             f"engine cuda: precision = 'fp8' on compute capability {capability[0]}.{capability[1]} "
-            f"needs torch {ADA_FP8_TORCH[0]}.{ADA_FP8_TORCH[1]} or later, and this is "
+            f"needs torch {ADA_FP8_TORCH[0]}.{ADA_FP8_TORCH[1]} or later; this is "
             f"{version[0]}.{version[1]}; use precision='bf16'"
         )

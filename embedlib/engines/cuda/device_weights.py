@@ -1,8 +1,8 @@
 """A model's weights on the device, in the form the kernels read.
 
-Linear layers of one input are one matrix. An FP8 matrix has a float32 scale per output channel;
-norms, biases of norms and what follows pooling are float32: they are small, and a norm computes in
-float32 anyway.
+Linear layers with the same input are fused into one matrix. An FP8 matrix has a float32 scale per
+output channel. Norms, biases of norms and the modules after pooling are float32: they are small,
+and a norm computes in float32 anyway.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Rope
 E4M3_MAX: Final = 448.0
 """Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433, table 1."""
 SMALLEST_SCALE: Final = float(torch.finfo(torch.float32).tiny)
-"""A smaller one is subnormal, which the GPU may take for zero."""
+"""A smaller scale would be subnormal, which the GPU may flush to zero."""
 
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """A weight that was quantized before, on the host."""
+    """A weight that is already quantized, on the host or the device."""
 
     codes: torch.Tensor
     """float8_e4m3fn[rows, columns]."""
@@ -39,17 +39,17 @@ class Fp8Matrix:
 
 
 HostWeights = Mapping[str, "NDArray[np.float32] | torch.Tensor | Fp8Matrix"]
-"""By role, see `embedlib.models.weights.load`."""
+"""Weights by role, see `embedlib.models.weights.load`."""
 
 
 @dataclass(frozen=True)
 class LinearWeight:
-    """out = (source @ values.T) * source's scales * scales + bias."""
+    """out = (source @ values.T) * source.scales * scales + bias."""
 
     values: torch.Tensor
     """[N, K], in FP8 or in the plan's number type."""
     scales: torch.Tensor | None
-    """float32[1, N] for FP8."""
+    """float32[1, N] for FP8; None otherwise."""
     bias: torch.Tensor | None
     """[N] in the plan's number type."""
 
@@ -67,10 +67,10 @@ class NormWeight:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What a token's first vector is the sum of."""
+    """The tables whose rows add up to a token's first vector."""
 
     tokens: torch.Tensor
-    """[V, H] in the plan's number type, as the others."""
+    """[V, H] in the plan's number type, as the other tables."""
     positions: torch.Tensor | None
     token_types: torch.Tensor | None
     scale: float
@@ -78,7 +78,7 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Rotation:
-    """float32[positions, head_dim / 2] each, the factor of the rope included."""
+    """float32[positions, head_dim / 2] each, multiplied by the scale of the rope."""
 
     cos: torch.Tensor
     sin: torch.Tensor
@@ -86,7 +86,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class DeviceWeights:
-    """Everything that a plan reads and no batch changes."""
+    """All weights and tables of a plan; read-only once loaded."""
 
     embeddings: Embeddings
     linears: Mapping[tuple[tuple[str, ...], bool], LinearWeight]
@@ -94,13 +94,13 @@ class DeviceWeights:
     norms: Mapping[str, NormWeight]
     rotations: Mapping[Rope, Rotation]
     position_bias: torch.Tensor | None
-    """float32[heads, 2 * positions - 1]: what a distance (key - query + positions - 1) adds."""
+    """float32[heads, 2 * positions - 1], added to scores at key - query + positions - 1."""
     modules: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]]
-    """Weight and bias, float32, of the modules behind pooling that have some."""
+    """float32 weight and bias of modules that have them, by position in `spec.modules`."""
 
 
 class WeightLoader:
-    """Brings weights to a device, one matrix at a time."""
+    """Copies weights to a device, one matrix at a time."""
 
     def __init__(
         self, spec: ModelSpec, weights: HostWeights, dtype: torch.dtype, device: torch.device
@@ -114,8 +114,8 @@ class WeightLoader:
         """Return the weights of a plan.
 
         Raises:
-            ModelWeightsError: FP8 is all there is of a layer that is not computed in it.
-            torch.OutOfMemoryError: they do not fit.
+            ModelWeightsError: a layer is computed in a higher precision but stored in FP8.
+            torch.OutOfMemoryError: the weights do not fit into the device's memory.
         """
         encoder = self.spec.encoder
         linears, norms, ropes = {}, {}, {}
@@ -161,17 +161,17 @@ class WeightLoader:
             values = [self._plain(f"{role}.weight") for role in roles]
             return LinearWeight(_stacked(values), None, bias)
         parts = [self._fp8(f"{role}.weight") for role in roles]
-        # torch concatenates no FP8 on every device; bytes it does.
+        # torch cannot concatenate FP8 on every device, but it can concatenate bytes.
         codes = _stacked([part.codes.view(torch.uint8) for part in parts]).view(FP8)
         scales = torch.cat([part.scales for part in parts])
         return LinearWeight(codes, scales[None], bias)
 
     def _check_unrounded(self, role: str) -> None:
-        """Refuse to pass FP8 for a higher precision."""
+        """Reject a weight that is stored in FP8 for a layer of a higher precision."""
         if isinstance(self.weights[f"{role}.weight"], Fp8Matrix):
             raise ModelWeightsError(
-                f"engine cuda: {role} is wanted in {self.dtype}, and the compiled model has it in "
-                "FP8; give the weights of the model it was made from"
+                f"engine cuda: {role} is needed in {self.dtype}, and the engine directory has it "
+                "in FP8; give the weights of the model it was made from"
             )
 
     def _fp8(self, role: str) -> Fp8Matrix:
@@ -190,7 +190,7 @@ class WeightLoader:
         Source: Su et al., RoFormer (arXiv:2104.09864).
         """
         frequencies, scale = inverse_frequencies(rope, self.spec.encoder.head_dim)
-        # float32 before the cosine, as in transformers: the rounding is part of the model.
+        # Rounded to float32 before the cosine, as in transformers: this is part of the model.
         positions = np.arange(self.spec.max_seq_tokens, dtype=np.float32)
         angles = np.outer(positions, frequencies.astype(np.float32))
         cos, sin = (
@@ -218,7 +218,7 @@ class WeightLoader:
     def _host(self, role: str) -> torch.Tensor:
         stored = self.weights[role]
         assert not isinstance(stored, Fp8Matrix), (
-            "linear layers alone are; this is a bug in embedlib"
+            "only linear layers are in FP8; this is a bug in embedlib"
         )
         if isinstance(stored, torch.Tensor):
             return stored
@@ -226,7 +226,7 @@ class WeightLoader:
 
 
 def quantize_weight(weight: torch.Tensor) -> Fp8Matrix:
-    """Return float32[rows, columns] in FP8, bit for bit as `models.compiled.fp8` writes it."""
+    """Quantize float32[rows, columns] to FP8, bit for bit as `models.compiled.fp8` does."""
     largest = weight.abs().amax(dim=1)
     scales = (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE)
     scales = torch.where(largest == 0, torch.ones_like(scales), scales)
@@ -234,5 +234,5 @@ def quantize_weight(weight: torch.Tensor) -> Fp8Matrix:
 
 
 def _stacked(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Return matrices one below the other, without a copy of a single one."""
+    """Concatenate the rows of matrices; a single matrix is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -34,8 +34,8 @@ MAX_INFLIGHT_QUERIES: Final = 2
 class CudaEngine:
     """A model on an NVIDIA GPU. See `embedlib.engines.base.Engine`.
 
-    Three threads: one launches, one waits for the device and lets more be launched, one waits for
-    vectors and tells who is done. `submit` and all of them share the `Turns` and nothing else.
+    Three threads: one launches, one waits for the device so that more can be launched, one waits
+    for vectors and calls back. `submit` and all of them share the `Turns` and nothing else.
     """
 
     def __init__(
@@ -57,22 +57,23 @@ class CudaEngine:
         Args:
             spec: the model.
             weights: its weights by role, or those of an engine directory (`engine_directory`).
-            precision: of the linear layers; what is not FP8 is bfloat16 with "fp8".
-            excluded: roles of linear layers that "fp8" leaves in bfloat16, and "pooled_rows" for
-                the pooled rows of all layers (`engines.pooled_rows`), which wants the model's own
-                weights.
+            precision: of the linear layers; with "fp8" everything else is bfloat16.
+            excluded: roles of linear layers that "fp8" leaves in bfloat16. "pooled_rows" stands for
+                the pooled rows of all layers (`models.compiled.pooled_rows`); it requires the
+                weights of the original model.
             device: cuda, cuda:N, or cpu, where plain torch emulates the kernels, for tests.
             max_batch_tokens: token budget of a batch; None: an estimate of the best.
-            max_inflight_bulk: bulk batches taken at once; None: one computing and one ready.
-            memory_fraction: of the GPU's memory that may be used.
-            attention: what computes attention of long batches, see `attention`; "own": our kernel.
-            keeps_prefix: keep the keys of a common beginning, see `prefixes`; a benchmark that
-                embeds the same text again and again must not.
+            max_inflight_bulk: maximum bulk batches in flight; None: one computing and one ready.
+            memory_fraction: share of the GPU's memory that may be used.
+            attention: which kernel computes the attention of long batches, see `attention`; "own":
+                our kernel.
+            keeps_prefix: keep the keys of a prefix that many sequences share, see `prefixes`; turn
+                it off in a benchmark that embeds the same text repeatedly.
 
         Raises:
-            EngineUnavailableError: there is no such device.
-            EngineUnsupportedError: the engine or the device cannot run this.
-            EngineBuildError: the model does not fit into memory, or fails its first computation.
+            EngineUnavailableError: the device does not exist.
+            EngineUnsupportedError: the engine or the device cannot run this model or precision.
+            EngineBuildError: the model does not fit into memory, or its first computation fails.
         """
         num_bulk = max_inflight_bulk or MAX_INFLIGHT_BULK
         max_tokens = max_batch_tokens or MAX_BATCH_TOKENS
@@ -104,14 +105,14 @@ class CudaEngine:
         """Guards the turns and `_is_closing`."""
         self._is_closing = False
         self._num_open = 0
-        """Batches taken and not done."""
+        """Number of batches submitted and not done."""
         self._results = Results(self._model.device)
         self._launched: SimpleQueue[tuple[Turn[Job], Event] | None] = SimpleQueue()
-        """Groups."""
+        """Groups of long batches that the device has not finished."""
         self._leaving: SimpleQueue[Job | None] = SimpleQueue()
-        """Batches whose vectors are being copied."""
+        """Completely launched batches whose vectors are being copied."""
         self._warm: Future[None] = Future()
-        """Whether the launching thread is ready."""
+        """Resolves when the launching thread has warmed up, or with its error."""
         self._threads = [
             threading.Thread(target=target, name=f"embedlib-cuda-{name}", daemon=True)
             for name, target in (
@@ -130,11 +131,11 @@ class CudaEngine:
 
     @property
     def limits(self) -> EngineLimits:
-        """What the scheduler must know."""
+        """What the scheduler needs to know about this engine."""
         return self._limits
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Job:
-        """Start a batch and return at once."""
+        """Start a batch and return without waiting for it."""
         check(batch, self._spec)
         num_kept = self._prefixes.begin_use(batch)
         rest = without_first(batch, num_kept)
@@ -228,7 +229,7 @@ class CudaEngine:
         if turn.group == 0:
             values = model.device.upload(job.prepared.values)
             job.on_device = device_batch(values, job.prepared.layout, job.prepared.ends)
-        assert job.on_device is not None, "the first group comes first; this is a bug in embedlib"
+        assert job.on_device is not None, "group 0 was not launched; this is a bug in embedlib"
         model.executor.run(job.prepared.groups[turn.group], job.on_device, model.workspace)
         if turn.is_last and job.has_vectors:
             vectors = model.executor.finish(job.on_device, model.workspace)

@@ -1,7 +1,7 @@
-"""The weights of an engine directory as they lie in its files: FP8 and bfloat16, nothing converted.
+"""Reads the weights of an engine directory as stored, FP8 and bfloat16, without conversion.
 
-Tensors are views onto the mapped files, so that bringing one to the GPU reads its pages once and
-makes no copy on the host. What is written there is said in `embedlib.models.compiled.checkpoint`.
+Tensors are views onto the mapped files, so that copying one to the GPU reads its pages once and
+makes no copy on the host. `embedlib.models.compiled.checkpoint` defines what the files contain.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from embedlib.models.weights.tensor_roles import (
 )
 
 TYPES: Final = {"F8_E4M3": FP8, "BF16": torch.bfloat16, "F32": torch.float32}
-"""Name in a file's header to the type."""
+"""torch type by the name in a file's header."""
 
 DirectoryWeights = Mapping[str, "torch.Tensor | Fp8Matrix"]
 
@@ -40,11 +40,11 @@ def open_weights(files: ModelFiles, folder: Path) -> DirectoryWeights:
     """Return the weights of an engine directory by role.
 
     Args:
-        files: the model it was made from, or the directory itself.
-        folder: the directory; `open_engine_folder` has accepted it.
+        files: the model it was compiled from, or the engine directory itself.
+        folder: the engine directory; it has passed `open_engine_folder`.
 
     Raises:
-        ModelWeightsError: a tensor is missing or of the wrong shape.
+        ModelWeightsError: a tensor is missing, or has a wrong type or shape.
     """
     transformer = _Folder(folder / files.transformer_dir.relative_to(files.folder))
     weights = _encoder(files, transformer)
@@ -56,7 +56,7 @@ def open_weights(files: ModelFiles, folder: Path) -> DirectoryWeights:
         if isinstance(place, AnswerRows):
             weights[f"modules.{position}.weight"] = _answer_row(files, place, transformer)
             continue
-        # The layers of a head lie beside the transformer's.
+        # The layers of a head are stored in the transformer's files.
         stem = place if place is not None else MODULE_TENSORS[type(module)]
         inside = _Folder(folder / path.relative_to(files.folder))
         for leaf, shape in module_shapes(module).items():
@@ -84,7 +84,7 @@ def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor 
 
 
 def _prefix(files: ModelFiles, transformer: _Folder) -> str:
-    """Return what stands before the names of the transformer's tensors."""
+    """Return the prefix of the names of the transformer's tensors."""
     family = FAMILIES[files.spec.encoder.family]
     anchor = tensor_name("tokens", family)
     for prefix in family.prefixes:
@@ -94,7 +94,7 @@ def _prefix(files: ModelFiles, transformer: _Folder) -> str:
 
 
 def _answer_row(files: ModelFiles, place: AnswerRows, transformer: _Folder) -> torch.Tensor:
-    """Return the row that makes a score of the last vector, as `models.weights` computes it."""
+    """Return float32[1, H], which turns a vector into a score, computed as in `models.weights`."""
     encoder = files.spec.encoder
     anchor = tensor_name("tokens", FAMILIES[encoder.family])
     name = place.tensor or _prefix(files, transformer) + anchor
@@ -116,7 +116,7 @@ class _Folder:
         self._data = {tensor.path: map_file(tensor.path) for tensor in self.tensors.values()}
 
     def read(self, rows: Rows, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return one of several equal blocks of rows of a tensor, a view onto the file."""
+        """Return one of several equal blocks of rows of a tensor, as a view onto the file."""
         stored = self.tensors.get(rows.name)
         whole = (rows.count * shape[0], *shape[1:])
         if stored is None:

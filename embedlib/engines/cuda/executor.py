@@ -1,4 +1,4 @@
-"""Carries a plan out: finds each step's matrices and weights and launches its kernel."""
+"""Executes a plan: looks up each step's matrices and weights and launches its kernel."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """A batch on the device; see `inputs.Layout` for the parts."""
+    """A batch on the device; `inputs.Layout` lists its parts."""
 
     layout: Layout
     parts: Mapping[str, torch.Tensor]
     ends: Ints | None
-    """cu_seqlens on the host; None: a recorded batch, whose lengths change."""
+    """cu_seqlens on the host; None if our kernel must compute attention: in a recorded batch, whose
+    lengths change, and after a kept prefix."""
 
 
 def device_batch(values: torch.Tensor, layout: Layout, ends: Ints | None = None) -> DeviceBatch:
@@ -51,7 +52,7 @@ def device_batch(values: torch.Tensor, layout: Layout, ends: Ints | None = None)
 
 
 class Executor:
-    """A plan with its weights; the same for every batch."""
+    """Runs the steps of one plan with its weights, on any batch."""
 
     def __init__(
         self,
@@ -62,15 +63,16 @@ class Executor:
         served_whole: Mapping[Attend, Varlen] = MappingProxyType({}),
         prefix_keys: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Take the parts.
+        """Create the executor of a plan.
 
         Args:
             spec: the model.
-            plan: its plan.
-            weights: its weights, on the device.
+            plan: the model's plan.
+            weights: the model's weights, on the device.
             kernels: the module with one function per step: `reference` or `kernels`.
-            served_whole: what computes steps of attention of long batches in its stead.
-            prefix_keys: by layer, where keys and values are kept; none: they are not.
+            served_whole: attention steps of long batches that another function than our kernel
+                computes, with that function.
+            prefix_keys: memory for the kept keys and values of each layer; empty: none are kept.
         """
         self._spec = spec
         self._plan = plan
@@ -81,15 +83,15 @@ class Executor:
         self._shape = attention_shape(spec.encoder)
 
     def run(self, group: Group, batch: DeviceBatch, workspace: Workspace) -> None:
-        """Launch steps of the plan on what the steps before left in the workspace."""
+        """Launch a group of steps, which continue from the current state of the workspace."""
         run = _Run(batch, workspace)
         for part in group:
             self._launch(part, run)
 
     def finish(self, batch: DeviceBatch, workspace: Workspace) -> torch.Tensor:
-        """Return float32[B, D], or [T, D] where nothing is pooled, of the hidden vectors.
+        """Compute float32[B, D], or [T, D] without pooling, from the hidden vectors.
 
-        What stands behind the transformer is small, and computed in float32 by torch's own kernels.
+        The modules after the transformer are small; torch's own kernels compute them in float32.
         """
         hidden = workspace.rows(self._plan.hidden, batch.layout).values
         vectors = hidden
@@ -193,7 +195,7 @@ class Executor:
 
 
 def attention_shape(encoder: Encoder) -> AttentionShape:
-    """Return what all layers' attention has in common."""
+    """Return the attention parameters that all layers share."""
     return AttentionShape(
         num_heads=encoder.num_heads,
         num_kv_heads=encoder.num_kv_heads,
@@ -206,7 +208,7 @@ def attention_shape(encoder: Encoder) -> AttentionShape:
 
 @dataclass(frozen=True)
 class _Run:
-    """A batch and the memory it is computed in."""
+    """A batch and the workspace it is computed in."""
 
     batch: DeviceBatch
     workspace: Workspace
@@ -219,19 +221,19 @@ class _Run:
         return self.workspace.rows(matrix, self.batch.layout)
 
     def of_rows(self, part: str, matrix: Matrix) -> torch.Tensor:
-        """The part of the batch that belongs to a matrix's kind of rows."""
+        """Return the part of the batch for a matrix's kind of rows: all tokens or pooled ones."""
         return self.parts[part if matrix.rows == "token" else f"pooled_{part}"]
 
 
 def _cut(buffer: Buffer, cut: slice | None) -> Buffer:
-    """Return some rows of a matrix, or all of them."""
+    """Return the rows of a matrix in `cut`; all of them for None."""
     if cut is None:
         return buffer
     return Buffer(buffer.values[cut], None if buffer.scales is None else buffer.scales[cut])
 
 
 def _take(source: Buffer, rows: torch.Tensor, out: Buffer) -> None:
-    """Copy rows; torch gathers bytes of FP8 where it has no kernel for FP8."""
+    """Copy rows; FP8 is gathered as bytes, since torch has no kernel for it on every device."""
     if source.scales is None or out.scales is None:
         torch.index_select(source.values, 0, rows, out=out.values)
         return

@@ -1,14 +1,15 @@
-"""A long batch as groups: what is launched without a look at what waits.
+"""Divides a long batch into groups of steps: between two groups, a waiting query can be launched.
 
-A group's bound is work, not layers: one layer of a small model is over in no time, the attention of
-one text of 32,000 tokens takes as long as ten layers of an ordinary batch. Steps are put together
-while their work stays under the bound. A step that alone is more is cut: matrix products by rows,
-attention by tiles of queries, and where whole sequences are served at once (`attention`) by rows.
-Neither changes a number: rows do not mix, and a query sees the same keys in any group.
+A group is limited by work, not by layers: one layer of a small model takes almost no time, while
+the attention of one text of 32,000 tokens takes as long as ten layers of an ordinary batch. Steps
+are combined into a group while their work stays within the limit. A single step above the limit is
+split: matrix products by rows; attention by tiles of queries, or by rows where a function takes
+whole sequences (`attention`). Splitting does not change the numbers: rows do not mix, and a query
+sees the same keys in any group.
 
-**Work** is counted in operations as fast as a bfloat16 product's. Only products and attention
-count; norms, activations and the like move memory for about a tenth of the time of a large model's
-products, half of a small one's, and are not counted.
+**Work** is counted in operations at the speed of a bfloat16 product. Only products and attention
+count. Norms, activations and similar steps are not counted: they are bound by memory and take about
+a tenth of the time of a large model's products, and half of a small model's.
 """
 
 from __future__ import annotations
@@ -27,29 +28,30 @@ from embedlib.models.spec import Encoder
 Work = NDArray[np.float64]
 
 MAX_GROUP_WORK: Final = 1.5e12
-"""Of a group; some 2 ms on an H200, and two groups are out at a time (`turns`): with 2.5 ms of its
-own a query of a model of 7 billion numbers is to be answered in less than 10 ms beside bulk.
+"""Maximum work of a group: about 2 ms on an H200. Two groups are in flight at a time (`turns`), so
+a query to a model of 7 billion numbers, which takes 2.5 ms alone, should take less than 10 ms
+beside bulk.
 
-Source: 780e12 operations per second times 2 ms, the rate of a bfloat16 product of 8192^3 measured
-on an H200. That groups take this long is not measured. A slower GPU takes longer in proportion.
+Source: 780e12 operations per second, the rate of a bfloat16 product of 8192^3 measured on an H200,
+times 2 ms. The duration of groups is not measured. A slower GPU takes proportionally longer.
 """
 FP8_WORK: Final = 0.6
-"""Work of an FP8 operation. Source: 780e12 over some 1300e12 per second, an estimate."""
+"""Work of an FP8 operation. Source: 780e12 over about 1300e12 per second, an estimate."""
 ATTENTION_WORK: Final = 2.0
 """Work of an operation of attention. Source: Shah et al., FlashAttention-3 (arXiv:2407.08608),
-figure 5: a Triton kernel reaches some 390e12 per second on an H100. Ours is not measured."""
+figure 5: a Triton kernel reaches about 390e12 per second on an H100. Ours is not measured."""
 CUT_ROWS: Final = 256
-"""A product is cut at multiples of it, which its tiles are made for."""
+"""Products are split at multiples of this many rows, the size that their tiles are made for."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A step, or what lies between two cuts of it."""
+    """A step, or a slice of one that was split."""
 
     step: Step
     work: float = 0.0
     cut: slice | None = None
-    """Of the rows; of the tiles in attention that goes by tiles. None: everything."""
+    """Slice of the rows, or of the tiles if attention is split by tiles; None: the full step."""
 
 
 Group = tuple[Part, ...]
@@ -68,15 +70,15 @@ def groups_of(
     encoder: Encoder,
     served_whole: Collection[Attend],
 ) -> tuple[Group, ...]:
-    """Return the groups of a batch.
+    """Divide the steps of a batch into groups.
 
     Args:
-        steps: of the plan.
-        layout: of the batch.
-        tiles: int32[tiles, 5] as "tiles" and "pooled_tiles", see `inputs`.
-        lengths: int32[B] of the sequences.
-        encoder: the model's.
-        served_whole: the steps of attention that are cut by rows.
+        steps: the steps of the plan.
+        layout: the layout of the batch.
+        tiles: int32[tiles, 5] under "tiles" and "pooled_tiles", see `inputs`.
+        lengths: int32[B], tokens of each sequence.
+        encoder: the model's encoder.
+        served_whole: the attention steps that are split by rows.
     """
     groups: list[list[Part]] = [[]]
     total = 0.0
@@ -106,14 +108,14 @@ def groups_of(
 
 
 def _work_of_tiles(tiles: Ints, tile_queries: int, window: int | None, encoder: Encoder) -> Work:
-    """Return float64[tiles]: a tile costs all its rows, used or not, times the keys it reads."""
+    """Return float64[tiles]: a tile costs all of its rows, used or not, times the keys it reads."""
     num_queries, place, num_keys = (tiles[:, column].astype(np.float64) for column in (1, 2, 4))
     keys = _num_seen(place, place + num_queries - 1, num_keys, window, encoder)
     return _operations(encoder) * tile_queries * keys * (num_queries > 0)
 
 
 def _work_of_rows(lengths: Ints, window: int | None, encoder: Encoder) -> Work:
-    """Return float64[T]: a row costs the keys it sees."""
+    """Return float64[T]: the cost of a row is the number of keys it sees."""
     places = np.concatenate([np.arange(length, dtype=np.float64) for length in lengths])
     num_keys = np.repeat(lengths, lengths).astype(np.float64)
     return _operations(encoder) * _num_seen(places, places, num_keys, window, encoder)
@@ -122,7 +124,7 @@ def _work_of_rows(lengths: Ints, window: int | None, encoder: Encoder) -> Work:
 def _num_seen(
     first: Work, last: Work, num_keys: Work, window: int | None, encoder: Encoder
 ) -> Work:
-    """Return how many keys the queries from a first place to a last one see together."""
+    """Return the number of keys that the queries from position `first` to `last` see together."""
     start, end = np.zeros_like(first), num_keys
     if encoder.is_causal:
         end = np.minimum(end, last + 1)
@@ -133,7 +135,7 @@ def _num_seen(
 
 
 def _operations(encoder: Encoder) -> float:
-    """Work of one query and one key in all heads: two products, each number times and plus."""
+    """Return the work of one query and one key in all heads: two products of multiply and add."""
     return ATTENTION_WORK * 4 * encoder.num_heads * encoder.head_dim
 
 

@@ -1,18 +1,18 @@
-"""What a batch is to the GPU: one int32 array, laid out on the host and sent in one copy.
+"""Lays out a batch on the host as one int32 array, which is sent to the GPU in one copy.
 
-Nothing of it depends on the mix of lengths but its values: a layout has room for so many tokens,
-sequences and tiles, and a batch may leave some of it unused. So one CUDA graph, recorded for one
-layout, computes every batch that fits.
+The mix of lengths changes only the values of the array, not its layout: a layout has room for a
+number of tokens, sequences and tiles, and a batch may leave some of it unused. So one CUDA graph,
+recorded for one layout, computes every batch that fits.
 
 **Tiles.** Attention is computed in tiles: up to `Layout.tile_queries` queries of one sequence
-against the keys of that sequence. Which tiles there are is a table made here, one row per tile:
+against the keys of that sequence. A table built here lists the tiles, one row per tile:
 
     first query row | number of queries | position of the first | first key row | number of keys
 
 Keys that are kept from earlier batches (`prefixes`) come before the first key row; `tile_prefixes`
-says how many of a tile's keys they are. The kernel's grid is the number of rows in the table. A row
-of zeros is a tile without queries, which ends at once. Tiles come with the most work first, so that
-none that is long starts last.
+contains how many of a tile's keys they are. The kernel's grid is the number of rows in the table. A
+row of zeros is a tile without queries, which ends immediately. The tiles with the most work come
+first, so that no long tile starts last.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from embedlib.models.spec import Encoder, ModelSpec, PoolingMode
 Ints = NDArray[np.int32]
 
 SHORT_TILE_ROWS: Final = 64
-"""Rows of a tile in a recorded batch: what one matrix instruction of Hopper takes, and as many
-tiles as can be, since such a batch has few."""
+"""Rows of a tile in a recorded batch: the rows of one matrix instruction of Hopper. A short batch
+has few tiles, so they are as small as possible to occupy many SMs."""
 LONG_TILE_ROWS: Final = 128
-"""Rows of a tile in other batches: a key that is read serves twice as many.
+"""Rows of a tile in other batches: each key that is read serves twice as many rows.
 
-At 64 rows, 64 keys and values of 128 numbers are 32 KB and 2.1e6 operations: at 7.5e12 operations
-per second an SM of an H200 would read 117 GB/s, 132 of them 15 TB/s, more than the second cache
-gives. Arithmetic, not a measurement."""
+With 64 rows, 64 keys and values of 128 numbers are 32 KB and 2.1e6 operations. At 7.5e12 operations
+per second an SM of an H200 would read 117 GB/s, and 132 SMs 15 TB/s, more than the L2 cache
+delivers. This is arithmetic, not a measurement."""
 FLOAT32_TILE_ROWS: Final = 16
-"""Rows of a tile in float32, which has no exact matrix instruction: operands of a product are kept
-in registers, and 64 rows of 128 numbers would spill 53 KB, as compiled for Hopper."""
+"""Rows of a tile in float32, which has no exact matrix instruction: the operands of a product stay
+in registers, and 64 rows of 128 numbers would spill 53 KB when compiled for Hopper."""
 FLOAT32_BYTES: Final = 4
 MAX_TILE_BYTES: Final = 32 << 10
-"""Of a long tile's queries; larger ones leave too little shared memory for keys."""
+"""Maximum size of a long tile's queries; more would leave too little shared memory for keys."""
 MAX_PACKED_HEADS: Final = 16
 ALIGNED_NUMBERS: Final = 4
-"""Parts of a layout, and parts of a table of tiles, begin at multiples of 16 bytes. Triton compiles
-a kernel anew for memory that does not, which would be seconds in the midst of traffic."""
+"""Parts of a layout, and parts of a tile table, begin at multiples of this many int32 numbers, 16
+bytes. For other addresses Triton would compile the kernel again, which takes seconds under load."""
 TILE_COLUMNS: Final = 5
 
 
 def packed_heads(heads_per_key: int) -> int:
-    """Return how many heads that share keys are rows of one tile: a power of two that divides."""
+    """Return how many of the heads that share keys are rows of one tile: a power of two."""
     return math.gcd(heads_per_key, MAX_PACKED_HEADS)
 
 
 def tile_queries(encoder: Encoder, *, is_short: bool, itemsize: int) -> int:
-    """Return the queries of a tile, each of which has a row for every packed head."""
+    """Return the maximum queries of a tile; each query has one row per packed head."""
     num_rows = LONG_TILE_ROWS
     if itemsize == FLOAT32_BYTES:
         num_rows = FLOAT32_TILE_ROWS
@@ -69,30 +69,30 @@ def tile_queries(encoder: Encoder, *, is_short: bool, itemsize: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Room for a batch; every part begins behind the one before, at 16 bytes."""
+    """The layout of a batch; its parts follow each other, each aligned to 16 bytes."""
 
     num_tokens: int
-    """T."""
+    """T, room for this many tokens."""
     num_seqs: int
-    """B."""
+    """B, room for this many sequences."""
     num_pooled_modes: int
-    """Pooled rows of a sequence; P = B times this."""
+    """Pooled rows per sequence; P is B times this."""
     tile_queries: int = SHORT_TILE_ROWS
-    """Queries of a tile of attention."""
+    """Maximum queries of an attention tile."""
 
     @property
     def max_tiles(self) -> int:
-        """Tiles of any batch that fits: full ones, and one that is not full per sequence."""
+        """Maximum tiles of a batch that fits: the full ones, and one partial tile per sequence."""
         return self.num_tokens // self.tile_queries + self.num_seqs
 
     @property
     def num_pooled(self) -> int:
-        """P."""
+        """P, room for this many pooled rows."""
         return self.num_seqs * self.num_pooled_modes
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The parts by name, in order."""
+        """The shapes of the parts by name, in order."""
         return {
             "token_ids": (self.num_tokens,),
             "positions": (self.num_tokens,),
@@ -109,7 +109,7 @@ class Layout:
 
     @property
     def places(self) -> dict[str, slice]:
-        """Where each part is."""
+        """The slice of each part in the array, by name."""
         places, start = {}, 0
         for name, shape in self.shapes.items():
             places[name] = slice(start, start + math.prod(shape))
@@ -118,18 +118,18 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Numbers in all."""
+        """Length of the array."""
         return int(max(place.stop for place in self.places.values()))
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch has room here."""
+        """Whether a batch fits into this layout."""
         return len(batch.token_ids) <= self.num_tokens and batch.num_seqs <= self.num_seqs
 
 
 def layout_of(
     batch: Batch, pooled_modes: tuple[PoolingMode, ...], tile_queries: int = SHORT_TILE_ROWS
 ) -> Layout:
-    """Return the layout that a batch fills."""
+    """Return the layout that a batch fills completely."""
     return Layout(len(batch.token_ids), batch.num_seqs, len(pooled_modes), tile_queries)
 
 
@@ -143,16 +143,15 @@ def fill(
 ) -> None:
     """Write a batch into int32[layout.size].
 
-    Sequences that the layout has and the batch has not are empty; rows that it has not are token 0,
-    which no tile reads.
+    Unused sequences of the layout are empty; unused rows are token 0, which no tile reads.
 
     Args:
-        target: int32[layout.size].
-        batch: a batch that `check` has accepted.
-        layout: which fits it.
+        target: int32[layout.size], overwritten.
+        batch: a batch that has passed `check`.
+        layout: a layout that the batch fits.
         spec: the model.
-        pooled_modes: of the plan.
-        num_kept: int32[B], tokens in front of each sequence whose keys are kept; None: of none.
+        pooled_modes: the plan's pooling modes.
+        num_kept: int32[B], tokens before each sequence whose keys are kept; None: no keys are kept.
     """
     target[:] = 0
     parts = split(target, layout)
@@ -175,7 +174,7 @@ def fill(
     places_of = {"cls": np.zeros_like(lengths), "last_token": _last_places(batch, own, spec)}
     pooled = np.stack([places_of[mode] for mode in pooled_modes], axis=1).reshape(-1)
     num_pooled = len(pooled)
-    # The others are the last one again: a step that puts rows back puts the same there.
+    # Unused entries repeat the last one, so that a step that writes rows back writes equal values.
     parts["pooled_rows"][:] = starts[-1] + pooled[-1]
     firsts = np.repeat(starts, len(pooled_modes))
     parts["pooled_rows"][:num_pooled] = firsts + pooled
@@ -193,16 +192,17 @@ def split(values: Ints, layout: Layout) -> dict[str, Ints]:
 
 
 def check(batch: Batch, spec: ModelSpec) -> None:
-    """Refuse what would read beyond a table; on a GPU that is other memory.
+    """Reject ids and positions outside the model's tables; a GPU would read other memory.
 
     Raises:
-        EngineRunError: an id or a length is beyond what the model has.
+        EngineRunError: a token id is not in the vocabulary, or a sequence is too long.
     """
     encoder = spec.encoder
     lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
     if lowest < 0 or highest >= encoder.vocab_size:
         raise EngineRunError(
-            f"engine cuda: token ids from {lowest} to {highest}; the model has {encoder.vocab_size}"
+            f"engine cuda: token ids from {lowest} to {highest}; the model allows 0 to "
+            f"{encoder.vocab_size - 1}"
         )
     longest = int(batch.seq_lens.max())
     if longest > spec.max_seq_tokens:
@@ -212,10 +212,10 @@ def check(batch: Batch, spec: ModelSpec) -> None:
 
 
 def _positions(batch: Batch, places: Ints, encoder: Encoder) -> Ints:
-    """Return int32[T]: the angle's number where positions turn, else the row of the table."""
+    """Return int32[T]: the row of each token in the tables of angles or positions."""
     if encoder.rope is not None or encoder.pad_token_id is None:
         return places + np.int32(0 if encoder.rope is not None else encoder.position_offset)
-    # Counted from pad_token_id + 1 on, the padding token as text neither counted nor moved.
+    # Counted from pad_token_id + 1 on; a padding token is not counted and has row pad_token_id.
     # Source: `create_position_ids_from_input_ids` in transformers, models/roberta.
     is_counted = batch.token_ids != encoder.pad_token_id
     counts = np.concatenate([[0], np.cumsum(is_counted)])
@@ -225,7 +225,7 @@ def _positions(batch: Batch, places: Ints, encoder: Encoder) -> Ints:
 
 
 def _last_places(batch: Batch, places: Ints, spec: ModelSpec) -> Ints:
-    """Return int32[B]: the place of the last token of each sequence that pooling may take.
+    """Return int32[B]: the position of the last token in each sequence that may be pooled.
 
     Source: `GenericForSequenceClassification` in transformers, modeling_layers.py.
     """
@@ -249,9 +249,9 @@ def tile_table(cu_seqlens: Ints, tile_queries: int) -> Ints:
 
 
 def _write_tiles(parts: dict[str, Ints], name: str, table: Ints, num_kept: Ints) -> None:
-    """Write tiles, which know nothing of kept keys yet, and how many of those are before theirs."""
+    """Write a tile table, adding the kept keys to it, and the number of kept keys per tile."""
     table[:, [2, 4]] += num_kept[:, None]
-    work = table[:, 2] + table[:, 4]  # causal tiles grow with their position
+    work = table[:, 2] + table[:, 4]  # the work of causal tiles grows with their position
     order = np.argsort(-work, kind="stable")
     parts[f"{name}s"][: len(table)] = table[order]
     parts[f"{name}_prefixes"][: len(table)] = num_kept[order]

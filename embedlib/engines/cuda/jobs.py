@@ -1,4 +1,4 @@
-"""Batches on their way through the engine."""
+"""The state of a batch in flight."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
 @dataclass(frozen=True)
 class Prepared:
-    """A long batch on the host."""
+    """A long batch, laid out on the host."""
 
     layout: Layout
     values: Ints
     groups: tuple[Group, ...]
     ends: Ints | None
-    """cu_seqlens; None: keys of tokens in front of these are kept."""
+    """cu_seqlens; None if some sequences follow a kept prefix."""
 
 
 class Job:
-    """A batch on its way."""
+    """A batch in flight."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class Job:
     ) -> None:
         self.batch = batch
         self.num_kept = num_kept
-        """Tokens in front of each sequence whose keys are kept."""
+        """int32[B], tokens before each sequence whose keys are kept."""
         self.on_done = on_done
         self.prepared = prepared
-        """None: a short batch."""
+        """None for a short batch."""
         self.has_vectors = has_vectors
         self.on_device: DeviceBatch | None = None
         self.arrival: Event | None = None
-        """When it is done, once all of it was launched."""
+        """When the batch is done; set once all of it is launched."""
         self.vectors: Result | None = None
         self.error: BaseException | None = None
 
@@ -65,6 +65,6 @@ class Job:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a message; torch puts hints and stacks behind it."""
+    """Return the first line of an error message; torch appends hints and stack traces."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""A model on a device: its weights, its memory, its recordings, and batches made ready for them.
+"""A model on a device: its weights, memory and recordings; it also prepares batches for them.
 
-Everything that takes long or takes memory is done when it is made; batches only pass through.
+All slow work and all large allocations happen in the constructor and `warm_up`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Precision = Literal["fp8", "bf16", "fp16", "float32"]
 
 
 class LoadedModel:
-    """A model ready to run."""
+    """A model loaded onto a device, ready to run batches."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class LoadedModel:
         attention: AttentionName,
         keeps_prefix: bool,
     ) -> None:
-        """Load the weights, take the memory and record the short batches; then `warm_up`.
+        """Load the weights, allocate memory and record the short batches; call `warm_up` next.
 
         The arguments are those of `CudaEngine`.
 
         Raises:
-            EngineUnavailableError: there is no such device.
-            EngineUnsupportedError: the engine or the device cannot run this.
-            EngineBuildError: the model does not fit into memory, or fails its first computation.
+            EngineUnavailableError: the device does not exist.
+            EngineUnsupportedError: the engine or the device cannot run this model or precision.
+            EngineBuildError: the model does not fit into memory, or its first computation fails.
         """
         is_fp8 = precision == "fp8"
         quantized = set(linear_roles(spec.encoder)) - set(excluded) if is_fp8 else ()
@@ -68,7 +68,7 @@ class LoadedModel:
         self._prefix_steps = prefix_steps(self.plan)
         self.device = open_device(device, precision, memory_fraction)
         dtype = DTYPES[precision]
-        # A sequence of the model's full length is a batch, whatever the budget.
+        # A sequence of the model's full length must fit, even if it exceeds the token budget.
         room = max(max_batch_tokens, spec.max_seq_tokens)
         has_prefix = keeps_prefix and can_keep_prefix(spec)
         self.prefix_tokens = min(MAX_PREFIX_TOKENS, room) if has_prefix else 0
@@ -95,23 +95,23 @@ class LoadedModel:
             self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device)
 
     def warm_up(self) -> None:
-        """Launch one token as a long batch, on the thread that will launch all others.
+        """Launch one token as a long batch; the thread that launches all batches must call this.
 
-        Kernels are compiled for its tiles, which have a size that no recording has, and libraries
-        make what each thread has of its own: cuBLAS a handle and its memory.
+        This compiles the kernels for the tile size of long batches, which no recording uses, and
+        lets libraries create their state for this thread: cuBLAS a handle and its memory.
 
         Raises:
-            EngineBuildError: it fails.
+            EngineBuildError: the computation fails or runs out of memory.
         """
         with self._build_errors():
             self.device.enter()
             self.device.warm_up(self._launch_token)
 
     def check_room(self, batch: Batch) -> None:
-        """Refuse a batch that the memory is too small for.
+        """Reject a batch that is larger than the allocated memory.
 
         Raises:
-            EngineOutOfMemoryError: it is.
+            EngineOutOfMemoryError: the batch has too many tokens or sequences.
         """
         num_tokens, space = len(batch.token_ids), self.workspace
         if num_tokens > space.max_tokens or batch.num_seqs > space.max_seqs:
@@ -121,20 +121,20 @@ class LoadedModel:
             )
 
     def prepare(self, batch: Batch, num_kept: Ints) -> Prepared:
-        """Lay a long batch out, and say where its launches may be interrupted.
+        """Lay out a long batch on the host and divide its launches into groups.
 
         Args:
-            batch: one that there is room for.
-            num_kept: int32[B], tokens in front of each sequence whose keys are kept.
+            batch: a batch that has passed `check_room`.
+            num_kept: int32[B], tokens before each sequence whose keys are already kept.
         """
         return self._prepared(batch, num_kept, self.plan.steps)
 
     def prepare_prefix(self, batch: Batch) -> Prepared:
-        """The same for a beginning whose keys are to be kept, the only sequence of its batch."""
+        """Do the same as `prepare` for a prefix to keep, the only sequence of its batch."""
         return self._prepared(batch, np.zeros(1, np.int32), self._prefix_steps)
 
     def close(self) -> None:
-        """Free the device; nothing is in flight."""
+        """Free the device's memory; no batch may be in flight."""
         del self.executor, self.short, self.workspace
         self.device.close()
 
@@ -142,7 +142,7 @@ class LoadedModel:
         layout = layout_of(batch, self.plan.pooled_modes, self._tile_queries)
         values = np.empty(layout.size, np.int32)
         fill(values, batch, layout, self._spec, self.plan.pooled_modes, num_kept)
-        # Functions that take whole sequences know nothing of keys that are kept.
+        # Functions that take whole sequences cannot read kept keys.
         is_whole = not num_kept.any()
         groups = groups_of(
             steps,
@@ -158,7 +158,7 @@ class LoadedModel:
         batch, num_kept = batch_of_one(np.zeros(1, np.int32)), np.zeros(1, np.int32)
         prepared = self.prepare(batch, num_kept)
         values = torch.from_numpy(prepared.values).to(self.device.torch_device)
-        # Without ends, as behind a kept prefix: what serves whole sequences has had its trial.
+        # Without ends our kernel computes attention; other functions have already had a trial.
         on_device = device_batch(values, prepared.layout)
         for group in prepared.groups:
             self.executor.run(group, on_device, self.workspace)
@@ -166,10 +166,10 @@ class LoadedModel:
 
 @contextmanager
 def _build_errors(precision: Precision, max_tokens: int, memory_fraction: float) -> Iterator[None]:
-    """Say in one line why a model could not be made ready.
+    """Convert errors of loading and warming up into a one-line `EngineBuildError`.
 
     Raises:
-        EngineBuildError: it could not.
+        EngineBuildError: the block ran out of memory, or raised an error of another library.
     """
     try:
         yield
@@ -181,15 +181,15 @@ def _build_errors(precision: Precision, max_tokens: int, memory_fraction: float)
         ) from error
     except EmbedlibError:
         raise
-    except Exception as error:  # a product, or a kernel, that this torch has not for this GPU
+    except Exception as error:  # such as a product or kernel that this torch lacks on this GPU
         raise EngineBuildError(
-            f"engine cuda: {precision} cannot be computed here: {type(error).__name__}: "
-            f"{first_line(error)}; use another precision, or another torch"
+            f"engine cuda: precision {precision} failed on this device: {type(error).__name__}: "
+            f"{first_line(error)}; use another precision or another version of torch"
         ) from error
 
 
 def kernels_for(device: Device) -> ModuleType:
-    """Return the functions that launch a plan's steps on a device."""
+    """Return the module whose functions launch a plan's steps on a device."""
     if device.torch_device.type == "cpu":
         return reference
     from embedlib.engines.cuda import kernels

@@ -1,8 +1,8 @@
-"""From a ModelSpec to a plan, without torch and without weights.
+"""Lowers a ModelSpec to a plan, without torch and without weights.
 
-**What is not computed.** Where only the first or the last token of a sequence is pooled, the last
-layer needs the keys and values of all tokens, but queries, output projection and MLP of the pooled
-ones alone. For a model of 32 layers that is 3 % of everything, and the vectors are the same.
+**What is skipped.** If only the first or the last token of a sequence is pooled, the last layer
+needs keys and values of all tokens, but queries, output projection and MLP only of the pooled
+tokens. For a model of 32 layers this saves 3 % of all work, and the vectors are the same.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 
 FP8_MULTIPLE: Final = 16
-"""Rows and columns of an FP8 weight. Source: `_scaled_mm_cuda` in PyTorch,
+"""Rows and columns of an FP8 weight must be multiples of it. Source: `_scaled_mm_cuda` in PyTorch,
 aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by 16."""
 MAX_HEAD_DIM: Final = 256
 """A tile of queries, keys and values of larger heads does not fit into shared memory."""
 FUSED: Final = (("q", "k", "v"), ("gate", "up"))
-"""Linear layers of one input, computed as one matrix."""
+"""Linear layers with the same input, computed as one matrix."""
 
 
 def linear_roles(encoder: Encoder) -> tuple[str, ...]:
@@ -52,17 +52,17 @@ def build_plan(
 
     Args:
         spec: the model.
-        quantized: roles of linear layers in FP8; q, k, v and gate, up of a layer only together.
-        splits_pooled: the pooled rows are computed without FP8, see `engines.pooled_rows`.
+        quantized: roles of linear layers in FP8; q, k, v of a layer only together, and so gate, up.
+        splits_pooled: compute the pooled rows without FP8, see `models.compiled.pooled_rows`.
 
     Raises:
-        EngineUnsupportedError: the plan cannot say what the spec asks for.
+        EngineUnsupportedError: the plan cannot express the spec.
     """
     return _PlanBuilder(spec, frozenset(quantized), splits_pooled).build()
 
 
 class _PlanBuilder:
-    """Builds one plan; the fields are what many layers share."""
+    """Builds one plan; the fields are shared by all layers."""
 
     def __init__(self, spec: ModelSpec, quantized: frozenset[str], splits_pooled: bool) -> None:
         self.spec = spec
@@ -83,14 +83,14 @@ class _PlanBuilder:
         return Plan(tuple(map(tuple, layers)), rows.hidden, self.pooled_modes)
 
     def _begin(self) -> list[Step]:
-        """Embeddings and the norm in front of the first layer."""
+        """Return the embedding and the norm before the first layer."""
         steps: list[Step] = [Embed(self.tokens.residual)]
         if self.splits_pooled:
             steps += [TakePooled(self.tokens.residual, self.pooled.residual), self.pooled.begin()]
         return [*steps, self.tokens.begin()]
 
     def _layer(self, layer: int) -> list[Step]:
-        """One layer, from its normed input to the normed input of what follows."""
+        """Return one layer, from its normed input to the normed input of the next layer."""
         if layer == self.encoder.num_layers - 1 and self.pooled_modes:
             return [*self._last_attention(layer), *self.pooled.behind_attention(layer)]
         steps = [*self._attention(layer), *self.tokens.behind_attention(layer)]
@@ -102,7 +102,7 @@ class _PlanBuilder:
         return steps
 
     def _attention(self, layer: int) -> list[Step]:
-        """From the normed input to the heads' outputs side by side, for all tokens."""
+        """Return the steps from the normed input to the concatenated heads' outputs, all tokens."""
         roles = tuple(f"layers.{layer}.{leaf}" for leaf in "qkv")
         qkv = Matrix("qkv", self.query_columns + 2 * self.key_columns)
         steps: list[Step] = [Linear(roles, self.tokens.attention_input(layer), qkv)]
@@ -116,7 +116,7 @@ class _PlanBuilder:
         ]
 
     def _last_attention(self, layer: int) -> list[Step]:
-        """The same where only pooled tokens ask: keys and values are those of all tokens."""
+        """Return the same steps with queries of pooled tokens only, and keys of all tokens."""
         q, k, v = (f"layers.{layer}.{leaf}" for leaf in "qkv")
         normed, taken = (rows.attention_input(layer) for rows in (self.tokens, self.pooled))
         key_value = Matrix("key_value", 2 * self.key_columns)
@@ -151,24 +151,24 @@ class _PlanBuilder:
         return [Rotate(values, rope, num_queries, num_keys, query_norm, key_norm)]
 
     def _check(self) -> None:
-        """Refuse what the kernels cannot do."""
+        """Reject what the kernels do not support."""
         encoder = self.encoder
         if encoder.head_dim > MAX_HEAD_DIM:
             raise EngineUnsupportedError(
-                f"engine cuda: head_dim = {encoder.head_dim}; its attention kernel allows at most "
+                f"engine cuda: head_dim = {encoder.head_dim}; the attention kernel allows at most "
                 f"{MAX_HEAD_DIM}; use engine='openvino'"
             )
         pooling = next((m for m in self.spec.modules if isinstance(m, Pooling)), None)
         modes = ", ".join(pooling.modes) if pooling else "none"
         if pooling and pooling.skipped_token_id is not None and not self.pooled_modes:
             raise EngineUnsupportedError(
-                f"engine cuda: skipped_token_id with the pooling modes {modes}; it goes with "
-                "last_token and cls alone"
+                f"engine cuda: skipped_token_id with the pooling modes {modes}; only last_token "
+                "and cls are supported; use engine='openvino'"
             )
         if self.splits_pooled and not self.pooled_modes:
             raise EngineUnsupportedError(
-                f"engine cuda: excluded has {POOLED_ROWS!r}, and the pooling modes are {modes}; it "
-                "goes with last_token and cls alone"
+                f"engine cuda: excluded has {POOLED_ROWS!r}, and the pooling modes are {modes}; "
+                "only last_token and cls are supported; name linear layers"
             )
         if encoder.num_layers < 1:
             raise EngineUnsupportedError("engine cuda: num_layers = 0; it needs at least 1")
@@ -176,7 +176,7 @@ class _PlanBuilder:
 
 
 class _Rows:
-    """The steps of one kind of rows, in their precision."""
+    """Builds the steps for one kind of rows, in the precision of these rows."""
 
     def __init__(self, encoder: Encoder, rows: RowKind, quantized: frozenset[str]) -> None:
         self.encoder = encoder
@@ -188,22 +188,22 @@ class _Rows:
 
     @property
     def hidden(self) -> Matrix:
-        """The result: in float32, so that a vector is not rounded once more at its end."""
+        """The result, in float32 to save one more rounding of the vectors."""
         return Matrix("hidden", self.encoder.hidden_size, self.rows, "float32")
 
     def begin(self) -> Norm:
-        """The norm in front of the first layer."""
+        """Return the norm before the first layer."""
         is_normed = self.is_post or self.encoder.norms_embeddings
         role = "embedding_norm" if is_normed else "layers.0.attention_norm"
         out = self._input("normed", self.encoder.hidden_size, "layers.0.q")
         return self._norm(None, None, role, out, keeps_norm=is_normed)
 
     def attention_input(self, layer: int) -> Matrix:
-        """What q, k and v read."""
+        """Return the matrix that q, k and v read."""
         return self._source(f"layers.{layer}.q")
 
     def behind_attention(self, layer: int) -> list[Step]:
-        """From the heads' outputs to the normed input of what follows the layer."""
+        """Return the steps from the heads' outputs to the normed input of the next layer."""
         encoder = self.encoder
         prefix = f"layers.{layer}."
         is_last = layer == encoder.num_layers - 1
@@ -252,14 +252,14 @@ class _Rows:
         return Norm(self.residual, change, change_norm, role, keeps, out if is_written else None)
 
     def _output(self, role: str, change: Matrix) -> list[Step]:
-        """The output projection of the heads, which attention could not quantize."""
+        """Return the output projection; in FP8 after a quantization, which attention lacks."""
         if role not in self.quantized:
             return [Linear((role,), self.mixed, change)]
         codes = replace(self.mixed, numbers="fp8")
         return [Quantize(self.mixed, codes), Linear((role,), codes, change)]
 
     def _mlp(self, prefix: str, change: Matrix) -> list[Step]:
-        """From the normed input to the change of the residual."""
+        """Return the steps from the normed input to the change of the residual."""
         inner = self.encoder.intermediate_size
         roles = (prefix + "gate", prefix + "up") if self.encoder.is_gated else (prefix + "up",)
         wide = Matrix("wide", inner * len(roles), self.rows)
@@ -271,18 +271,18 @@ class _Rows:
         ]
 
     def _input(self, name: str, columns: int, role: str) -> Matrix:
-        """Return the matrix that a linear layer reads, in FP8 where the layer is."""
+        """Return the matrix that a linear layer reads, in FP8 if the layer is."""
         return Matrix(name, columns, self.rows, "fp8" if role in self.quantized else "plan")
 
     def _source(self, role: str) -> Matrix:
-        """Return what a linear layer behind a norm reads: the residual where that is the norm."""
+        """Return what a linear layer after a norm reads: the residual if that holds the norm."""
         matrix = self._input("normed", self.encoder.hidden_size, role)
         is_normed = self.is_post or (self.encoder.norms_embeddings and role == "layers.0.q")
         return self.residual if is_normed and not matrix.is_fp8 else matrix
 
 
 def _check_quantized(encoder: Encoder, quantized: frozenset[str]) -> None:
-    """Refuse FP8 layers that are not fused or not of a size that the matrix units take."""
+    """Reject FP8 layers of unsupported sizes, and fused layers of which only some are FP8."""
     hidden, inner = encoder.hidden_size, encoder.intermediate_size
     queries, keys = (
         heads * encoder.head_dim for heads in (encoder.num_heads, encoder.num_kv_heads)
@@ -300,16 +300,18 @@ def _check_quantized(encoder: Encoder, quantized: frozenset[str]) -> None:
     for role in sorted(quantized):
         stem, _, leaf = role.rpartition(".")
         if role not in known:
-            raise EngineUnsupportedError(f"engine cuda: {role!r} is no linear layer of this model")
+            raise EngineUnsupportedError(
+                f"engine cuda: {role!r} is not a linear layer of this model"
+            )
         if any(size % FP8_MULTIPLE for size in sizes[leaf]):
             raise EngineUnsupportedError(
-                f"engine cuda: {role} is {sizes[leaf][0]} x {sizes[leaf][1]}; FP8 takes multiples "
+                f"engine cuda: {role} is {sizes[leaf][0]} x {sizes[leaf][1]}; FP8 needs multiples "
                 f"of {FP8_MULTIPLE}; use precision='bf16'"
             )
         for group in FUSED:
             fused = {f"{stem}.{other}" for other in group} & known
             if leaf in group and not fused <= quantized:
                 raise EngineUnsupportedError(
-                    f"engine cuda: {role} is FP8 and {min(fused - quantized)} is not; they are "
-                    "computed as one matrix"
+                    f"engine cuda: {role} is FP8 and {min(fused - quantized)} is not; "
+                    f"{', '.join(group)} are computed as one matrix; exclude all of them or none"
                 )

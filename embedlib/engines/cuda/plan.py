@@ -1,22 +1,22 @@
 """A plan: the kernel launches of one forward pass, as data.
 
-It says which matrices there are, and which step reads and writes which. `lowering.py` makes it of
-a ModelSpec, `groups.py` says where the GPU may be given to somebody else, `executor.py` carries it
-out.
+It lists the steps and the matrices that they read and write. `lowering.py` builds it from a
+ModelSpec, `groups.py` divides it where another batch may be launched in between, and `executor.py`
+executes it.
 
-All matrices have one row per token of the packed batch, T rows, or one row per token that pooling
-takes, P rows. Rows never mix outside attention and pooling, so nothing is ever padded.
+Every matrix has one row per token of the packed batch (T rows), or one row per pooled token
+(P rows). Rows never mix outside attention and pooling, so nothing is ever padded.
 
 The steps of a layer, for x + f(norm(x)) in FP8 (a bracket is one kernel):
 
     [norm, quantize] -> [qkv] -> [rotate] -> [attend] -> [quantize] -> [o]
     [add, norm, quantize] -> [gate and up] -> [activate, quantize] -> [down]
 
-In bfloat16 the same steps without their quantization. The addition of a layer's last change falls
-into the first kernel of the next layer.
+In bfloat16 the steps are the same without quantization. The first kernel of the next layer adds
+the last change of a layer.
 
-A plan may compute the P rows a second time, in bfloat16 beside the T rows in FP8. Both have a
-residual of their own; what attention reads of a pooled token comes from its row in bfloat16.
+A plan may compute the P rows a second time, in bfloat16 beside the T rows in FP8. Each kind has its
+own residual; attention reads the keys and values of a pooled token from its bfloat16 row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NumberKind = Literal["plan", "fp8", "float32"]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix that steps write and read, [T or P, columns]; equal ones are the same memory."""
+    """A matrix that steps write and read, [T or P, columns]; equal objects share memory."""
 
     name: str
     columns: int
@@ -43,7 +43,7 @@ class Matrix:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether it has scales."""
+        """Whether the matrix is FP8 and has scales."""
         return self.numbers == "fp8"
 
 
@@ -56,9 +56,9 @@ class Embed:
 
 @dataclass(frozen=True)
 class Norm:
-    """s = residual + change, n = norm(s); out = n, and residual = s or n or stays as it was.
+    """s = residual + change, n = norm(s); out = n; residual = s, n or unchanged.
 
-    With sandwich the change goes through a norm of its own first.
+    With sandwich norms the change is first normed itself.
     """
 
     residual: Matrix
@@ -67,12 +67,12 @@ class Norm:
     role: str
     keeps: Literal["sum", "norm", "nothing"]
     out: Matrix | None
-    """None: the next step reads the residual, which is the norm."""
+    """None: the next step reads the residual, which holds the norm."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """out = source @ weight.T + bias; the weights of several roles stand one below the other."""
+    """out = source @ weight.T + bias; the weights of several roles are concatenated by rows."""
 
     roles: tuple[str, ...]
     source: Matrix
@@ -80,18 +80,18 @@ class Linear:
 
     @property
     def weight(self) -> tuple[tuple[str, ...], bool]:
-        """What tells its weight from others: the roles, and whether it is in FP8."""
+        """The key of its weight: the roles, and whether it is in FP8."""
         return self.roles, self.source.is_fp8
 
 
 @dataclass(frozen=True)
 class Rotate:
-    """Turn queries and keys by their positions, in place; norm them before where roles say so."""
+    """Rotate queries and keys by their positions, in place; first norm them if a role is given."""
 
     values: Matrix
     rope: Rope | None
     num_query_heads: int
-    """Heads at the first columns; those of keys follow."""
+    """Query heads, in the first columns; the key heads follow."""
     num_key_heads: int
     query_norm: str | None
     key_norm: str | None
@@ -99,7 +99,7 @@ class Rotate:
 
 @dataclass(frozen=True)
 class Attend:
-    """out = softmax(cap(scale * q k^T) + bias, where visible) v, for every head."""
+    """out = softmax(cap(scale * q k^T) + bias) v over the visible keys, for every head."""
 
     query: Matrix
     """Its first columns are the queries."""
@@ -108,7 +108,7 @@ class Attend:
     window: int | None
     out: Matrix
     layer: int = field(compare=False)
-    """Whose kept keys come before these (`prefixes`); steps that differ here alone are alike."""
+    """Selects the kept keys (`prefixes`); steps that differ only in the layer are equal."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Activate:
 
 @dataclass(frozen=True)
 class TakePooled:
-    """out = the rows of source that pooling takes."""
+    """out = the pooled rows of source."""
 
     source: Matrix
     out: Matrix
@@ -137,7 +137,7 @@ class TakePooled:
 
 @dataclass(frozen=True)
 class PutPooled:
-    """The rows of out that pooling takes = the last columns of source, as many as out has."""
+    """The pooled rows of out = the last columns of source, as many as out has."""
 
     source: Matrix
     out: Matrix
@@ -145,7 +145,7 @@ class PutPooled:
 
 @dataclass(frozen=True)
 class KeepKeys:
-    """The last columns of source, keys and values, are kept for later batches."""
+    """Keep the last columns of source, keys and values, for later batches."""
 
     source: Matrix
     layer: int
@@ -167,7 +167,7 @@ Step = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A forward pass up to the hidden vectors; pooling and what follows is the executor's end."""
+    """A forward pass up to the hidden vectors; the executor adds pooling and the later modules."""
 
     layers: tuple[tuple[Step, ...], ...]
     """The steps of each layer; the first begins with the embedding, the last ends with the final
@@ -175,7 +175,7 @@ class Plan:
     hidden: Matrix
     """The result: one row per token, or per pooled token."""
     pooled_modes: tuple[PoolingMode, ...]
-    """What a sequence's pooled rows are; empty where all tokens are needed to the end."""
+    """The pooling mode of each pooled row of a sequence; empty if all tokens are needed."""
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -1,6 +1,6 @@
-"""A prefix's keys and values on the device: which models keep some, their memory, their steps.
+"""A prefix's keys and values on the device: which models can keep them, the memory, the steps.
 
-Which prefix it is, is decided in `prefixes`.
+`prefixes` decides which prefix is kept.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from embedlib.models.spec import ModelSpec
 
 
 def can_keep_prefix(spec: ModelSpec) -> bool:
-    """Whether vectors need of a sequence's beginning its keys and values alone (`prefixes`)."""
+    """Whether vectors depend on a sequence's first tokens only through their keys and values."""
     encoder = spec.encoder
     return (
         encoder.is_causal
         and pooled_modes(spec) == ("last_token",)
         and spec.pooling.skipped_token_id is None
-        # Positions that count tokens would have to count those that are left out, and tokens of
-        # a second part begin somewhere else in every sequence.
+        # Positions that skip padding tokens would have to count the tokens of the prefix too, and
+        # the second token type starts at another place in every sequence.
         and (encoder.rope is not None or encoder.pad_token_id is None)
         and encoder.num_token_types <= 1
     )
 
 
 def prefix_steps(plan: Plan) -> tuple[Step, ...]:
-    """Return the steps of a plan that make the keys and values of all tokens, and keep them."""
+    """Return the steps of a plan that compute the keys and values of all tokens and keep them."""
     steps: list[Step] = []
     for step in plan.steps:
         if isinstance(step, Attend):
@@ -49,10 +49,10 @@ def prefix_steps(plan: Plan) -> tuple[Step, ...]:
 def prefix_keys(
     spec: ModelSpec, num_tokens: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Return memory for a prefix's keys and values, [num_tokens, 2 * key columns] by layer.
+    """Allocate memory for a prefix's keys and values, [num_tokens, 2 * key columns] per layer.
 
     Raises:
-        torch.OutOfMemoryError: there is not so much.
+        torch.OutOfMemoryError: the device has too little free memory.
     """
     encoder = spec.encoder
     shape = (num_tokens, 2 * encoder.num_kv_heads * encoder.head_dim)
@@ -61,7 +61,7 @@ def prefix_keys(
 
 
 def _written(step: Step) -> Matrix:
-    """Return a matrix that a step writes."""
+    """Return the matrix that a step writes; of several, one of the same kind of rows."""
     match step:
         case Norm():
             return step.residual

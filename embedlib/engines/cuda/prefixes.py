@@ -1,21 +1,25 @@
-"""A constant beginning of many sequences, whose keys and values are computed once.
+"""Finds a prefix that many sequences share, whose keys and values are then computed once.
 
-Queries with few-shot examples begin with the same some hundred tokens. In a causal model the keys
-and values of a token depend on the tokens before it alone, so those of a common beginning serve
-every sequence that has it: such a sequence is computed from the first token that differs on.
+Queries with few-shot examples begin with the same few hundred tokens. In a causal model the keys
+and values of a token depend only on the tokens before it. So the keys and values of a shared prefix
+are valid for every sequence that begins with it, and such a sequence is computed only from its
+first different token on.
 
-**Nobody tells the engine.** It compares token ids, the only thing that decides whether keys may be
-used again: a prompt's text does not say where its tokens end, since its last one may melt with the
-text behind it. So nothing before the engine knows of this, and keys can never serve other tokens.
+**The engine detects the prefix itself**, by comparing token ids. Only they decide whether keys can
+be reused: a prompt's text does not show where its tokens end, since its last token may merge with
+the following text. So no other part of the library is involved, and kept keys are never used for
+other tokens.
 
-One prefix is kept at a time, of `MAX_PREFIX_TOKENS` at most, in memory taken at the start. A
-sequence uses as much of it as it has. It is found by a vote: a sequence that was seen is held
-against those after it, in each lane by itself. One that shares `MIN_PREFIX_TOKENS` is a vote for
-the shared beginning, one that does not a vote against it; `MIN_VOTES` more for than against, and it
-is computed, unless what is kept serves nearly as well. So texts that are alike by chance cost an
-eighth of their time at most. A prefix that batches in flight use is not replaced.
+One prefix of at most `MAX_PREFIX_TOKENS` is kept at a time, in memory allocated at the start. A
+sequence uses as much of it as it shares. The prefix is found by a vote, separately in each lane: an
+earlier sequence is compared with later ones. A sequence that shares at least `MIN_PREFIX_TOKENS`
+votes for the shared tokens, any other sequence votes against. With a majority of `MIN_VOTES` the
+shared tokens are computed and kept, unless the kept prefix covers nearly as many of them. So texts
+that are similar by chance cost at most an eighth more time. A prefix is not replaced while batches
+in flight use it.
 
-This is pure policy on token ids: no device. One thread asks, others tell what has ended.
+This is pure policy on token ids, without a device. One thread calls `begin_use` and `propose`,
+other threads report what has ended.
 """
 
 from __future__ import annotations
@@ -30,57 +34,63 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda.inputs import Ints
 
 MIN_PREFIX_TOKENS: Final = 64
-"""Below, a query costs as much as without: its time goes into reading weights."""
+"""A shorter prefix saves nothing: the time of a short query goes into reading the weights."""
 MAX_PREFIX_TOKENS: Final = 1024
-"""On a model of 7 billion numbers with 8 key heads, 128 MiB."""
+"""This takes 128 MiB for a model of 7 billion numbers with 8 key heads."""
 MIN_VOTES: Final = 8
 
 
 @dataclass
 class _Candidate:
     ids: Ints
-    """What all that voted for it share."""
+    """The tokens that all sequences that voted for it share."""
     num_votes: int = 0
 
 
 class Prefixes:
-    """Decides; see the module."""
+    """Decides which prefix is kept and which batches use it; see the module."""
 
     def __init__(self, max_tokens: int) -> None:
-        """Keep nothing.
+        """Start without a prefix.
 
         Args:
-            max_tokens: of a prefix; 0: none is ever kept.
+            max_tokens: maximum length of a prefix; 0: never keep one.
         """
         self._max_tokens = max_tokens
         self._candidates: dict[Lane, _Candidate] = {}
         self._lock = threading.Lock()
-        """Guards the rest."""
+        """Guards the fields below."""
         self._kept: Ints = np.zeros(0, np.int32)
         self._num_users = 0
         self._is_changing = False
 
     def begin_use(self, batch: Batch) -> Ints:
-        """Return int32[B]: first tokens whose keys are kept; `end_use` when it is computed."""
+        """Return int32[B], the first tokens of each sequence whose keys are kept.
+
+        The caller calls `end_use` when the batch is computed.
+        """
         with self._lock:
             num_kept = num_shared(batch, self._kept)
             self._num_users += bool(num_kept.any())
             return num_kept
 
     def end_use(self, num_kept: Ints) -> None:
-        """Hear that a batch reads no kept keys any more."""
+        """Record that a batch no longer reads kept keys."""
         with self._lock:
             self._num_users -= bool(num_kept.any())
 
     def propose(self, batch: Batch) -> Ints | None:
-        """Look at a batch and return a prefix to compute now; then `keep` says how that went."""
+        """Count a batch's votes; return a prefix to compute now, or None.
+
+        The caller calls `keep` when the prefix is computed, or has failed.
+        """
         candidate = self._vote(batch)
         if candidate is None or candidate.num_votes < MIN_VOTES:
             return None
         with self._lock:
             if self._is_changing or self._num_users:
                 return None
-            candidate.num_votes = 0  # the next vote is about another sequence
+            candidate.num_votes = 0  # the next vote starts with another sequence
             gain = len(candidate.ids) - _num_equal(candidate.ids, self._kept)
             if gain < MIN_PREFIX_TOKENS:
                 return None
@@ -89,7 +99,7 @@ class Prefixes:
         return candidate.ids
 
     def keep(self, ids: Ints) -> None:
-        """Hear which prefix's keys are in memory now; none: computing them failed."""
+        """Record the prefix whose keys are in memory now; empty if computing them failed."""
         with self._lock:
             self._kept = ids
             self._is_changing = False
@@ -102,7 +112,7 @@ class Prefixes:
         if candidate is None or candidate.num_votes <= 0:
             start, end = batch.cu_seqlens[rows[0]], batch.cu_seqlens[rows[0] + 1]
             ids = batch.token_ids[start : min(end - 1, start + self._max_tokens)]
-            candidate = _Candidate(ids.copy())  # or all of the batch would live as long
+            candidate = _Candidate(ids.copy())  # a view would keep the whole batch alive
             self._candidates[batch.lane] = candidate
         shared = num_shared(batch, candidate.ids)
         num_for = int(np.count_nonzero(shared))
@@ -113,15 +123,16 @@ class Prefixes:
 
 
 def num_shared(batch: Batch, ids: Ints) -> Ints:
-    """Return int32[B]: first tokens that each sequence shares with `ids`, 0 for fewer than counts.
+    """Return int32[B], the first tokens that each sequence shares with `ids`.
 
-    The last token of a sequence is its own, or there would be nothing to compute.
+    Fewer than `MIN_PREFIX_TOKENS` count as 0. The last token of a sequence is never shared, since
+    at least one token must be computed.
     """
     shared = np.zeros(batch.num_seqs, np.int32)
     (rows,) = np.nonzero(batch.seq_lens > MIN_PREFIX_TOKENS)
     if len(ids) < MIN_PREFIX_TOKENS or not len(rows):
         return shared
-    for num_tokens in (MIN_PREFIX_TOKENS, len(ids)):  # most are sorted out by few tokens
+    for num_tokens in (MIN_PREFIX_TOKENS, len(ids)):  # a few tokens rule out most sequences
         places = np.arange(num_tokens)
         index = batch.cu_seqlens[rows][:, None] + places
         found = batch.token_ids[np.minimum(index, len(batch.token_ids) - 1)]
@@ -136,7 +147,7 @@ def num_shared(batch: Batch, ids: Ints) -> Ints:
 
 
 def without_first(batch: Batch, num_tokens: Ints) -> Batch:
-    """Return a batch without so many first tokens of each sequence."""
+    """Return a batch without the first `num_tokens[b]` tokens of each sequence b."""
     if not num_tokens.any():
         return batch
     lengths = batch.seq_lens
@@ -159,6 +170,6 @@ def batch_of_one(ids: Ints) -> Batch:
 
 
 def _num_equal(left: Ints, right: Ints) -> int:
-    """Return how many first tokens are the same."""
+    """Return the length of the longest common prefix."""
     size = min(len(left), len(right))
     return int(np.argmin(np.append(left[:size] == right[:size], False)))

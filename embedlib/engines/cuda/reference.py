@@ -1,10 +1,10 @@
-"""The kernels' arithmetic in plain torch: what every Triton kernel must give, on any device.
+"""The kernels' arithmetic in plain torch: what every Triton kernel must compute, on any device.
 
-Each function reads stored numbers, computes in float32 and rounds once, where it writes. FP8
-products are emulated: e4m3 numbers are multiplied and summed in float32, which the GPU's matrix
-units do with a shorter sum. So the plan on a CPU rounds where the plan on a GPU rounds.
+Each function reads stored numbers, computes in float32 and rounds once, when it writes. FP8
+products are emulated: e4m3 numbers are multiplied and summed in float32, where the GPU's matrix
+units keep fewer bits of the sum. So the plan on a CPU rounds at the same places as on a GPU.
 
-Slow, and plain to read: attention is a loop over tiles. `kernels.py` has the same functions for
+The code is slow and simple: attention is a loop over tiles. `kernels` has the same functions for
 CUDA devices.
 """
 
@@ -28,12 +28,12 @@ from embedlib.engines.cuda.device_weights import (
 from embedlib.models.spec import Activation, PoolingMode
 
 MASKED: Final = float(torch.finfo(torch.float32).min / 2)
-"""The maximum of no token at all, as in the float32 reference engine."""
+"""Result of max pooling over no tokens, as in the float32 reference engine."""
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What all layers' attention has in common."""
+    """The attention parameters that all layers share."""
 
     num_heads: int
     num_kv_heads: int
@@ -45,12 +45,12 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Keys and values of positions before a sequence's rows, kept from an earlier batch."""
+    """Keys and values of the positions before a sequence's rows, kept from an earlier batch."""
 
     key_value: torch.Tensor
     """[positions, 2 * key columns], the same for all sequences."""
     num_keys: torch.Tensor
-    """int32[tiles]: how many of them a tile's keys begin with."""
+    """int32[tiles], number of kept keys before the keys of each tile."""
 
 
 def embed(
@@ -77,7 +77,7 @@ def norm(
     keeps: str,
     out: Buffer | None,
 ) -> None:
-    """See `plan.Norm`; the norm is taken of the sum before that is rounded."""
+    """See `plan.Norm`; the norm is computed from the sum before the sum is rounded."""
     total = residual.float()
     if change is not None:
         added = change.float()
@@ -109,9 +109,9 @@ def rotate(
     query_norm: NormWeight | None,
     key_norm: NormWeight | None,
 ) -> None:
-    """Norm and turn the first heads of every row, in place; see `plan.Rotate`.
+    """Norm and rotate the first heads of every row, in place; see `plan.Rotate`.
 
-    The pairs that turn are (d, d + head_dim / 2), as in transformers' `apply_rotary_pos_emb`.
+    The rotated pairs are (d, d + head_dim / 2), as in transformers' `apply_rotary_pos_emb`.
     """
     num_heads = num_query_heads + num_key_heads
     heads = values[:, : num_heads * shape.head_dim].unflatten(1, (num_heads, shape.head_dim))
@@ -138,18 +138,18 @@ def attend(
     out: torch.Tensor,
     prefix: Prefix | None = None,
 ) -> None:
-    """Attention of the tiles' queries; see `plan.Attend` and, for tiles, `inputs`.
+    """Compute the attention of the tiles' queries; see `plan.Attend`, and `inputs` for tiles.
 
     Args:
         query: [queries, columns]; the first columns are the query heads.
         key_value: [T, columns]; the last columns are the key heads and the value heads.
         tiles: int32[tiles, 5].
-        _: queries of a tile at most; it counts where a tile's size is compiled.
+        _: maximum queries of a tile; only compiled kernels need it.
         shape: heads and scores.
-        window: as `Encoder.windows` has it.
+        window: as in `Encoder.windows`.
         position_bias: float32[heads, 2 * positions - 1] or None.
         out: [queries, heads * head_dim].
-        prefix: keys that are kept; None: there are none.
+        prefix: the kept keys and values; None if there are none.
     """
     counts = [0] * len(tiles) if prefix is None else prefix.num_keys.tolist()
     width = shape.num_kv_heads * shape.head_dim
@@ -206,15 +206,15 @@ def pool(
     modes: tuple[PoolingMode, ...],
     out: torch.Tensor,
 ) -> None:
-    """out[b] = the modes' vectors of sequence b side by side.
+    """out[b] = the vectors of all modes for sequence b, concatenated.
 
-    Source: `Pooling.forward` of sentence-transformers: leaving the prompt out touches the means and
-    the maximum only, so that cls and last_token keep their token.
+    Source: `Pooling.forward` of sentence-transformers: leaving out the prompt affects only the
+    means and the maximum; cls and last_token keep their token.
 
     Args:
         hidden: float32[T, H].
-        cu_seqlens: int32[B + 1]; a sequence without tokens gives zeros.
-        num_left_out: int32[B], first tokens of each sequence that do not count; None: all count.
+        cu_seqlens: int32[B + 1]; the result of a sequence without tokens is zeros.
+        num_left_out: int32[B], first tokens of each sequence to leave out; None: use all tokens.
         modes: in the order of the result.
         out: float32[B, modes * H].
     """
@@ -228,7 +228,7 @@ def pool(
 
 
 def _pooled(tokens: torch.Tensor, skip: int, mode: PoolingMode) -> torch.Tensor:
-    """Return float32[H] of the tokens float32[L, H] of one sequence."""
+    """Pool the tokens float32[L, H] of one sequence into float32[H]."""
     if mode == "cls":
         return tokens[0]
     if mode == "last_token":
@@ -247,7 +247,7 @@ def _pooled(tokens: torch.Tensor, skip: int, mode: PoolingMode) -> torch.Tensor:
 
 
 def apply(values: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """Return float32 numbers through an activation."""
+    """Apply an activation to float32 numbers."""
     match activation:
         case "gelu":
             return functional.gelu(values)
@@ -266,7 +266,7 @@ def apply(values: torch.Tensor, activation: Activation) -> torch.Tensor:
 
 
 def _normed(values: torch.Tensor, norm: NormWeight) -> torch.Tensor:
-    """Return the norm over the last axis, float32 both ways."""
+    """Return the norm over the last axis; input and result are float32."""
     if not norm.is_rms:
         size = (values.shape[-1],)
         return functional.layer_norm(values, size, norm.weight, norm.bias, norm.eps)
@@ -275,7 +275,7 @@ def _normed(values: torch.Tensor, norm: NormWeight) -> torch.Tensor:
 
 
 def _write(out: Buffer, values: torch.Tensor) -> None:
-    """Round float32 numbers to what the buffer holds."""
+    """Write float32 numbers to a buffer, rounded to its number type."""
     if out.scales is None:
         out.values.copy_(values)
         return

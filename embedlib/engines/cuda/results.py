@@ -1,11 +1,11 @@
-"""Vectors on their way to the host, beside what is computed next.
+"""Copies vectors to the host while the device computes the next batch.
 
-A copy from a GPU runs beside its kernels only if it is on a stream of its own and goes into
-page-locked memory. Taking such memory stops the GPU, so a buffer is used again and again: one fills
-while another is read, and there are never more of them than results that nobody has read.
+A copy from a GPU runs in parallel with kernels only on its own stream and into page-locked memory.
+Allocating such memory stops the GPU, so buffers are reused: one is filled while another is read,
+and there are never more buffers than results that have not been read.
 
-A buffer is free again when its vectors have been copied out of it, which `Result.read` does: what a
-caller keeps is ordinary memory.
+`Result.read` copies the vectors out of their buffer, into ordinary memory for the caller, and frees
+the buffer for the next result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from embedlib.engines.cuda.device import Device, Event
 
 MIN_BUFFER_NUMBERS: Final = 1 << 16
-"""256 KiB: 16 vectors of 4096 numbers. Larger ones are powers of two, so that few are taken."""
+"""256 KiB: 16 vectors of 4096 numbers. Larger sizes are powers of two, so few are allocated."""
 
 
 class Result:
@@ -31,12 +31,12 @@ class Result:
     def __init__(
         self, vectors: torch.Tensor, arrival: Event, give_back: Callable[[], None]
     ) -> None:
-        """Take what `Results.start` has started.
+        """Create the result of a copy; `Results.start` does so.
 
         Args:
             vectors: float32[rows, columns] on the host.
-            arrival: when they are there.
-            give_back: makes their buffer free.
+            arrival: the end of the copy.
+            give_back: called to free the buffer.
         """
         self._vectors = vectors
         self._arrival = arrival
@@ -47,22 +47,22 @@ class Result:
         self._arrival.synchronize()
 
     def read(self) -> NDArray[np.float32]:
-        """Return float32[rows, columns], a copy; once, and after `synchronize`."""
+        """Return a copy, float32[rows, columns]; call it once, after `synchronize`."""
         vectors: NDArray[np.float32] = self._vectors.numpy().copy()
         self._give_back()
         return vectors
 
 
 class Results:
-    """Starts copies to the host; one thread starts them, any may read."""
+    """Starts copies to the host; one thread starts them, any thread may read the results."""
 
     def __init__(self, device: Device) -> None:
-        """Make no buffer yet."""
+        """Start without buffers; `start` allocates them."""
         self._device = device
         self._free: deque[torch.Tensor] = deque()
 
     def start(self, vectors: torch.Tensor) -> Result:
-        """Start to copy float32[rows, columns], behind all that was launched before."""
+        """Start copying float32[rows, columns], after everything launched before."""
         size = vectors.numel()
         buffer = self._take(size)
         target = buffer[:size].view(vectors.shape)
@@ -70,7 +70,7 @@ class Results:
         return Result(target, arrival, partial(self._free.append, buffer))
 
     def _take(self, size: int) -> torch.Tensor:
-        """Return a free buffer; one that is too small is given up for a larger one."""
+        """Return a free buffer; a larger one replaces it if it is too small."""
         if self._free and len(buffer := self._free.popleft()) >= size:
             return buffer
         return self._device.host_buffer(max(MIN_BUFFER_NUMBERS, 1 << (size - 1).bit_length()))

@@ -1,8 +1,8 @@
-"""Short batches: recorded once per size, replayed for every query.
+"""Short batches: recorded once per size as CUDA graphs, replayed for every query.
 
-A query of 16 tokens launches some 300 kernels of a few microseconds each; launching them one by one
-from Python takes longer than computing them. A CUDA graph launches them all at once. It is recorded
-for a fixed layout (`inputs.Layout`), and a batch takes the smallest one that it fits.
+A query of 16 tokens launches about 300 kernels of a few microseconds each; launching them one by
+one from Python takes longer than computing them. A CUDA graph launches them all at once. It is
+recorded for a fixed layout (`inputs.Layout`), and a batch uses the smallest layout that it fits.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from embedlib.engines.cuda.plan import Plan
 from embedlib.models.spec import ModelSpec, Pooling
 
 BUCKET_TOKENS: Final = (16, 32, 64, 128, 256, 512)
-"""Beyond, kernels take longer than their launches, and padding costs more than a graph saves."""
+"""Tokens of each layout. For longer batches kernels take longer than their launches, and padding
+costs more than a graph saves."""
 TOKENS_PER_SEQ: Final = 8
-"""A bucket has room for one sequence for so many of its tokens; more and shorter ones take the next
-bucket."""
+"""A bucket has room for one sequence per this many tokens; a batch of more and shorter sequences
+uses a larger bucket."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,12 @@ class _Recording:
 
 
 class ShortBatches:
-    """A recording for each bucket."""
+    """Keeps a recording for each bucket and replays them."""
 
     def __init__(
         self, spec: ModelSpec, plan: Plan, executor: Executor, dtype: torch.dtype, device: Device
     ) -> None:
-        """Record all buckets; their matrices are shared, since only one of them runs at a time."""
+        """Record all buckets; they share one workspace, since only one of them runs at a time."""
         self._spec = spec
         self._plan = plan
         self._device = device
@@ -59,11 +60,11 @@ class ShortBatches:
         self._recordings = [self._record(layout, executor) for layout in layouts]
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch is a short one."""
+        """Whether a batch fits the largest bucket."""
         return self._recordings[-1].layout.fits(batch)
 
     def launch(self, batch: Batch, num_kept: Ints) -> torch.Tensor:
-        """Compute a batch and return its vectors, which the next one writes over."""
+        """Launch a batch and return its vectors, which the next launch overwrites."""
         recording = next(item for item in self._recordings if item.layout.fits(batch))
         values = np.empty(recording.layout.size, np.int32)
         fill(values, batch, recording.layout, self._spec, self._plan.pooled_modes, num_kept)

@@ -110,8 +110,8 @@ class FidelityReport:
 def template_facts(spec: ModelSpec) -> dict[str, Any] | None:
     """Return the template of a reranker as JSON values; None if it has none.
 
-    The report needs it because the model files alone do not tell: those of a reranker with a
-    template are those of any language model, and an Embedder opens them too.
+    The report stores it because the model files do not: those of a reranker with a template are
+    those of any language model, and an Embedder opens them too.
     """
     template = spec.head.template if spec.head is not None else None
     return None if template is None else dataclasses.asdict(template)

@@ -239,8 +239,8 @@ def test_flash_attention_computes_what_our_kernel_computes(
     ours = {index for index in range(3) if not spec.encoder.is_causal and windows[index]}
     ours |= {2} if pooling == "last_token" else set()
     assert f"flash_attention_3 in {3 - len(ours)} of 3 steps" in caplog.text
-    assert ("queries of pooled tokens alone" in caplog.text) == (pooling == "last_token")
-    # The trials, and several groups per layer.
+    assert ("only the pooled tokens have queries" in caplog.text) == (pooling == "last_token")
+    # Trials, and several groups of every layer.
     assert flash.num_calls >= 2 + 3 * (3 - len(ours))
 
 
@@ -259,12 +259,17 @@ BIASED = model(rope=None, position_bias=PositionBias(num_buckets=8, max_distance
 @pytest.mark.parametrize(
     ("spec", "precision", "capability", "told"),
     [
-        (CAUSAL, "float32", HOPPER, r"torch.float32, it takes bfloat16 and"),
-        (model(head_dim=12), "bf16", HOPPER, r"head_dim = 12, it takes multiples of 8 up to 256"),
-        (BIASED, "bf16", HOPPER, r"it takes no position bias"),
-        (CAUSAL, "bf16", (8, 9), r"compute capability 8.9, it wants 9.x"),
-        (CAUSAL, "bf16", (10, 0), r"compute capability 10.0, it wants 9.x"),
-        (model(windows=(5,) * 3), "bf16", HOPPER, r"a window to both sides"),
+        (CAUSAL, "float32", HOPPER, r"torch.float32, it supports bfloat16 and"),
+        (
+            model(head_dim=12),
+            "bf16",
+            HOPPER,
+            r"head_dim = 12, it supports multiples of 8 up to 256",
+        ),
+        (BIASED, "bf16", HOPPER, r"it supports no position bias"),
+        (CAUSAL, "bf16", (8, 9), r"compute capability 8.9, it needs 9.x"),
+        (CAUSAL, "bf16", (10, 0), r"compute capability 10.0, it needs 9.x"),
+        (model(windows=(5,) * 3), "bf16", HOPPER, r"a window on both sides"),
         (CAUSAL, "bf16", None, r"there is no GPU"),
     ],
 )
@@ -283,7 +288,9 @@ def test_what_it_cannot_do_it_is_never_asked(
     assert flash.num_calls == 0
     assert off(found, run(spec, precision=precision, attention="own")) == 0
     assert "flash_attention_3 in 0 of 3 steps" in caplog.text
-    with pytest.raises(EngineUnsupportedError, match=rf"can serve no layer: .*{told}.*; use att"):
+    with pytest.raises(
+        EngineUnsupportedError, match=rf"cannot compute any layer: .*{told}.*; use att"
+    ):
         run(spec, precision=precision, attention="flash_attention_3")
 
 
@@ -301,8 +308,8 @@ def test_recorded_batches_are_our_kernels(flash: FlashAttention) -> None:
 @pytest.mark.parametrize(
     ("factor", "refusal", "told"),
     [
-        (1.1, None, r"it failed a trial: it is 0\.1 off our own kernel"),
-        (float("nan"), None, r"it failed a trial: it is nan off"),
+        (1.1, None, r"it failed a trial: its result differs from our kernel's by 0\.1"),
+        (float("nan"), None, r"it failed a trial: its result differs from our kernel's by nan"),
         (1.0, "no such head size\nin this build", r"a trial: RuntimeError: no such head size; use"),
     ],
 )

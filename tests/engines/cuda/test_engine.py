@@ -314,9 +314,7 @@ def test_a_gpu_that_refuses_a_product_is_told_when_the_engine_is_made(
         raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when\nhints")
 
     monkeypatch.setattr(reference, "linear", refuse)
-    told = (
-        r"float32 cannot be computed here: RuntimeError: CUDA error: CUBLAS_\w+ when; use another"
-    )
+    told = r"float32 failed on this device: RuntimeError: CUDA error: CUBLAS_\w+ when; use another"
     with pytest.raises(EngineBuildError, match=told) as caught:
         make(files)
     assert "\n" not in str(caught.value)
@@ -348,7 +346,7 @@ def test_a_launching_thread_that_cannot_begin_is_told_and_nothing_is_left(
 ) -> None:
     for error, told in (
         (torch.OutOfMemoryError("CUDA out of memory"), "do not fit"),
-        (RuntimeError("no handle"), "cannot be computed here: RuntimeError: no handle"),
+        (RuntimeError("no handle"), "failed on this device: RuntimeError: no handle"),
     ):
 
         def fail(*_: object, error: Exception = error) -> None:

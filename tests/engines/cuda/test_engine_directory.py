@@ -125,7 +125,7 @@ def test_fp8_does_not_pass_for_more(tiny_folder: Callable[[str], Path], tmp_path
     weights = open_weights(files, folder)
     for precision, excluded in (("bf16", ()), ("fp8", ("layers.1.o",)), ("fp8", ("pooled_rows",))):
         with pytest.raises(
-            ModelWeightsError, match=r"layers\.\d\.[qo] is wanted in torch.bfloat16"
+            ModelWeightsError, match=r"layers\.\d\.[qo] is needed in torch.bfloat16"
         ):
             CudaEngine(files.spec, weights, precision=precision, excluded=excluded, device="cpu")
 

@@ -200,7 +200,7 @@ def test_a_tile_has_a_row_for_every_head_that_shares_its_keys(
 @pytest.mark.parametrize(
     ("ids", "told"),
     [
-        ([[256]], "ids from 256 to 256; the model has 256"),
+        ([[256]], "ids from 256 to 256; the model allows 0 to 255"),
         ([[-1, 5]], "ids from -1 to 5"),
         ([[5] * 33], "33 tokens; the model allows 32"),
     ],

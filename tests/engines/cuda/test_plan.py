@@ -125,13 +125,13 @@ def test_a_norm_behind_the_sum_is_written_once() -> None:
 @pytest.mark.parametrize(
     ("traits", "quantized", "told"),
     [
-        ({"head_dim": 257}, (), r"head_dim = 257; its attention kernel allows at most 256"),
+        ({"head_dim": 257}, (), r"head_dim = 257; the attention kernel allows at most 256"),
         ({"num_layers": 0, "windows": ()}, (), r"num_layers = 0"),
-        ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 takes multiples of 16"),
-        ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 takes mul"),
-        ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not"),
+        ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 needs multiples of 16"),
+        ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 needs mul"),
+        ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not; q, k, v are"),
         ({}, ("layers.0.up",), r"layers.0.up is FP8 and layers.0.gate is not"),
-        ({}, ("layers.3.up",), r"'layers.3.up' is no linear layer"),
+        ({}, ("layers.3.up",), r"'layers.3.up' is not a linear layer"),
     ],
 )
 def test_what_is_refused(traits: dict[str, object], quantized: tuple[str, ...], told: str) -> None:

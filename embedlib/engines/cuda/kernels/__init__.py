@@ -1,8 +1,8 @@
 """One function per step of a plan, for CUDA devices; `reference.py` has the same in plain torch.
 
-Matrix products are cuBLAS's, everything else is Triton. FP8 products have a scale per row of either
-side, and sum up in the shorter way that the matrix units are built for ("fast accumulation"): some
-14 bits of each partial sum are kept, far more than e4m3 has.
+cuBLAS computes the matrix products, Triton everything else. FP8 products have a scale per row of
+either side, and use the matrix units' "fast accumulation": about 14 bits of each partial sum are
+kept, far more than e4m3 has.
 """
 
 from __future__ import annotations

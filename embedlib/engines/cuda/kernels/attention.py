@@ -1,6 +1,6 @@
-"""The attention kernel."""
+"""The attention kernel: FlashAttention over a table of tiles, on packed sequences."""
 
-# What is fixed when a kernel is compiled is in capitals, as in Triton's own.
+# Names of compile-time constants are in capitals, as in Triton's own kernels.
 # ruff: noqa: N803
 # mypy: disable-error-code="untyped-decorator"
 
@@ -24,7 +24,7 @@ from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, tanh
 from embedlib.engines.cuda.reference import AttentionShape, Prefix
 
 MIN_DOT: Final = 16
-"""Triton's matrix product takes no side shorter."""
+"""Minimum size of each side of Triton's matrix product."""
 MAX_SHARED_BYTES: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
     {
         **dict.fromkeys(((8, 0), (8, 7)), 163 << 10),
@@ -32,20 +32,21 @@ MAX_SHARED_BYTES: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
         **dict.fromkeys(((9, 0), (10, 0), (10, 3), (11, 0)), 227 << 10),
     }
 )
-"""Shared memory of a block by compute capability. Source: CUDA C++ Programming Guide, technical
-specifications per compute capability."""
+"""Maximum shared memory of a block by compute capability. Source: CUDA C++ Programming Guide,
+technical specifications per compute capability."""
 LEAST_SHARED_BYTES: Final = 64 << 10
-"""Of every GPU from 7.5 on; the same source."""
+"""Minimum shared memory of every GPU from compute capability 7.5 on; same source."""
 KEYS_AND_STAGES: Final = ((64, 3), (64, 2), (32, 2), (32, 1), (16, 1))
-"""Keys of a block and blocks under way, the best first: the first that fits is taken. Two blocks
-are copied while one is computed; more keys at a time would leave too few registers for 128 rows."""
+"""Keys of a block and pipeline stages, the best first; the first pair that fits is used. With three
+stages two blocks are copied while one is computed. More keys per block would leave too few
+registers for 128 rows."""
 SHARED_ROOM_BYTES: Final = 2 << 10
-"""Left for what the compiler keeps there besides: barriers, and a row's maximum and sum."""
+"""Shared memory reserved for the compiler: barriers, and the maximum and sum of each row."""
 
 _LOG2_E: Final = 1.4426950408889634
 _LOG2_E_IN_KERNEL = tl.constexpr(_LOG2_E)
 _MASKED = tl.constexpr(-1.0e30)
-"""Finite, so that a row that has seen no key yet has no infinity minus infinity."""
+"""Finite, so that a row without any key so far does not compute infinity minus infinity."""
 
 
 def attend(
@@ -109,13 +110,13 @@ def attend(
 def attention_blocks(
     num_rows: int, block_dim: int, itemsize: int, capability: tuple[int, int], *, has_bias: bool
 ) -> tuple[int, int]:
-    """Return the keys of a block and the stages, such that everything fits into shared memory."""
+    """Return the keys per block and the pipeline stages that fit into shared memory."""
     if itemsize == FLOAT32_BYTES:
         return KEYS_AND_STAGES[-1]
     room = MAX_SHARED_BYTES.get(capability, LEAST_SHARED_BYTES) - SHARED_ROOM_BYTES
     for block_keys, num_stages in KEYS_AND_STAGES:
         num_bytes = (num_rows + 2 * num_stages * block_keys) * block_dim * itemsize
-        if has_bias:  # read for blocks to come as well, a float32 for each score
+        if has_bias:  # one float32 per score, also prefetched for each stage
             num_bytes += num_stages * num_rows * block_keys * FLOAT32_BYTES
         if num_bytes <= room:
             return block_keys, num_stages
@@ -125,7 +126,8 @@ def attention_blocks(
 def attention_warps(num_rows: int, block_dim: int) -> int:
     """Return the warps of a tile: one or two warp groups of Hopper, four warps each.
 
-    Two, if a thread of one would hold more than 64 numbers of the result, or more than 32 scores.
+    Two are used if with one a thread would hold more than 64 numbers of the result, or more than 32
+    scores.
     """
     return 8 if num_rows * max(block_dim, LONG_TILE_ROWS) > SHORT_TILE_ROWS * LONG_TILE_ROWS else 4
 
@@ -162,17 +164,18 @@ def attend_kernel(
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
 ) -> None:
-    """PACK heads of one tile: up to BLOCK_QUERIES queries over their sequence's keys.
+    """Compute PACK heads of one tile: up to BLOCK_QUERIES queries over their sequence's keys.
 
-    Heads that share their keys and values are rows of one tile, so that both are read once for
-    PACK of them. Blocks of keys that no query of the tile may see, behind it or outside its window,
-    are not read; those that all of them see, most of a long text, go without a mask.
+    Heads that share keys and values are rows of one tile, so that both are read once for PACK
+    heads. Blocks of keys that no query of the tile can see (after it, or outside its window) are
+    not read. Blocks that all queries see, most of a long text, are computed without a mask.
 
     query: [queries, query_stride], head h at columns h * HEAD_DIM; key_value: [T, key_stride], keys
-    at first_key_column, values WIDTH columns behind; tiles: int32[tiles, 5], see `inputs`; prefix:
-    [positions, prefix_stride], the same of kept keys; prefix_lengths: int32[tiles];
-    position_bias: float32[heads, num_distances]; out: [queries, out_stride]. Scores become powers
-    of two: scale holds log2(e); with a cap, scale is what the tanh takes and cap holds log2(e).
+    at first_key_column, values WIDTH columns later; tiles: int32[tiles, 5], see `inputs`; prefix:
+    [positions, prefix_stride], kept keys and values in the same order; prefix_lengths:
+    int32[tiles]; position_bias: float32[heads, num_distances]; out: [queries, out_stride]. The
+    softmax uses powers of two: scale includes the factor log2(e); with a cap, scale is applied
+    before tanh and cap includes log2(e).
     """
     tile = tiles + tl.program_id(0) * 5
     num_queries = tl.load(tile + 1)
@@ -194,7 +197,7 @@ def attend_kernel(
     keys_at = key_value + key_row * key_stride + first_key_column
     keys_at += (tl.program_id(1) * PACK // HEADS_PER_KEY) * HEAD_DIM
 
-    # Keys that some query sees: from first to last. Those that all see: from left to right.
+    # Some query sees the keys from first to last; all queries see those from left to right.
     first, last = 0, num_keys
     left, right = 0, num_keys
     reach = 0
@@ -280,12 +283,12 @@ def _attend_range(
     BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
 ) -> tl.tuple:
-    """Take the keys from first to end into the state; with IS_EDGE only those that a query sees.
+    """Add the keys from first to end to the state; IS_EDGE masks keys that a query cannot see.
 
-    The softmax is taken on the way: weights so far are rescaled whenever a larger score comes.
+    The softmax is computed online: a larger score rescales the weights so far.
     Source: Dao, "FlashAttention-2", arXiv:2307.08691, algorithm 1.
 
-    state: per row the largest score, the sum of weights, the values times their weights.
+    state: per row the largest score, the sum of the weights, and the weighted sum of the values.
     """
     largest, total, mixed = state
     key_offset = tl.arange(0, BLOCK_KEYS)
@@ -306,7 +309,7 @@ def _attend_range(
             scores = scores * scale
         if HAS_BIAS:
             column = distance + num_distances // 2
-            # Rows without a query, and keys behind the last one, have no distance in the table.
+            # Rows without a query, and keys after the last one, may be outside the table.
             is_known = (column >= 0) & (column < num_distances)
             bias_at = position_bias + head[:, None] * num_distances + column
             scores += tl.load(bias_at, mask=is_known, other=0.0) * _LOG2_E_IN_KERNEL

@@ -1,6 +1,6 @@
-"""The kernel that makes one vector of a sequence's hidden vectors."""
+"""The pooling kernel: one vector from the hidden vectors of a sequence."""
 
-# What is fixed when a kernel is compiled is in capitals, as in Triton's own.
+# Names of compile-time constants are in capitals, as in Triton's own kernels.
 # ruff: noqa: N803
 # mypy: disable-error-code="untyped-decorator"
 
@@ -18,7 +18,7 @@ from embedlib.models.spec import PoolingMode
 
 BLOCK_TOKENS: Final = 32
 BLOCK_COLUMNS: Final = 64
-"""Of one program: many programs, so that a single long text keeps the GPU busy as well."""
+"""Columns of one program; few, so that even a single long text has many programs for the GPU."""
 
 _MASKED = tl.constexpr(MASKED)
 
@@ -62,7 +62,7 @@ def pool_kernel(
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_COLUMNS: tl.constexpr,
 ) -> None:
-    """Some columns of one sequence's vector; a sequence without tokens gives zeros.
+    """Compute BLOCK_COLUMNS columns of one sequence's vector; zeros for a sequence without tokens.
 
     hidden: float32[T, columns]; cu_seqlens: int32[B + 1]; num_left_out: int32[B]; out:
     float32[B, columns] with rows out_stride apart.
@@ -95,7 +95,7 @@ def pool_kernel(
         if MODE == "max":
             shown = tl.where(is_token[:, None], values, _MASKED)
             largest = tl.max(shown, axis=0)
-            # tl.max passes over NaN; a sum does not.
+            # tl.max ignores NaN; a sum does not.
             result = tl.maximum(result, largest) + 0.0 * tl.sum(values, axis=0)
         else:
             weight = tl.where(is_token, 1.0, 0.0)

@@ -1,6 +1,6 @@
-"""The kernel of rotary positions, and of the norm of queries and keys before it."""
+"""The kernel for rotary positions, and for the norm of queries and keys before them."""
 
-# What is fixed when a kernel is compiled is in capitals, as in Triton's own.
+# Names of compile-time constants are in capitals, as in Triton's own kernels.
 # ruff: noqa: N803
 # mypy: disable-error-code="untyped-decorator"
 
@@ -69,7 +69,7 @@ def rotate_kernel(
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
 ) -> None:
-    """Norm and turn the first heads of a row, in place; one program per row.
+    """Norm and rotate the first heads of a row, in place; one program per row.
 
     values: [rows, stride], the first num_heads * 2 * HALF columns are heads; positions:
     int32[rows]; tables: float32[positions, HALF]; weights: float32[2 * HALF].

@@ -1,16 +1,16 @@
-"""Kernels that read a row, compute on all of it and write it: one program per row.
+"""Kernels that read a whole row, compute on it and write it, with one program per row.
 
-They are bound by memory, so each does everything that can be done while a row is in registers:
-adding a layer's change, the norm, and FP8's scale, which needs the whole row's largest number.
+They are bound by memory, so each does everything that is possible while a row is in registers:
+adding a layer's change, the norm, and FP8's scale, which needs the largest number of the whole row.
 
-Shapes: rows lie one behind the other, [rows, columns]. `BLOCK` is the power of two that the columns
-fit into; registers bound it to some 32,768. What a kernel reads and writes may be bfloat16, float16
-or float32; FP8 is written only. A row that holds NaN or infinity is written with a NaN in it, never
-with numbers alone: nothing is clamped, since a number divided by its row's scale is at most 448 and
-rounds to it.
+Shapes: rows are contiguous, [rows, columns]. `BLOCK` is the smallest power of two that is at least
+columns; registers limit it to about 32,768. Inputs and outputs may be bfloat16, float16 or float32;
+FP8 is only written. A row that contains NaN or infinity is written with at least one NaN, never
+with finite numbers only: there is no clamping, since a number divided by its row's scale is at most
+448 and rounds to it.
 """
 
-# What is fixed when a kernel is compiled is in capitals, as in Triton's own.
+# Names of compile-time constants are in capitals, as in Triton's own kernels.
 # ruff: noqa: N803
 # mypy: disable-error-code="untyped-decorator"
 
@@ -124,7 +124,7 @@ def activate(source: torch.Tensor, activation: Activation, is_gated: bool, out: 
 
 
 def _targets(out: Buffer | None, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what to write values and scales to; `other` stands for what is not written."""
+    """Return the tensors to write values and scales to; `other` fills an unused argument."""
     if out is None:
         return other, other
     return out.values, other if out.scales is None else out.scales
@@ -145,7 +145,7 @@ def embed_kernel(
     HAS_TYPES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Sum up a token's rows of the tables; ids are trusted, the host has looked at them."""
+    """Add up a token's rows of the tables; the host has already checked the ids."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
@@ -181,7 +181,7 @@ def norm_kernel(
     IS_FP8: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """s = residual + change, n = norm(s); see `plan.Norm`.
+    """s = residual + change, n = norm(s); see `plan.Norm`. One program per row.
 
     residual, change: [rows, columns]; weights and biases: float32[columns]; out: [rows, columns];
     scales: float32[rows].
@@ -218,7 +218,7 @@ def activate_kernel(
     IS_FP8: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """out = act(source), or act(gate) * up.
+    """out = act(source), or act(gate) * up. One program per row.
 
     source: [rows, columns], or [rows, 2 * columns] with a gate in the first half; out:
     [rows, columns]; scales: float32[rows].
@@ -245,7 +245,7 @@ def _normed(
     IS_RMS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
 ) -> tl.tensor:
-    """The norm of a row; beyond its columns zeros come in and are not to be read."""
+    """Return the norm of a row; outside its columns the input is zero and the result undefined."""
     if not IS_RMS:
         mean = tl.sum(values, axis=0) / columns
         values = tl.where(mask, values - mean, 0.0)
@@ -260,7 +260,7 @@ def _normed(
 def _write(
     out: tl.tensor, scale: tl.tensor, values: tl.tensor, mask: tl.tensor, IS_FP8: tl.constexpr
 ) -> None:
-    """Round a row to what `out` holds; FP8 with the scale that makes its largest number 448."""
+    """Write a row in the type of `out`; FP8 with the scale that maps its largest number to 448."""
     if IS_FP8:
         largest = tl.max(tl.where(mask, tl.abs(values), 0.0), axis=0)
         row_scale = tl.maximum(largest / _E4M3_MAX, _SMALLEST_SCALE)

@@ -1,6 +1,6 @@
-"""What several kernels share: activations, how many warps a row takes, how numbers are fused."""
+"""Shared by several kernels: activations, the number of warps for a row, and FP fusion."""
 
-# What is fixed when a kernel is compiled is in capitals, as in Triton's own.
+# Names of compile-time constants are in capitals, as in Triton's own kernels.
 # ruff: noqa: N803
 # mypy: disable-error-code="untyped-decorator"
 
@@ -12,21 +12,21 @@ import triton
 import triton.language as tl
 
 COLUMNS_PER_WARP: Final = 512
-"""16 numbers of each thread: enough loads in flight, and few enough registers."""
+"""16 numbers per thread: enough loads in flight, and not too many registers."""
 MAX_WARPS: Final = 16
 FP_FUSION: Final = True
-"""A product and the sum behind it are one instruction with one rounding, as the exponents of a
-softmax want it. Said at every launch: Triton's own choice changes with 3.10, of which 3.9 warns."""
+"""Compile a product and the following sum to one instruction with one rounding, which the exponents
+of a softmax need. Passed at every launch: Triton's default changes in 3.10, and 3.9 warns of it."""
 
 
 def num_warps(block: int) -> int:
-    """Return the warps of a program that holds a row of so many columns."""
+    """Return the warps of a program for a row of `block` columns."""
     return min(MAX_WARPS, max(1, block // COLUMNS_PER_WARP))
 
 
 @triton.jit
 def activated(values: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
-    """Float32 numbers through an activation; see `models.spec.Activation`."""
+    """Apply an activation to float32 numbers; see `models.spec.Activation`."""
     if ACTIVATION == "gelu":
         values = 0.5 * values * (1.0 + tl.erf(values * 0.7071067811865476))
     if ACTIVATION == "gelu_tanh":
@@ -47,5 +47,5 @@ def activated(values: tl.tensor, ACTIVATION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def tanh(values: tl.tensor) -> tl.tensor:
-    """The hyperbolic tangent, 2 sigmoid(2 x) - 1: off by some 1e-7, less than what is rounded."""
+    """Return the hyperbolic tangent, 2 sigmoid(2 x) - 1: off by about 1e-7, less than rounding."""
     return 2.0 * tl.sigmoid(2.0 * values) - 1.0
