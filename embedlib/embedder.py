@@ -61,7 +61,7 @@ class Embedder(Session):
 
     def _open(self, meter: Meter) -> None:
         self._has_warned = False
-        self._calls = CallFactory(self.spec, self.config, self._model.known)
+        self._calls = CallFactory(self.spec, self.config, self._model.known, self._policy)
         self._tokenizer = Tokenizer(
             self.tokenizer,
             self.spec.max_seq_tokens,
@@ -70,8 +70,11 @@ class Embedder(Session):
             meter=meter,
             num_positions=longest_sequence(self.spec),
         )
-        self._token_pipeline = TokenPipeline(self._model, self.config, meter)
-        self._start(meter, self._token_pipeline.close)
+        self._token_pipeline = TokenPipeline(
+            self._model, self.config, meter, self._callers, self._policy
+        )
+        self._ending.add(self._token_pipeline.close)
+        self._start(meter)
 
     # Encoding: the names and the order of arguments are sentence-transformers'.
 

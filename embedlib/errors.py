@@ -12,6 +12,7 @@
     │   ├── EngineUnavailableError           the engine's library or device is missing
     │   ├── EngineUnsupportedError           this engine cannot run this model
     │   ├── EngineBuildError                 lowering or compiling failed
+    │   ├── CloseTimeoutError                a thread still runs after the time that close waits
     │   └── EngineRunError                   a batch failed
     │       └── EngineOutOfMemoryError       a batch did not fit, even when split
     ├── QueueFullError                       more queries are queued than `max_queued_texts`
@@ -82,6 +83,10 @@ class EngineUnsupportedError(EngineError):
 
 class EngineBuildError(EngineError):
     """The engine could not be built for this model."""
+
+
+class CloseTimeoutError(EngineError):
+    """A thread of a model or an engine still runs after the time that `close` waits for it."""
 
 
 class EngineRunError(EngineError):

@@ -10,7 +10,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from numpy.typing import NDArray
 import embedlib
 from embedlib import Embedder
 from embedlib.batching import pipeline as pipeline_module
+from embedlib.batching.callers import Callers
+from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.sequence import Job
+from embedlib.closing import WorkerThread
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
@@ -36,8 +40,8 @@ from embedlib.errors import (
     TruncationWarning,
 )
 from embedlib.models.spec import Dense, Normalize, Pooling
-from embedlib.session.base import _close_collected
-from embedlib.session.call import MAX_QUERY_TEXTS, EmbeddingCall
+from embedlib.session.call import EmbeddingCall
+from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
@@ -932,7 +936,10 @@ def test_a_bad_row_in_a_stream_is_named_from_its_start() -> None:
 def test_who_is_a_query() -> None:
     engine = FakeEngine()
     with around(engine) as embedder:
-        few, many = ["a"] * MAX_QUERY_TEXTS, ["a"] * (MAX_QUERY_TEXTS + 1)
+        few, many = (
+            ["a"] * DEFAULT_POLICY.max_query_texts,
+            ["a"] * (DEFAULT_POLICY.max_query_texts + 1),
+        )
         calls: list[tuple[Callable[[], object], Lane]] = [
             (lambda: embedder.encode("a"), Lane.QUERY),
             (lambda: embedder.encode(["a"]), Lane.QUERY),
@@ -1038,14 +1045,20 @@ def test_bulk_work_submitted_in_a_callback_is_taken_although_the_queue_is_full()
         assert more.result(WAIT_SECONDS).result(WAIT_SECONDS).shape == (1000, FAKE_DIM)
 
 
-def test_a_model_that_one_of_our_threads_collects_is_closed_by_another() -> None:
-    closed: Future[str] = Future()
-    resources = ExitStack()
-    resources.callback(lambda: closed.set_result(threading.current_thread().name))
-    collector = threading.Thread(target=_close_collected, args=(resources,), name="embedlib-x")
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_model_that_one_of_our_threads_collects_is_closed_by_another(is_ours: bool) -> None:
+    closed: Future[threading.Thread] = Future()
+    ending = Ending(Callers())
+    ending.add(lambda _: closed.set_result(threading.current_thread()))
+    collect = partial(ending.close_collected, 1.0)
+    collector = (
+        WorkerThread(collect, "x")
+        if is_ours
+        else threading.Thread(target=collect, name="embedlib-x")  # a name decides nothing
+    )
     collector.start()
     collector.join(WAIT_SECONDS)
-    assert closed.result(WAIT_SECONDS) == "embedlib-close"
+    assert (closed.result(WAIT_SECONDS) is collector) == (not is_ours)
 
 
 def test_a_submitted_text_that_was_cancelled_is_dropped() -> None:
@@ -1244,10 +1257,10 @@ def test_closing_from_the_callback_of_a_future() -> None:
 
     embedder.submit("a").add_done_callback(close)
     assert closed.wait(WAIT_SECONDS)
-    assert engine.is_closed
     for thread in threading.enumerate():
         if thread.name.startswith("embedlib-"):
             thread.join(WAIT_SECONDS)
+    assert engine.is_closed
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,24 @@
 """The batch manager: one thread that keeps the engine busy and gives every job its rows.
 
-It alone owns the scheduler and talks to the engine. New sequences and finished batches arrive in
-the same inbox, so it waits in one place and never polls.
+It alone owns the scheduler and calls the engine. New sequences and finished batches arrive in the
+same inbox, so it waits in one place and never polls.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from embedlib.batching.answers import answer, check_shape, fail
+from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
+from embedlib.batching.results import check_shape, fail, resolve
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
     ClosedError,
@@ -37,16 +40,16 @@ class _InFlight:
 
 
 class _Stop:
-    """Put into the inbox by `close`."""
+    """Put into the inbox by `stop`."""
 
 
-class _Gone:
-    """Put into the inbox when callers of queries have gone, not again until it is taken out."""
+class _Cancelled:
+    """Put into the inbox when queries were cancelled, and once only until it is taken out."""
 
     is_in_inbox = False
 
-    def tell(self, inbox: SimpleQueue[Any], future: Future[Any]) -> None:
-        """Be put into the inbox if a query was cancelled."""
+    def notify(self, inbox: SimpleQueue[Any], future: Future[Any]) -> None:
+        """Put this into the inbox if a query was cancelled."""
         if future.cancelled() and not self.is_in_inbox:
             self.is_in_inbox = True
             inbox.put(self)
@@ -61,14 +64,29 @@ class BatchManager:
         meter: Meter,
         *,
         max_queued_texts: int,
+        policy: BatchingPolicy = DEFAULT_POLICY,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
+        """Start the thread.
+
+        Args:
+            engine: what computes.
+            meter: counts what is done.
+            max_queued_texts: limit of each lane's queue.
+            policy: how batches are made.
+            at_end: called on the thread as its last act, once nothing is in flight. Freeing the
+                engine there lets `close` wait for a limited time, even for an engine whose own
+                `close` has no limit, and at the end of the program, when no thread can be started.
+        """
         self._engine = engine
         self._limits = engine.limits
         self._meter = meter
-        self._scheduler = Scheduler(engine.limits)
+        self._scheduler = Scheduler(engine.limits, policy)
         self._inflight: list[_InFlight] = []
-        self._inbox: SimpleQueue[list[TokenizedText] | _InFlight | _Gone | _Stop] = SimpleQueue()
-        self._gone = _Gone()
+        self._inbox: SimpleQueue[list[TokenizedText] | _InFlight | _Cancelled | _Stop] = (
+            SimpleQueue()
+        )
+        self._cancelled = _Cancelled()
         self._max_queued = max_queued_texts
         self._num_inbox = dict.fromkeys(Lane, 0)
         self._num_scheduled = dict.fromkeys(Lane, 0)
@@ -77,8 +95,12 @@ class BatchManager:
         """Set once no sequence is accepted any more."""
         self._changed = threading.Condition()
         """Guards the counts and `_refusal`, the only state shared with callers."""
-        self._thread = threading.Thread(target=self._run, name="embedlib-batches", daemon=True)
-        self._thread.start()
+        self._is_stopping = threading.Event()
+        self._at_end = at_end
+        self._end_error: BaseException | None = None
+        """What `at_end` raised; read once the thread has ended."""
+        self.thread = WorkerThread(self._run, "embedlib-batches")
+        self.thread.start()
 
     def add_bulk(self, sequences: list[TokenizedText]) -> None:
         """Queue sequences; blocks while too many wait.
@@ -109,9 +131,9 @@ class BatchManager:
                     f"{self._max_queued}; try again later or send fewer at once"
                 )
             self._accept(Lane.QUERY, sequences)
-        if sequences:  # the callback holds no manager: a caller may keep its future for long
-            tell_gone = partial(self._gone.tell, self._inbox)
-            sequences[0].job.future.add_done_callback(tell_gone)
+        if sequences:  # no reference to the manager: a caller may keep its future for long
+            notify = partial(self._cancelled.notify, self._inbox)
+            sequences[0].job.future.add_done_callback(notify)
 
     def _accept(self, lane: Lane, sequences: list[TokenizedText]) -> None:
         if self._refusal is not None:
@@ -130,20 +152,31 @@ class BatchManager:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the manager's thread is the one that asks."""
-        return self._thread is threading.current_thread()
+        """Whether the calling thread is the manager's."""
+        return self.thread is threading.current_thread()
 
-    def stop_accepting(self) -> None:
-        """Refuse new sequences and let blocked producers go."""
+    def stop(self) -> None:
+        """Refuse new sequences, release blocked producers and let the thread end; never blocks."""
         self._refuse(ClosedError("this model is closed; load it again"))
-
-    def close(self) -> None:
-        """Fail what waits, finish what is in flight and wanted, join the thread."""
-        self.stop_accepting()
+        self._is_stopping.set()
         self._inbox.put(_Stop())
-        # A future's callback, or the garbage collector, may close a model from this thread.
-        if not self.is_own_thread:
-            self._thread.join()
+
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Fail what waits, finish what is in flight and wanted, join the thread.
+
+        Raises:
+            CloseTimeoutError: the thread still runs after `timeout` seconds.
+            Exception: what `at_end` raised.
+        """
+        self.stop()
+        check_ended("the batch manager", [self.thread], timeout, "the engine has not answered")
+        self.raise_end_error()
+
+    def raise_end_error(self) -> None:
+        """Raise what `at_end` raised, if it did; once."""
+        error, self._end_error = self._end_error, None
+        if error is not None:
+            raise error
 
     def _refuse(self, refusal: ClosedError) -> None:
         with self._changed:
@@ -156,20 +189,16 @@ class BatchManager:
     def _run(self) -> None:
         try:
             self._serve()
-        except BaseException as error:  # a bug: whoever waits must hear of it
-            cause: BaseException = error
-        else:
-            cause = ClosedError("the model was closed before this was computed")
-        refusal = ClosedError(f"this model has stopped: {cause}")
-        refusal.__cause__ = cause
-        self._refuse(refusal)
-        left = self._scheduler.clear()
-        left += [sequence for batch in self._inflight for sequence in batch.sequences]
-        while not self._inbox.empty():
-            message = self._inbox.get()
-            left += message if isinstance(message, list) else []
-        for sequence in left:
-            sequence.job.fail(cause)
+        except BaseException as error:  # a bug: every waiting future gets it
+            refusal = ClosedError(f"this model has stopped: {error}")
+            refusal.__cause__ = error
+            self._refuse(refusal)
+            self._fail_everything(error)
+        self._is_stopping.wait()
+        try:
+            self._at_end()
+        except BaseException as error:  # for the thread that closes the model
+            self._end_error = error
 
     def _serve(self) -> None:
         is_stopping = False
@@ -177,21 +206,39 @@ class BatchManager:
             message = self._inbox.get()
             if isinstance(message, _Stop):
                 is_stopping = True
+                self._fail_waiting(_closed_early())
                 self._cancel_unwanted()
             elif isinstance(message, _InFlight):
                 if message in self._inflight:  # not twice, whatever the engine calls
                     self._resolve(message)
                     self._inflight.remove(message)
                     message.sequences = []  # an engine may keep the callback, but not the jobs
-            elif isinstance(message, _Gone):
+            elif isinstance(message, _Cancelled):
                 message.is_in_inbox = False
-                self._scheduler.drop_gone_queries()
+                self._scheduler.drop_cancelled_queries()
             else:
                 self._scheduler.add(message)
-            if self._refusal is None:  # closing: nothing new is begun
+            if self._refusal is None:  # closing: no batch is begun any more
                 self._fill_engine()
+            elif is_stopping:
+                self._fail_waiting(_closed_early())  # halves of a batch that did not fit
             self._publish(message if isinstance(message, list) else [])
             del message  # or the last job, and its vectors, would live until the next one
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        """Fail the jobs of sequences that are in no batch yet."""
+        for sequence in self._scheduler.clear():
+            sequence.job.fail(error)
+
+    def _fail_everything(self, error: BaseException) -> None:
+        """Fail the jobs of all sequences that the manager has."""
+        self._fail_waiting(error)
+        left = [sequence for batch in self._inflight for sequence in batch.sequences]
+        while not self._inbox.empty():
+            message = self._inbox.get()
+            left += message if isinstance(message, list) else []
+        for sequence in left:
+            sequence.job.fail(error)
 
     def _fill_engine(self) -> None:
         while True:
@@ -202,14 +249,14 @@ class BatchManager:
             self._submit(sequences)
 
     def _cancel_unwanted(self) -> None:
-        """Give up what nobody waits for: after Ctrl-C a large model would compute for seconds."""
+        """Cancel batches whose jobs are all over: a large model would compute them for seconds."""
         for batch in self._inflight:
             is_wanted = any(not sequence.job.is_over for sequence in batch.sequences)
             if isinstance(batch.pending, CancellablePending) and not is_wanted:
                 batch.pending.cancel()
 
     def _publish(self, received: list[TokenizedText]) -> None:
-        """Count what waits anew and let blocked producers look."""
+        """Count what waits anew and wake blocked producers."""
         with self._changed:
             if received:
                 self._num_inbox[received[0].job.lane] -= len(received)
@@ -228,9 +275,11 @@ class BatchManager:
             self._inbox.put(inflight)
 
         queued_s = sum(now - sequence.queued_at for sequence in sequences)
+        for sequence in sequences:
+            sequence.job.note_submitted(now)
         self._meter.batch_submitted(queued_s, lane is Lane.QUERY)
         try:
-            batch = pack(sequences, self._scheduler.lane_for(sequences, len(self._inflight)))
+            batch = pack(sequences, self._scheduler.engine_lane_for(sequences, len(self._inflight)))
             inflight.pending = self._engine.submit(batch, on_done)
         except BaseException as error:  # nothing an engine raises may end this thread
             self._meter.batch_over(0.0)
@@ -247,11 +296,15 @@ class BatchManager:
         except BaseException as error:  # nothing an engine raises may end this thread
             self._recover(sequences, error)
             return
-        answer(sequences, vectors, self._limits, self._meter)
+        resolve(sequences, vectors, self._limits, self._meter)
 
     def _recover(self, sequences: list[TokenizedText], error: BaseException) -> None:
-        """Split a batch that did not fit; fail the jobs of any other."""
+        """Split a batch that did not fit into memory; fail the jobs of any other."""
         if isinstance(error, EngineOutOfMemoryError) and len(sequences) > 1:
             self._scheduler.retry(sequences)
             return
         fail(sequences, error, self._meter)
+
+
+def _closed_early() -> ClosedError:
+    return ClosedError("the model was closed before this was computed")

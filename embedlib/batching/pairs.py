@@ -113,13 +113,14 @@ class PairTokenizer:
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )
-        job.truncated += truncated
         now = self._meter.clock()
-        self._meter.tokenized(now - started, len(truncated))
-        return [
+        sequences = [
             TokenizedText(job, row, pair.ids, num_type0_tokens=pair.num_type0_tokens, queued_at=now)
             for row, pair in enumerate(encoded, first_row)
         ]
+        job.add_tokenized(sequences, truncated, now - started, now)
+        self._meter.tokenized(now - started, len(truncated))
+        return sequences
 
     def _encode(self, pairs: Sequence[Pair], prompt: str, told_row: int) -> list[EncodedPair]:
         for row, pair in enumerate(pairs, told_row):

@@ -1,21 +1,25 @@
 """Texts in, a Job out: tokenizer thread and batch manager wired to one engine.
 
-This is what an Embedder, a Reranker or a Classifier holds. It is safe to call from any number of
-threads and has to be closed.
+This is what an Embedder, a Reranker or a Classifier holds. Any number of threads may call it. It
+must be closed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
+from embedlib.batching.callers import Callers, counted
 from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
+from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize, TokenizerThread
+from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
+from embedlib.closing import CLOSE_SECONDS, Deadline, join, timeout_error
 from embedlib.engines.base import Engine, Lane
 from embedlib.errors import ClosedError, EmbedlibError
 
@@ -23,29 +27,48 @@ from embedlib.errors import ClosedError, EmbedlibError
 class Pipeline:
     """Turns texts into the rows of an engine, which it owns from now on."""
 
-    def __init__(self, engine: Engine, meter: Meter, *, max_queued_texts: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        meter: Meter,
+        *,
+        max_queued_texts: int,
+        policy: BatchingPolicy = DEFAULT_POLICY,
+        callers: Callers | None = None,
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            engine: what computes.
+            meter: counts what is done.
+            max_queued_texts: limit of each queue.
+            policy: how texts are divided into batches.
+            callers: counts the calls; None: the pipeline's own.
+        """
+        self.callers = callers or Callers()
         self._engine = engine
         self._meter = meter
+        self._policy = policy
         self._pid = os.getpid()
         self._is_closed = False
-        self._manager = BatchManager(
-            engine,
-            meter,
-            max_queued_texts=max_queued_texts,
-        )
+        self._open_jobs: dict[int, Job] = {}
+        """Jobs that are not over, by id. Any thread adds and removes; both are atomic."""
         self._lone_queries = LoneQueries(engine, meter)
+        self._manager = BatchManager(
+            engine, meter, max_queued_texts=max_queued_texts, policy=policy, at_end=self._free
+        )
         self._tokenizer_thread = TokenizerThread(
-            self._manager.add_bulk,
-            max_queued_texts=max_queued_texts,
+            self._manager.add_bulk, max_queued_texts=max_queued_texts
         )
 
+    @counted
     def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
         """Return the job of a call, to be fed next.
 
         Args:
             num_texts: N.
-            lane: who is waiting.
-            first_row: what the first text is called in messages.
+            lane: the lane.
+            first_row: the number of the first text in messages.
 
         Raises:
             ClosedError: closed, or called in a forked child.
@@ -53,11 +76,15 @@ class Pipeline:
         self.check_open()
         limits = self._engine.limits
         dim = None if limits.is_per_token else limits.embedding_dim
-        job = Job(num_texts, dim, lane, first_row)
+        job = Job(num_texts, dim, lane, first_row, self._meter.clock())
         self._meter.job_opened()
-        job.future.add_done_callback(lambda _: self._meter.job_over())
+        self._open_jobs[id(job)] = job
+        # No reference to the pipeline, since a caller may keep its future for long; and none to the
+        # job, or the garbage collector alone would free its vectors.
+        job.future.add_done_callback(partial(_job_over, self._meter, self._open_jobs, id(job)))
         return job
 
+    @counted
     def feed(
         self,
         job: Job,
@@ -65,17 +92,16 @@ class Pipeline:
         tokenize: Tokenize,
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """Send all texts of a job on their way.
+        """Queue all texts of a job.
 
-        The query lane is tokenized right here: no queue hop. A query that nothing else of its lane
-        runs beside is also computed here, if the engine can. The bulk lane goes to the tokenizer
-        thread in micro-batches and blocks while its queue is full; `on_progress` is called between
-        them.
+        Queries are tokenized on the calling thread, which saves a queue hop. A query that is alone
+        in its lane is also computed there, if the engine can. Bulk goes to the tokenizer thread in
+        micro-batches and blocks while its queue is full; `on_progress` is called between them.
 
         Raises:
             ClosedError: closed, before or while waiting.
             QueueFullError: too many queries wait.
-            InputError: a query cannot be tokenized; bulk texts tell it through the job.
+            InputError: a query cannot be tokenized; bulk texts fail the job's future with it.
         """
         try:
             if job.lane is Lane.QUERY:
@@ -83,10 +109,11 @@ class Pipeline:
                 if self._manager.has_queries or not self._lone_queries.compute(sequences):
                     self._manager.add_queries(sequences)
                 return
-            for first_row in range(0, len(texts), MICRO_BATCH_TEXTS):
-                if job.is_over:  # failed or cancelled: the rest would be computed for nobody
+            step = self._policy.micro_batch_texts
+            for first_row in range(0, len(texts), step):
+                if job.is_over:  # failed or cancelled: the rest is not needed
                     return
-                chunk = texts[first_row : first_row + MICRO_BATCH_TEXTS]
+                chunk = texts[first_row : first_row + step]
                 self._tokenizer_thread.put(
                     job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
                 )
@@ -95,21 +122,22 @@ class Pipeline:
             job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute
             raise
 
+    @counted
     def feed_queries(
         self, job: Job, first_row: int, texts: Sequence[Any], tokenize: Tokenize
     ) -> None:
-        """Tokenize consecutive texts of a job right here and send them on their way.
+        """Tokenize consecutive queries of a job on the calling thread and queue them.
 
         Raises:
-            what `feed` raises; the job goes on.
+            what `feed` raises; the job stays open.
         """
         self._manager.add_queries(tokenize(job, first_row, texts))
 
     def check_may_wait(self) -> None:
-        """Refuse to wait on a thread that has to work for the one who waits.
+        """Refuse to wait on a thread that would have to compute what is waited for.
 
         Raises:
-            EmbedlibError: called on one, which is where the callbacks of futures run.
+            EmbedlibError: the calling thread is one; futures call their callbacks there.
         """
         if self._is_own_thread:
             raise EmbedlibError(
@@ -119,9 +147,10 @@ class Pipeline:
 
     @property
     def _is_own_thread(self) -> bool:
-        """Whether one of the threads that empty the queues asks: a future's callback does."""
+        """Whether the calling thread empties a queue; a future's callback may run there."""
         return self._manager.is_own_thread or self._tokenizer_thread.is_own_thread
 
+    @counted
     def stats(self) -> Stats:
         """Return the totals so far."""
         return self._meter.read()
@@ -140,14 +169,43 @@ class Pipeline:
         if self._is_closed:
             raise ClosedError("this model is closed; load it again")
 
-    def close(self) -> None:
-        """Fail what waits, finish what is in flight, join the threads, free the engine."""
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Fail what waits, finish what is in flight, free the engine, join the threads.
+
+        Raises:
+            CloseTimeoutError: a thread still runs after `timeout` seconds; all jobs have failed.
+            Exception: what the engine's `close` raised.
+        """
         if os.getpid() != self._pid:
             return  # a forked child has none of it
         self._is_closed = True
-        with ExitStack() as rest:  # done too where Ctrl-C ends a wait
-            rest.callback(self._engine.close)
-            rest.callback(self._lone_queries.close)
-            rest.callback(self._manager.close)
-            self._manager.stop_accepting()  # lets a blocked tokenizer thread go
-            self._tokenizer_thread.close()
+        deadline = Deadline(timeout)
+        self._lone_queries.stop()
+        self._manager.stop()  # releases a blocked tokenizer thread
+        self._tokenizer_thread.stop()
+        left = join([self._tokenizer_thread.thread, self._manager.thread], deadline)
+        if left:
+            consequence = (
+                "the engine is not freed before it answers, and all open calls have failed"
+            )
+            error = timeout_error("the model", left, timeout, consequence)
+            self._fail_open_jobs(error)
+            raise error
+        if not self._manager.is_own_thread:
+            self._manager.raise_end_error()
+
+    def _fail_open_jobs(self, cause: BaseException) -> None:
+        error = ClosedError("the model was closed and its engine has not answered in time")
+        error.__cause__ = cause
+        for job in list(self._open_jobs.values()):
+            job.fail(error)
+
+    def _free(self) -> None:
+        """Free the engine, on the batch manager's thread."""
+        self._lone_queries.close()
+        self._engine.close()
+
+
+def _job_over(meter: Meter, open_jobs: dict[int, Job], key: int, _: Future[Any]) -> None:
+    open_jobs.pop(key, None)
+    meter.job_over()

@@ -9,42 +9,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import TokenizedText
 from embedlib.engines.base import EngineLimits, Lane
 
-WINDOW_SEQS = 1024
-"""Bulk sequences sorted by length together. More would pad less (2 % at 1,024 mixed texts already)
-but let a long text be overtaken for longer."""
-
-MAX_QUERY_STREAK = 8
-"""Query batches in a row while bulk waits and has nothing in flight; then bulk gets one."""
-
-MAX_BATCH_PADDING = 20
-"""Padding, in tokens, that is worth one batch less. Source: docs/benchmarks.md, few texts."""
-
-MIN_SPLIT_TOKENS = 32
-"""A small job is not split among streams into batches below this. One that has no more for each of
-them is computed by all cores together, as a query is; a query that comes meanwhile waits for it,
-for milliseconds. Source: docs/benchmarks.md, few texts."""
-
 
 class Scheduler:
-    """Waiting sequences to batches. Owned by one thread."""
+    """Cuts waiting sequences into batches. Owned by one thread."""
 
-    def __init__(self, limits: EngineLimits) -> None:
+    def __init__(self, limits: EngineLimits, policy: BatchingPolicy = DEFAULT_POLICY) -> None:
         self.limits = limits
+        self._policy = policy
         self._queries: deque[TokenizedText] = deque()
         self._bulk: deque[TokenizedText] = deque()
         self._window: list[TokenizedText] = []
         """Bulk sequences being cut into batches, longest last."""
         self._num_admitted = 0
-        """Sequences the present window has taken in; it is refilled only up to WINDOW_SEQS, so
-        that short texts are not overtaken for ever."""
+        """Sequences the present window has taken in; it is refilled only up to
+        `window_seqs`, so that short texts are not overtaken for ever."""
         self._retries: dict[Lane, deque[list[TokenizedText]]] = {lane: deque() for lane in Lane}
         self._query_streak = 0
 
     def add(self, sequences: Iterable[TokenizedText]) -> None:
-        """Take the sequences of a call in, each into the lane of its job.
+        """Add the sequences of a call, each to the lane of its job.
 
         Queries of one call are answered together, so each goes next to those of its length.
         """
@@ -64,12 +51,12 @@ class Scheduler:
         middle = len(sequences) // 2
         self._retries[sequences[0].job.lane] += (sequences[:middle], sequences[middle:])
 
-    def drop_gone_queries(self) -> None:
-        """Drop queries whose callers have gone: in a full queue they hold the places of others."""
+    def drop_cancelled_queries(self) -> None:
+        """Drop queries whose jobs are over: in a full queue they would take the room of others."""
         self._queries = deque(query for query in self._queries if not query.job.is_over)
 
     def clear(self) -> list[TokenizedText]:
-        """Give up everything that waits and return it."""
+        """Remove everything that waits and return it."""
         waiting = [*self._queries, *self._bulk, *self._window]
         for queue in (self._queries, self._bulk, self._window):
             queue.clear()
@@ -87,7 +74,7 @@ class Scheduler:
         """
         if num_queries + num_bulk >= self.limits.max_inflight_batches:
             return []
-        bulk_starves = self._query_streak >= MAX_QUERY_STREAK and num_bulk == 0
+        bulk_starves = self._query_streak >= self._policy.max_query_streak and num_bulk == 0
         if not bulk_starves:
             batch = self._cut_queries()
             if batch:
@@ -100,11 +87,11 @@ class Scheduler:
                 return batch
         return self._cut_queries() if bulk_starves else []
 
-    def lane_for(self, batch: list[TokenizedText], num_inflight: int) -> Lane:
-        """Return the lane on which the engine is to compute a batch that was handed out.
+    def engine_lane_for(self, batch: list[TokenizedText], num_inflight: int) -> Lane:
+        """Return the lane that the engine computes a batch on, once it was cut.
 
-        It is that of its job; but few tokens of bulk that come alone would leave all streams but
-        one idle, and are computed as a query is.
+        That is the lane of its job, with one exception: a few bulk tokens alone would leave all
+        streams but one idle, so the engine computes them as a query, on all cores.
 
         Args:
             batch: its sequences.
@@ -117,9 +104,9 @@ class Scheduler:
         return Lane.QUERY if is_shared else lane
 
     def _is_shared(self, num_tokens: int) -> bool:
-        """Whether so few tokens are for all streams together."""
+        """Whether a batch of this size is computed by all streams together."""
         num_streams = self.limits.num_parallel_batches
-        return num_streams > 1 and num_tokens <= MIN_SPLIT_TOKENS * num_streams
+        return num_streams > 1 and num_tokens <= self._policy.min_split_tokens * num_streams
 
     def _retry(self, lane: Lane) -> list[TokenizedText]:
         """The next half of a batch that did not fit."""
@@ -133,7 +120,7 @@ class Scheduler:
         """First call, first served, up to the token budget."""
         if batch := self._retry(Lane.QUERY):
             return batch
-        cut = _Cut(self.limits.max_batch_tokens, self.limits.is_padded)
+        cut = self._cut(self.limits.max_batch_tokens)
         while self._queries and cut.try_add(self._queries[0]):
             self._queries.popleft()
         return cut.sequences
@@ -142,29 +129,33 @@ class Scheduler:
         """Longest first out of the window, up to the budget or a fair share for idle streams."""
         if batch := self._retry(Lane.BULK):
             return batch
-        while self._window or self._bulk:  # a whole window may be of callers who have gone
+        while self._window or self._bulk:  # all jobs of a window may be over
             self._refill()
             if batch := self._cut_window(num_idle):
                 return batch
         return []
 
     def _cut_window(self, num_idle: int) -> list[TokenizedText]:
-        """A batch of the window; empty: nobody waits for what was in it, and it is empty too."""
+        """A batch of the window; empty: all its jobs were over, and the window is empty too."""
         budget = self.limits.max_batch_tokens
         if num_idle > 1 and not self._bulk:
             waiting = sum(sequence.num_tokens for sequence in self._window)
             if not self._is_shared(waiting):
-                budget = min(budget, max(-(-waiting // num_idle), MIN_SPLIT_TOKENS))
-        cut = _Cut(budget, self.limits.is_padded)
+                budget = min(budget, max(-(-waiting // num_idle), self._policy.min_split_tokens))
+        cut = self._cut(budget)
         while self._window and cut.try_add(self._window[-1], num_alike=len(self._window)):
             self._window.pop()
         return cut.sequences
+
+    def _cut(self, budget: int) -> _Cut:
+        """An empty batch with a token budget."""
+        return _Cut(budget, self._policy.max_batch_padding_tokens, self.limits.is_padded)
 
     def _refill(self) -> None:
         """Sort newly arrived sequences into the window."""
         if not self._window:
             self._num_admitted = 0
-        num_new = min(WINDOW_SEQS - self._num_admitted, len(self._bulk))
+        num_new = min(self._policy.window_seqs - self._num_admitted, len(self._bulk))
         if num_new:
             self._num_admitted += num_new
             self._window += [self._bulk.popleft() for _ in range(num_new)]
@@ -174,19 +165,20 @@ class Scheduler:
 class _Cut:
     """A batch being filled up to its token budget."""
 
-    def __init__(self, budget: int, is_padded: bool) -> None:
+    def __init__(self, budget: int, max_padding: int, is_padded: bool) -> None:
         self.sequences: list[TokenizedText] = []
         self._budget = budget
+        self._max_padding = max_padding
         self._is_padded = is_padded
         self._longest = 0
         self._num_tokens = 0
 
     def try_add(self, sequence: TokenizedText, num_alike: int = 1) -> bool:
-        """Take a sequence, or drop it if its caller has gone; False: the batch is full.
+        """Add a sequence, or drop it if its job is over; False: the batch is full.
 
         Args:
             sequence: the next one.
-            num_alike: sequences that would have to follow it, it included, and are no longer.
+            num_alike: sequences no longer than it, it included, that would follow it.
         """
         if sequence.job.is_over:
             return True
@@ -196,14 +188,14 @@ class _Cut:
             cost = longest * (len(self.sequences) + 1) if self._is_padded else num_tokens
             if cost > self._budget:
                 return False
-            if self._is_padded and self._padding(sequence, num_alike) > MAX_BATCH_PADDING:
+            if self._is_padded and self._padding(sequence, num_alike) > self._max_padding:
                 return False
         self.sequences.append(sequence)
         self._longest, self._num_tokens = longest, num_tokens
         return True
 
     def _padding(self, sequence: TokenizedText, num_alike: int) -> int:
-        """Tokens of padding that a new batch, begun with this sequence, would not have."""
+        """Tokens of padding that a new batch, begun with this sequence, would avoid."""
         longer = sequence.num_tokens - self._longest
         if longer > 0:
             return longer * len(self.sequences)

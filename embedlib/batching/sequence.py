@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, Lane
 
 Vectors = NDArray[np.float32]
@@ -20,28 +21,58 @@ Vectors = NDArray[np.float32]
 class Job:
     """The texts of one call on their way to one array.
 
-    Rows arrive in any order, from the batch manager's thread; the future is resolved with the last
-    one, or failed with the first error. A row is float32[D]; where the engine gives a vector for
-    every token it is an object, float32[tokens, D].
+    Rows arrive in any order; the last one resolves the future, the first error fails it. A row is
+    float32[D]; where the engine gives a vector for every token it is an object, float32[tokens, D].
+
+    A job passes through three threads, and no lock guards its fields: each has one owner, the only
+    thread that writes it. The *caller* makes the job. The *tokenizing* thread is the caller for
+    queries and the tokenizer thread for bulk; it is handed the job through a locked queue. The
+    *resolving* thread is the batch manager's, or the caller where it computes its own query; it is
+    handed the job's sequences through the batch manager's inbox, after everything the tokenizing
+    thread wrote about them. The future's lock hands all of it back to the caller, who reads a field
+    after the future is resolved. Only `num_done` is read before.
     """
 
     def __init__(
-        self, num_texts: int, embedding_dim: int | None, lane: Lane, first_row: int = 0
+        self,
+        num_texts: int,
+        embedding_dim: int | None,
+        lane: Lane,
+        first_row: int = 0,
+        opened_at: float = 0.0,
     ) -> None:
         self.lane = lane
+        """Caller's; constant."""
         self.first_row = first_row
-        """What row 0 is called in messages: a stream is many jobs."""
+        """Caller's; constant: the number of row 0 in messages, since a stream is many jobs."""
         self.future: Future[Vectors] = Future()
-        self.num_done = 0
+        """Everybody's: it has a lock of its own. The resolving thread resolves it, any thread may
+        fail or cancel it."""
         self.truncated: list[tuple[int, int]] = []
-        """(row as messages call it, number of tokens before the cut)."""
+        """Tokenizing thread's: (row as in messages, number of tokens before the cut)."""
+        self.num_done = 0
+        """Resolving thread's. A progress bar reads it at any time: an int is replaced whole, so a
+        reader finds an old or a new one."""
         self._vectors: NDArray[Any] = (
             np.empty(num_texts, object)
             if embedding_dim is None
             else np.zeros((num_texts, embedding_dim), np.float32)
         )
+        """Resolving thread's, until the future is resolved; then the caller's."""
         self._windows_left: dict[int, int] = {}
-        """Row to windows to come, of texts that were divided."""
+        """Resolving thread's: row to windows still to come, of divided texts that began to come."""
+        self._opened_at = opened_at
+        """Caller's; constant. This and the following times are on the clock of the statistics."""
+        self._num_tokens = 0
+        """Tokenizing thread's."""
+        self._tokenize_seconds = 0.0
+        """Tokenizing thread's."""
+        self._queued_at: float | None = None
+        """Tokenizing thread's: when the first sequence was queued."""
+        self._submitted_at: float | None = None
+        """Resolving thread's, which also submits: when the first sequence was."""
+        self._done_at: float | None = None
+        """Resolving thread's: when the last row was returned."""
         if num_texts == 0:
             self.future.set_result(self._vectors)
 
@@ -52,40 +83,94 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits any more: done, failed or cancelled."""
+        """Whether the job needs no more work: it is resolved, failed or cancelled."""
         return self.future.done()
 
-    def expect_windows(self, row: int, num_windows: int) -> None:
-        """Take so many windows for a row; called before any of them is on its way."""
-        self._windows_left[row] = num_windows
+    # On the tokenizing thread.
 
-    def deliver(self, rows: Sequence[int], vectors: NDArray[Any]) -> None:
-        """Take len(rows) rows; with the last one the future is resolved.
+    def add_tokenized(
+        self,
+        sequences: Sequence[TokenizedText],
+        truncated: Sequence[tuple[int, int]],
+        seconds: float,
+        now: float,
+    ) -> None:
+        """Record sequences that are about to be queued.
 
-        A window's vector comes times its share of the text, and is added.
+        Args:
+            sequences: those of consecutive texts.
+            truncated: (row as in messages, number of tokens before the cut).
+            seconds: how long tokenizing took.
+            now: when the sequences are queued.
         """
-        if not self._windows_left:
-            self._vectors[rows] = vectors
-            self.num_done += len(rows)
+        self.truncated += truncated
+        self._num_tokens += sum(sequence.num_tokens for sequence in sequences)
+        self._tokenize_seconds += seconds
+        if self._queued_at is None:
+            self._queued_at = now
+
+    # On the resolving thread.
+
+    def note_submitted(self, now: float) -> None:
+        """Record that sequences go to the engine; the first time counts."""
+        if self._submitted_at is None:
+            self._submitted_at = now
+
+    def resolve(
+        self, sequences: Sequence[TokenizedText], rows: NDArray[Any], now: float = 0.0
+    ) -> None:
+        """Take the rows of sequences; the last one resolves the future.
+
+        Args:
+            sequences: of this job.
+            rows: one for each. A window's row comes times its share of the text, and is added.
+            now: when they were returned.
+        """
+        if all(sequence.num_windows == 1 for sequence in sequences):
+            self._vectors[[sequence.row for sequence in sequences]] = rows
+            self.num_done += len(sequences)
         else:
-            for row, vector in zip(rows, vectors, strict=True):
-                self._deliver_one(row, vector)
+            for sequence, row in zip(sequences, rows, strict=True):
+                self._resolve_one(sequence, row)
         if self.num_done == self.num_texts:
+            self._done_at = now
             with suppress(InvalidStateError):  # cancelled or failed meanwhile
                 self.future.set_result(self._vectors)
 
-    def _deliver_one(self, row: int, vector: NDArray[Any]) -> None:
-        if row in self._windows_left:
-            self._vectors[row] += vector
-            self._windows_left[row] -= 1
-        else:
+    def _resolve_one(self, sequence: TokenizedText, vector: NDArray[Any]) -> None:
+        row = sequence.row
+        if sequence.num_windows == 1:
             self._vectors[row] = vector
-        self.num_done += self._windows_left.get(row, 0) == 0
+            self.num_done += 1
+            return
+        self._vectors[row] += vector
+        left = self._windows_left.pop(row, sequence.num_windows) - 1
+        if left:
+            self._windows_left[row] = left
+        else:
+            self.num_done += 1
+
+    # On any thread.
 
     def fail(self, error: BaseException) -> None:
-        """Give the waiting caller this error, unless it has an answer already."""
-        with suppress(InvalidStateError):  # the first error is the one that is told
+        """Fail the future, unless it is resolved, failed or cancelled already."""
+        with suppress(InvalidStateError):  # the first error wins
             self.future.set_exception(error)
+
+    def add_to(self, usage: Usage) -> None:
+        """Add what this job used; the caller calls this once the job is over."""
+        usage.num_texts += self.num_texts
+        usage.num_tokens += self._num_tokens
+        usage.truncated += self.truncated
+        usage.tokenize_seconds += self._tokenize_seconds
+        usage.queue_seconds += _seconds(self._queued_at, self._submitted_at)
+        usage.compute_seconds += _seconds(self._submitted_at, self._done_at)
+        usage.total_seconds += _seconds(self._opened_at, self._done_at)
+
+
+def _seconds(started_at: float | None, ended_at: float | None) -> float:
+    """Return the time between two readings; 0 if one of them was never taken."""
+    return 0.0 if started_at is None or ended_at is None else ended_at - started_at
 
 
 @dataclass(eq=False)
@@ -99,7 +184,9 @@ class TokenizedText:
     num_type0_tokens: int | None = None
     """Tokens of a pair's first text, special tokens included; None: it is one text."""
     share: float = 1.0
-    """Of its text, where that was divided into windows."""
+    """Part of its text, where that was divided into windows."""
+    num_windows: int = 1
+    """Windows that its text was divided into; all of them have the same row."""
     queued_at: float = 0.0
     """When it was tokenized, on the clock of the statistics."""
 

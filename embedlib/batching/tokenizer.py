@@ -127,10 +127,10 @@ class Tokenizer:
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )
-        job.truncated += truncated
         now = self._meter.clock()
         for sequence in sequences:
             sequence.queued_at = now
+        job.add_tokenized(sequences, truncated, now - started, now)
         self._meter.tokenized(now - started, len(truncated))
         return sequences
 
@@ -197,7 +197,6 @@ class Tokenizer:
             )
         num_windows = -(-num_tokens // room)
         places = [num_head + num_tokens * index // num_windows for index in range(num_windows + 1)]
-        job.expect_windows(row, num_windows)
         return [
             TokenizedText(
                 job,
@@ -205,6 +204,7 @@ class Tokenizer:
                 ids[:num_head] + ids[first:last] + ids[end:],
                 num_head if self._excludes_prompt and prompt.prefix else 0,
                 share=(last - first) / num_tokens,
+                num_windows=num_windows,
             )
             for first, last in pairwise(places)
         ]

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedlib.batching.sequence import Job, TokenizedText
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.errors import ClosedError
-
-MICRO_BATCH_TEXTS = 64
-"""Texts tokenized in one call: enough for every core, few enough that the engine starts soon."""
 
 Tokenize = Callable[[Job, int, Sequence[Any]], list[TokenizedText]]
 """Makes the sequences of consecutive texts, or pairs, of a job; the number is their first row."""
@@ -36,18 +34,18 @@ class TokenizerThread:
 
     def __init__(
         self,
-        deliver: Callable[[list[TokenizedText]], None],
+        send: Callable[[list[TokenizedText]], None],
         *,
         max_queued_texts: int,
     ) -> None:
-        self._deliver = deliver
+        self._send = send
         self._max_queued_texts = max_queued_texts
         self._chunks: deque[_Chunk] = deque()
         self._num_queued = 0
         self._is_closed = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="embedlib-tokenizer", daemon=True)
-        self._thread.start()
+        self.thread = WorkerThread(self._run, "embedlib-tokenizer")
+        self.thread.start()
 
     def put(
         self,
@@ -75,11 +73,11 @@ class TokenizerThread:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the tokenizer thread is the one that asks."""
-        return self._thread is threading.current_thread()
+        """Whether the calling thread is the tokenizer thread."""
+        return self.thread is threading.current_thread()
 
-    def close(self) -> None:
-        """Fail what waits, let blocked callers go, join the thread."""
+    def stop(self) -> None:
+        """Fail what waits, release blocked callers and let the thread end; never blocks."""
         with self._changed:
             self._is_closed = True
             waiting = list(self._chunks)
@@ -87,9 +85,15 @@ class TokenizerThread:
             self._changed.notify_all()
         for chunk in waiting:
             chunk.job.fail(ClosedError("the model was closed before this was computed"))
-        # A future's callback, or the garbage collector, may close a model from this thread.
-        if not self.is_own_thread:
-            self._thread.join()
+
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Stop, and join the thread.
+
+        Raises:
+            CloseTimeoutError: the thread still runs after `timeout` seconds.
+        """
+        self.stop()
+        check_ended("the tokenizer", [self.thread], timeout, "a text is still being tokenized")
 
     def _run(self) -> None:
         while True:
@@ -107,6 +111,6 @@ class TokenizerThread:
         if chunk.job.is_over:
             return
         try:
-            self._deliver(chunk.tokenize(chunk.job, chunk.first_row, chunk.texts))
+            self._send(chunk.tokenize(chunk.job, chunk.first_row, chunk.texts))
         except BaseException as error:  # the thread lives on; the caller gets the cause
             chunk.job.fail(error)

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 
 import click
 
+from embedlib.closing import is_worker
 from embedlib.errors import EmbedlibError
 from embedlib.version import __version__
 
@@ -93,9 +94,9 @@ class _Commands(click.Group):
             raise click.ClickException(f"{error}; --debug shows where") from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
-            if any(thread.name == "embedlib-batches" for thread in threading.enumerate()):
-                # Pressed again while things were closed: the interpreter cannot end in order while
-                # this thread computes. A load may be killed at any instant.
+            if any(map(is_worker, threading.enumerate())):
+                # Pressed again while a model was being closed: the interpreter cannot end in order
+                # while a thread of the model computes. A load may be killed at any instant.
                 os._exit(_EXIT_INTERRUPTED)
             ctx.exit(_EXIT_INTERRUPTED)
         finally:

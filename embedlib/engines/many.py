@@ -1,19 +1,19 @@
-"""Several engines as one: a batch goes to the one with the least to do, and away from a dead one.
+"""Several engines as one: a batch goes to the one with the fewest batches, never to a dead one.
 
-A thread of its own hands batches out and takes results in, so that every engine is called from one
-thread, and a batch that failed is given to another engine before its caller hears of it.
+One thread submits batches and collects results, so that every engine is called from one thread, and
+a batch that failed is tried on another engine before its caller gets an error.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import (
     Batch,
     CancellablePending,
@@ -31,14 +31,14 @@ class _Job:
     pending: Pending
 
     def __init__(
-        self, batch: Batch, on_done: Callable[[], None], tell: Callable[[_Cancel], None]
+        self, batch: Batch, on_done: Callable[[], None], send: Callable[[_Cancel], None]
     ) -> None:
         self.batch = batch
         self.on_done = on_done
-        self._tell = tell
+        self._send = send
         self.is_cancelled = False
         self.failures: dict[_Device, BaseException] = {}
-        """What it met on the engines that could not compute it."""
+        """Its errors on the engines that could not compute it."""
         self.vectors: NDArray[np.float32] | None = None
         self.error: BaseException | None = None
 
@@ -51,11 +51,11 @@ class _Job:
 
     def cancel(self) -> None:
         """Stop computing soon, if it still goes on."""
-        self._tell(_Cancel(self))
+        self._send(_Cancel(self))
 
 
 class _Cancel:
-    """Put into the inbox when nobody wants a batch any more."""
+    """Put into the inbox when a batch is cancelled."""
 
     def __init__(self, job: _Job) -> None:
         self.job = job
@@ -87,8 +87,8 @@ class ManyEngines:
     """Engines of one model on several devices. See `embedlib.engines.base.Engine`.
 
     A batch that fails on one engine is tried on the others. If one of them computes it, the first
-    is dead: it gets no batch any more. If none does, the batch was to blame, and its caller is
-    told; so no single batch can end all engines, and the last one is never given up.
+    engine is dead and gets no more batches. If none does, the batch is at fault and its caller gets
+    an error: no single batch can end all engines, and the last engine is never declared dead.
     """
 
     def __init__(self, engines: Sequence[tuple[str, Engine]]) -> None:
@@ -111,7 +111,7 @@ class ManyEngines:
         self._devices = [_Device(name, engine) for name, engine in engines]
         self._waiting: list[_Job] = []
         self._inbox: SimpleQueue[_Job | _Cancel | tuple[_Device, _Job] | _Stop] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="embedlib-engines", daemon=True)
+        self._thread = WorkerThread(self._run, "embedlib-engines")
         self._thread.start()
 
     @property
@@ -125,10 +125,16 @@ class ManyEngines:
         self._inbox.put(job)
         return job
 
-    def close(self) -> None:
-        """Wait for what is in flight and free all engines."""
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Wait for what is in flight and free all engines.
+
+        Each engine limits the time that its own `close` takes.
+
+        Raises:
+            CloseTimeoutError: a batch is still in flight after `timeout` seconds.
+        """
         self._inbox.put(_Stop())
-        self._thread.join()
+        check_ended("the group of engines", [self._thread], timeout, "a batch has not ended")
         for device in self._devices:
             try:
                 device.engine.close()
@@ -203,7 +209,7 @@ class ManyEngines:
         job.is_cancelled = True
         if job in self._waiting:
             self._waiting.remove(job)
-            self._end(job, EngineRunError("it was given up: nobody waits for it"))
+            self._end(job, EngineRunError("the batch was cancelled"))
         is_computing = any(job in device.jobs for device in self._devices)
         if is_computing and isinstance(job.pending, CancellablePending):
             job.pending.cancel()

@@ -7,31 +7,34 @@ the face makes the face's own parts, and `_start` starts the threads.
 from __future__ import annotations
 
 import asyncio
-import threading
+import logging
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import wait
-from contextlib import ExitStack, suppress
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
 
 import tokenizers
 
+from embedlib.batching.callers import Callers
 from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job, Vectors
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
+from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
-from embedlib.errors import ConfigError, TruncationWarning
+from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning
 from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import check_length, longest_sequence
 from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import one_config
 from embedlib.session.call import Call
-from embedlib.session.caller import is_in_a_call, stacklevel_of_caller
+from embedlib.session.caller import stacklevel_of_caller
+from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
 from embedlib.session.progress import PROGRESS_SECONDS, Progress
@@ -68,6 +71,10 @@ class Session:
     """Whether the model ends in scores."""
     _activity: ClassVar[str] = "Encoding"
     """The label of a progress bar."""
+
+    _close_seconds: ClassVar[float] = CLOSE_SECONDS
+    """Time limit of `close`, where the caller cannot give one: a `with` block, garbage collection
+    and the end of the program."""
 
     _tokenizer: LengthLimited
 
@@ -121,6 +128,7 @@ class Session:
         *,
         fingerprint: str = "",
         known: KnownModel | None = None,
+        policy: BatchingPolicy = DEFAULT_POLICY,
     ) -> AnySession:
         """Return a session around an engine of your own, which it owns and closes.
 
@@ -131,6 +139,7 @@ class Session:
             config: the options; None: the default ones.
             fingerprint: the value of `fingerprint`.
             known: what is known of the model beside its folder; None: nothing.
+            policy: how texts are divided into batches.
         """
         config = config or Config()
         session = cls.__new__(cls)
@@ -143,20 +152,30 @@ class Session:
             given_fingerprint=fingerprint,
             known=known or KnownModel(),
         )
-        session._hold(spec.encoder.family, model, config)
+        session._hold(spec.encoder.family, model, config, policy)
         return session
 
     def _check_config(self, config: Config) -> None:
         """Refuse options that have no effect here, before a model is loaded."""
 
-    def _hold(self, name: str, model: RunningModel, config: Config) -> None:
+    def _hold(
+        self,
+        name: str,
+        model: RunningModel,
+        config: Config,
+        policy: BatchingPolicy = DEFAULT_POLICY,
+    ) -> None:
+        """Take a model and open it; the engine is closed if an option does not fit the model."""
         self.model_name = name
         self.spec = model.spec
         self.config = config
         self._model = model
+        self._policy = policy
+        self._callers = Callers()
+        self._ending = Ending(self._callers)
         try:
             self._open(Meter(perf_counter))
-        except BaseException:  # an option that does not fit this model
+        except BaseException:
             model.engine.close()
             raise
 
@@ -164,18 +183,18 @@ class Session:
         """Make the parts of this face, `_tokenizer` among them, and call `_start` last."""
         raise NotImplementedError
 
-    def _start(self, meter: Meter, *closers: Callable[[], None]) -> None:
-        """Start the threads; `closers` free the parts that the face has made, after the threads."""
-        self._resources = ExitStack()
-        """What is to be closed."""
-        for close in closers:
-            self._resources.callback(close)
+    def _start(self, meter: Meter) -> None:
+        """Start the threads; they are closed before the parts that the face has made."""
         self._pipeline = Pipeline(
-            self._model.engine, meter, max_queued_texts=self.config.max_queued_texts
+            self._model.engine,
+            meter,
+            max_queued_texts=self.config.max_queued_texts,
+            policy=self._policy,
+            callers=self._callers,
         )
-        self._resources.callback(self._pipeline.close)
-        # Runs when the object is collected and at the end of the program, whichever comes first.
-        self._finalizer = weakref.finalize(self, _close_collected, self._resources)
+        self._ending.add(self._pipeline.close)
+        # Runs when the object is collected or at the end of the program, whichever comes first.
+        self._finalizer = weakref.finalize(self, self._ending.close_collected, self._close_seconds)
 
     # Running.
 
@@ -275,18 +294,22 @@ class Session:
 
     # Life cycle.
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Fail what waits with ClosedError, finish what is computing, free the engine.
 
-        The handler of a signal that came in the middle of a call does not wait for that: it happens
-        once the handler has returned and the call has ended.
+        In the handler of a signal that interrupted a call this returns at once, and the model is
+        closed when the handler has returned and the call has ended. In the callback of a future it
+        may return before the engine is freed, too.
+
+        Args:
+            timeout: seconds to wait for the model's threads; None waits without limit.
+
+        Raises:
+            CloseTimeoutError: a thread still runs after that time, because a batch hangs. All open
+                calls have failed; the engine's memory is freed only when the batch ends.
         """
-        if not self._finalizer.detach():
-            return
-        if is_in_a_call():
-            threading.Thread(target=self._resources.close, name="embedlib-close").start()
-        else:
-            self._resources.close()
+        if self._finalizer.detach():
+            self._ending.close_on_request(timeout)
 
     def __repr__(self) -> str:
         """Name the model."""
@@ -296,9 +319,14 @@ class Session:
         """Return itself."""
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        """Close."""
-        self.close()
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        """Close; a timeout does not replace the exception that left the block, but is logged."""
+        try:
+            self.close(self._close_seconds)
+        except CloseTimeoutError as error:
+            if exc_type is None:
+                raise
+            logging.getLogger(__name__).error("%s", error)
 
     if not TYPE_CHECKING:  # or type checkers would accept every name
 
@@ -325,15 +353,3 @@ def _wait(job: Job, progress: Progress) -> Vectors:
     rows = job.future.result()
     progress.update()
     return rows
-
-
-def _close_collected(resources: ExitStack) -> None:
-    """Close what belonged to a model that nobody has any more, or whose program ends.
-
-    The garbage collector works on any thread. One of our own would wait for itself.
-    """
-    if threading.current_thread().name.startswith("embedlib-"):
-        threading.Thread(target=resources.close, name="embedlib-close", daemon=True).start()
-    else:
-        with suppress(KeyboardInterrupt):  # Ctrl-C once more, while the program ends
-            resources.close()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Vectors
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
@@ -23,9 +24,6 @@ from embedlib.session.arguments import check_inputs, check_role
 from embedlib.vectors.modules import layer_norm
 from embedlib.vectors.quantization import check_precision, load_ranges, quantize
 from embedlib.vectors.similarity import normalize
-
-MAX_QUERY_TEXTS = 16
-"""`encode_query` with more texts than this is a backfill and goes to the bulk lane."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,13 @@ class VectorArguments(NamedTuple):
 class CallFactory:
     """Makes the calls of one model from the arguments of its users."""
 
-    def __init__(self, spec: ModelSpec, config: Config, known: KnownModel) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        config: Config,
+        known: KnownModel,
+        policy: BatchingPolicy = DEFAULT_POLICY,
+    ) -> None:
         """Take what holds for every call.
 
         Raises:
@@ -103,6 +107,7 @@ class CallFactory:
                 model.
         """
         self._spec = spec
+        self._max_query_texts = policy.max_query_texts
         self._adds_windows = config.on_truncate == "chunk"
         self._truncation = known.truncation
         self.prompts = Prompts(spec, config, known)
@@ -149,7 +154,7 @@ class CallFactory:
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(
             texts=texts,
-            lane=_lane(len(texts), prompt.role),
+            lane=self._lane(len(texts), prompt.role),
             tokenize=partial(tokenizer, prompt=resolved),
             can_divide=not resolved.suffix,  # windows have no place for a prompt on both sides
             tokenizer=tokenizer,
@@ -179,6 +184,12 @@ class CallFactory:
         if truncate_dim is not None and not (is_count(truncate_dim) and 1 <= truncate_dim <= dim):
             raise ConfigError(f"truncate_dim = {truncate_dim!r:.60}; this model allows 1 to {dim}")
 
+    def _lane(self, num_texts: int, role: Role | None) -> Lane:
+        """Return the lane of a call: a caller with one text waits for it, a backfill sends many."""
+        is_query = role != "document" and num_texts == 1
+        is_query |= role == "query" and num_texts <= self._max_query_texts
+        return Lane.QUERY if is_query else Lane.BULK
+
     def _normalizes(self, vectors: VectorArguments, dim: int | None) -> bool:
         """Whether vectors of `dim` dimensions are scaled to unit length after the model."""
         normalizes = bool(vectors.normalize_embeddings)
@@ -200,10 +211,3 @@ class CallFactory:
                 f"of vectors with {num_ranges} dimensions; pass truncate_dim to the Embedder and "
                 "calibrate it"
             )
-
-
-def _lane(num_texts: int, role: Role | None) -> Lane:
-    """Return the lane of a call: a caller with one text waits for it, a backfill sends many."""
-    is_query = role != "document" and num_texts == 1
-    is_query |= role == "query" and num_texts <= MAX_QUERY_TEXTS
-    return Lane.QUERY if is_query else Lane.BULK

@@ -16,11 +16,15 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.callers import Callers, counted
 from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.policy import BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.closing import CLOSE_SECONDS, Deadline
 from embedlib.config import Config
-from embedlib.errors import ClosedError, ConfigError, InputError
+from embedlib.engines.base import Engine
+from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, InputError
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call, EmbeddingCall
 from embedlib.session.loading import RunningModel
@@ -43,7 +47,16 @@ class TokenPipeline:
     Any number of threads may call any method.
     """
 
-    def __init__(self, model: RunningModel, config: Config, meter: Meter) -> None:
+    def __init__(
+        self,
+        model: RunningModel,
+        config: Config,
+        meter: Meter,
+        callers: Callers,
+        policy: BatchingPolicy,
+    ) -> None:
+        self.callers = callers
+        self._policy = policy
         self._model = model
         self._config = config
         self._meter = meter
@@ -52,6 +65,7 @@ class TokenPipeline:
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
+    @counted
     def get(self) -> Pipeline:
         """Return the pipeline; the first call makes its engine.
 
@@ -60,25 +74,43 @@ class TokenPipeline:
             ClosedError: closed.
         """
         with self._lock:
-            if self._is_closed:
+            if self._pipeline is None and not self._is_closed:
+                engine = self._model.lower_tokens()
+                if self._is_closed:  # while it was loaded, and `close` did not wait any longer
+                    engine.close()
+                else:
+                    self._pipeline = self._start(engine)
+            if self._is_closed or self._pipeline is None:
                 raise ClosedError("this model is closed; load it again")
-            if self._pipeline is None:
-                self._pipeline = Pipeline(
-                    self._model.lower_tokens(),
-                    self._meter,
-                    max_queued_texts=self._config.max_queued_texts,
-                )
             return self._pipeline
 
-    def close(self) -> None:
-        """Free the engine, if there is one."""
+    def _start(self, engine: Engine) -> Pipeline:
+        return Pipeline(
+            engine,
+            self._meter,
+            max_queued_texts=self._config.max_queued_texts,
+            policy=self._policy,
+            callers=self.callers,
+        )
+
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Free the engine, if there is one.
+
+        Raises:
+            CloseTimeoutError: a thread still runs after `timeout` seconds.
+        """
         if os.getpid() != self._pid:
             return  # a forked child has no engine, and the lock may have been held at the fork
-        with self._lock:
-            self._is_closed = True
-            pipeline = self._pipeline
-        if pipeline is not None:
-            pipeline.close()
+        self._is_closed = True
+        deadline = Deadline(timeout)
+        if not self._lock.acquire(timeout=-1 if timeout is None else deadline.seconds_left() or 0):
+            raise CloseTimeoutError(
+                f"the model was not closed within {timeout:.3g} s: another thread still loads the "
+                "engine for vectors of tokens, and frees it afterwards"
+            )
+        self._lock.release()
+        if self._pipeline is not None:
+            self._pipeline.close(deadline.seconds_left())
 
 
 class TokenCall:

@@ -255,7 +255,7 @@ def test_a_signal_may_close_on_the_thread_that_computes(
 ) -> None:
     engine = CallerFake()
     pipeline = open_pipeline(engine)
-    engine.meanwhile = pipeline.close
+    engine.meanwhile = lambda: threading.Thread(target=pipeline.close).start()
     check(ask(pipeline, "abc"), "abc")
     with pytest.raises(ClosedError):
         ask(pipeline, "abc")

@@ -469,7 +469,7 @@ def test_out_of_memory_while_closing_fails_the_job() -> None:
     manager = start(engine)
     job = add(manager, [[1, 1], [2, 2]])
     engine.wait_submitted(1)
-    manager.stop_accepting()
+    manager.stop()
     closer = threading.Thread(target=manager.close)
     closer.start()
     engine.release()
@@ -518,7 +518,7 @@ def test_a_bug_while_rows_are_delivered_reaches_the_jobs_of_that_batch(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("embedlib.batching.manager.answer", broken)
+    monkeypatch.setattr("embedlib.batching.manager.resolve", broken)
     manager = start(FakeEngine())
     assert isinstance(error_of(add(manager, [[1]])), ZeroDivisionError)
     manager.close()
@@ -536,8 +536,8 @@ def test_closing_from_the_callback_of_a_future() -> None:
     sequences[0].job.future.add_done_callback(close)
     manager.add_bulk(sequences)
     assert closed.wait(WAIT_SECONDS)
-    manager._thread.join(WAIT_SECONDS)
-    assert not manager._thread.is_alive()
+    manager.thread.join(WAIT_SECONDS)
+    assert not manager.thread.is_alive()
 
 
 def test_padding_is_counted_where_the_engine_pads() -> None:

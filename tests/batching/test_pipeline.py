@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
-from embedlib.batching.tokenizer_thread import MICRO_BATCH_TEXTS, Tokenize
+from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, InputError, QueueFullError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
 WAIT_SECONDS = 30
+MICRO_BATCH_TEXTS = DEFAULT_POLICY.micro_batch_texts
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedlib.batching.scheduler import (
-    MAX_QUERY_STREAK,
-    MIN_SPLIT_TOKENS,
-    WINDOW_SEQS,
-    Scheduler,
-)
+from embedlib.batching.policy import DEFAULT_POLICY
+from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.engines.base import EngineLimits, Lane
 
@@ -182,7 +178,7 @@ def test_cancelled_while_in_the_window() -> None:
 
 def test_windows_of_callers_who_have_gone_do_not_hold_up_what_is_behind() -> None:
     scheduler = Scheduler(LIMITS)
-    gone = sequences([3] * (3 * WINDOW_SEQS))
+    gone = sequences([3] * (3 * DEFAULT_POLICY.window_seqs))
     wanted = sequences([5])
     scheduler.add(gone)
     scheduler.add(wanted)
@@ -217,7 +213,10 @@ def test_bulk_gets_its_turn_in_a_stream_of_queries_that_never_ends() -> None:
         lanes.append(scheduler.next_batch(0, 0)[0].job.lane)
     turns = [index for index, lane in enumerate(lanes) if lane is Lane.BULK]
     # One bulk batch after every streak of queries, until the five are done.
-    assert turns == [MAX_QUERY_STREAK + turn * (MAX_QUERY_STREAK + 1) for turn in range(5)]
+    assert turns == [
+        DEFAULT_POLICY.max_query_streak + turn * (DEFAULT_POLICY.max_query_streak + 1)
+        for turn in range(5)
+    ]
 
 
 def test_queries_wait_for_nothing_while_bulk_is_being_computed() -> None:
@@ -316,13 +315,13 @@ def test_a_short_text_is_overtaken_by_one_window_at_most() -> None:
         if batch[0] is short[0] or short[0] in batch:
             break
         overtaken += len(batch)
-        assert overtaken < WINDOW_SEQS
+        assert overtaken < DEFAULT_POLICY.window_seqs
     assert overtaken > 0
 
 
 def test_a_long_queue_is_cut_window_by_window() -> None:
     scheduler = Scheduler(LIMITS)
-    first, second = sequences([1] * WINDOW_SEQS), sequences([12] * 5)
+    first, second = sequences([1] * DEFAULT_POLICY.window_seqs), sequences([12] * 5)
     scheduler.add(first + second)
     batches = drain(scheduler)
     assert {id(item) for batch in batches[-5:] for item in batch} == set(map(id, second))
@@ -330,7 +329,7 @@ def test_a_long_queue_is_cut_window_by_window() -> None:
 
 def test_mixed_lengths_are_hardly_padded() -> None:
     scheduler = Scheduler(replace(LIMITS, max_batch_tokens=768))
-    lengths = [4 + (row * 97) % 253 for row in range(4 * WINDOW_SEQS)]
+    lengths = [4 + (row * 97) % 253 for row in range(4 * DEFAULT_POLICY.window_seqs)]
     scheduler.add(sequences(lengths))
     computed = sum(cost(batch, is_padded=True) for batch in drain(scheduler))
     assert 1 - sum(lengths) / computed < 0.02
@@ -359,7 +358,7 @@ def test_a_small_job_is_spread_over_the_streams_that_are_free(
 
 def test_a_job_too_small_to_share_stays_in_one_batch() -> None:
     scheduler = Scheduler(replace(LIMITS, max_batch_tokens=4096, num_parallel_batches=4))
-    scheduler.add(sequences([MIN_SPLIT_TOKENS // 8] * 8))
+    scheduler.add(sequences([DEFAULT_POLICY.min_split_tokens // 8] * 8))
     assert [len(batch) for batch in drain(scheduler)] == [8]
 
 
@@ -386,7 +385,7 @@ def test_few_tokens_that_come_alone_are_computed_as_a_query(
     scheduler.add(sequences(lengths))
     lanes: list[Lane] = []
     while batch := scheduler.next_batch(0, num_inflight + len(lanes)):
-        lanes.append(scheduler.lane_for(batch, num_inflight + len(lanes)))
+        lanes.append(scheduler.engine_lane_for(batch, num_inflight + len(lanes)))
     assert lanes == expected
 
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlib.batching.answers import deliver
+from embedlib.batching.results import resolve_jobs
 from embedlib.batching.sequence import Job, TokenizedText, pack
+from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
 from embedlib.errors import EngineRunError
 
@@ -32,12 +33,16 @@ def test_pack_lays_sequences_one_behind_the_other(ids: list[list[int]]) -> None:
     assert {array.dtype for array in arrays} == {np.dtype(np.int32)}
 
 
+def sequences_of(job: Job, *rows: int) -> list[TokenizedText]:
+    return [TokenizedText(job, row, [1]) for row in rows]
+
+
 def test_rows_may_come_in_any_order_and_the_last_one_resolves() -> None:
     job = Job(3, 2, Lane.BULK)
-    job.deliver([2, 0], np.array([[5, 6], [1, 2]], np.float32))
+    job.resolve(sequences_of(job, 2, 0), np.array([[5, 6], [1, 2]], np.float32))
     assert not job.is_over
     assert job.num_done == 2
-    job.deliver([1], np.array([[3, 4]], np.float32))
+    job.resolve(sequences_of(job, 1), np.array([[3, 4]], np.float32))
     np.testing.assert_array_equal(job.future.result(0), [[1, 2], [3, 4], [5, 6]])
 
 
@@ -51,14 +56,14 @@ def test_the_first_error_is_told() -> None:
     job = Job(1, 1, Lane.BULK)
     job.fail(ValueError("first"))
     job.fail(ValueError("second"))
-    job.deliver([0], np.ones((1, 1), np.float32))
+    job.resolve(sequences_of(job, 0), np.ones((1, 1), np.float32))
     with pytest.raises(ValueError, match="first"):
         job.future.result(0)
 
 
 def test_an_answer_is_not_taken_back() -> None:
     job = Job(1, 1, Lane.BULK)
-    job.deliver([0], np.ones((1, 1), np.float32))
+    job.resolve(sequences_of(job, 0), np.ones((1, 1), np.float32))
     job.fail(ValueError())
     assert job.future.result(0).tolist() == [[1]]
 
@@ -66,7 +71,7 @@ def test_an_answer_is_not_taken_back() -> None:
 def test_a_cancelled_job_takes_rows_and_errors_in_silence() -> None:
     job = Job(1, 1, Lane.BULK)
     job.future.cancel()
-    job.deliver([0], np.ones((1, 1), np.float32))
+    job.resolve(sequences_of(job, 0), np.ones((1, 1), np.float32))
     job.fail(ValueError())
     assert job.future.cancelled()
 
@@ -83,7 +88,7 @@ def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None
     sequences.append(TokenizedText(third, 0, [5]))
     vectors = np.arange(8, dtype=np.float32).reshape(4, 2)
     vectors[1, 1] = bad
-    deliver(sequences, vectors)
+    resolve_jobs(sequences, vectors)
     assert first.future.result(0).tolist() == [[4, 5], [0, 1]]
     assert third.future.result(0).tolist() == [[6, 7]]
     with pytest.raises(EngineRunError, match=r"vector of text 100 \(3 tokens\) is not finite"):
@@ -93,13 +98,15 @@ def test_a_row_that_is_not_finite_fails_its_job_and_no_other(bad: float) -> None
 def test_windows_of_a_text_are_added_and_counted_as_one_text() -> None:
     job = Job(3, 2, Lane.BULK)
     sequences = [TokenizedText(job, 0, [1])]
-    deliver(sequences, np.array([[1, 2]], np.float32))
-    job.expect_windows(1, 2)
-    windows = [TokenizedText(job, 1, [1], share=0.75), TokenizedText(job, 1, [2], share=0.25)]
-    deliver([windows[1], TokenizedText(job, 2, [3])], np.array([[4, 8], [5, 6]], np.float32))
+    resolve_jobs(sequences, np.array([[1, 2]], np.float32))
+    windows = [
+        TokenizedText(job, 1, [row], share=share, num_windows=2)
+        for row, share in enumerate((0.75, 0.25))
+    ]
+    resolve_jobs([windows[1], TokenizedText(job, 2, [3])], np.array([[4, 8], [5, 6]], np.float32))
     assert job.num_done == 2
     assert not job.is_over
-    deliver([windows[0]], np.array([[8, 4]], np.float32))
+    resolve_jobs([windows[0]], np.array([[8, 4]], np.float32))
     assert job.num_done == 3
     assert job.future.result(0).tolist() == [[1, 2], [7, 5], [5, 6]]
 
@@ -112,7 +119,7 @@ def test_an_engine_of_tokens_gives_every_text_an_array() -> None:
         TokenizedText(first, 0, [5]),
     ]
     vectors = np.arange(10, dtype=np.float32).reshape(5, 2)
-    deliver(sequences, vectors, is_per_token=True)
+    resolve_jobs(sequences, vectors, is_per_token=True)
     assert [rows.tolist() for rows in first.future.result(0)] == [[[8, 9]], [[0, 1], [2, 3]]]
     assert [rows.tolist() for rows in second.future.result(0)] == [[[4, 5], [6, 7]]]
 
@@ -121,9 +128,39 @@ def test_a_token_that_is_not_finite_fails_its_text() -> None:
     first, second = Job(1, None, Lane.BULK), Job(1, None, Lane.BULK)
     vectors = np.ones((3, 2), np.float32)
     vectors[1, 0] = np.nan
-    deliver(
+    resolve_jobs(
         [TokenizedText(first, 0, [1, 2]), TokenizedText(second, 0, [3])], vectors, is_per_token=True
     )
     with pytest.raises(EngineRunError, match=r"text 0 \(2 tokens\) is not finite"):
         first.future.result(0)
     assert second.future.result(0)[0].tolist() == [[1, 1]]
+
+
+def test_a_job_adds_what_it_used() -> None:
+    job = Job(2, 1, Lane.BULK, opened_at=1.0)
+    first, second = TokenizedText(job, 0, [1, 2]), TokenizedText(job, 1, [3])
+    job.add_tokenized([first], [(0, 9)], 0.5, 2.0)
+    job.add_tokenized([second], [], 0.25, 3.0)
+    for now in (5.0, 6.0):  # the first batch counts
+        job.note_submitted(now)
+    job.resolve([second], np.ones((1, 1), np.float32), 7.0)
+    job.resolve([first], np.ones((1, 1), np.float32), 9.0)
+    usage = Usage()
+    job.add_to(usage)
+    assert usage == Usage(
+        num_texts=2,
+        num_tokens=3,
+        truncated=[(0, 9)],
+        tokenize_seconds=0.75,
+        queue_seconds=3.0,
+        compute_seconds=4.0,
+        total_seconds=8.0,
+    )
+    job.add_to(usage)
+    assert (usage.num_texts, usage.total_seconds, usage.truncated) == (4, 16.0, [(0, 9), (0, 9)])
+
+
+def test_what_a_job_did_not_come_to_took_no_time() -> None:
+    job, usage = Job(1, 1, Lane.BULK), Usage()
+    job.add_to(usage)
+    assert usage == Usage(num_texts=1)

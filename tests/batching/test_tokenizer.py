@@ -158,7 +158,7 @@ def test_windows_have_every_token_once(
     assert job.truncated == []
     for sequence in (before, *windows, behind):  # the job knows how many to wait for
         assert not job.is_over
-        job.deliver([sequence.row], np.ones((1, 1), np.float32) * sequence.share)
+        job.resolve([sequence], np.ones((1, 1), np.float32) * sequence.share)
     np.testing.assert_allclose(job.future.result(0), 1, rtol=1e-6)
 
 

@@ -169,10 +169,11 @@ def test_ctrl_c_while_closing_ends_at_once() -> None:
 import threading
 import embedlib.embedder
 from embedlib.cli import main
+from embedlib.closing import WorkerThread
 
 class Embedder:
     def __init__(self, model, *, config):
-        threading.Thread(target=threading.Event().wait, name="embedlib-batches").start()
+        WorkerThread(threading.Event().wait, "any").start()
     def __enter__(self):
         return self
     def __exit__(self, *_):

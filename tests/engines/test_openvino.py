@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import engine as engine_module
-from embedlib.engines.openvino.engine import OpenVINOEngine, multiplies_via_onednn, pad
+from embedlib.engines.openvino.compiled import pad, run_error
+from embedlib.engines.openvino.engine import OpenVINOEngine, multiplies_via_onednn
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -284,7 +285,7 @@ def test_what_cannot_be_compiled_is_told_in_one_line(
     ],
 )
 def test_errors_of_openvino(message: str, kind: type[Exception]) -> None:
-    assert type(engine_module._run_error(RuntimeError(f"at x.cpp:1\n{message}"))) is kind
+    assert type(run_error(RuntimeError(f"at x.cpp:1\n{message}"))) is kind
 
 
 def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) -> None:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
-from embedlib.engines.openvino.engine import pad
+from embedlib.engines.openvino.compiled import pad
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.models.spec import ModelSpec
 

@@ -239,7 +239,7 @@ def test_ctrl_c_twice_ends_without_a_word_about_the_end() -> None:
     def waits_for_the_batch():  # as the end of the program does
         stack = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
         return any(
-            frame.filename.endswith("manager.py") and frame.line == "self._thread.join()"
+            frame.filename.endswith("closing.py") and frame.line.startswith("thread.join(")
             for frame in stack
         )
     def interrupt():

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.cuda.attention import AttentionName
 from embedlib.engines.cuda.device import Event
@@ -104,6 +105,7 @@ class CudaEngine:
         self._changed = threading.Condition()
         """Guards the turns and `_is_closing`."""
         self._is_closing = False
+        self._is_closed = False
         self._num_open = 0
         """Number of batches submitted and not done."""
         self._results = Results(self._model.device)
@@ -114,7 +116,7 @@ class CudaEngine:
         self._warm: Future[None] = Future()
         """Resolves when the launching thread has warmed up, or with its error."""
         self._threads = [
-            threading.Thread(target=target, name=f"embedlib-cuda-{name}", daemon=True)
+            WorkerThread(target, f"embedlib-cuda-{name}")
             for name, target in (
                 ("launch", self._launch_all),
                 ("wait", self._wait_all),
@@ -153,15 +155,20 @@ class CudaEngine:
             self._add(self._keep_prefix(prefix))
         return job
 
-    def close(self) -> None:
-        """Wait for what is in flight, then free the device."""
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Wait for what is in flight, then free the device.
+
+        Raises:
+            CloseTimeoutError: a thread still runs after `timeout` seconds. The device is not freed,
+                since the thread may use its memory; calling this again waits again.
+        """
         with self._changed:
-            if self._is_closing:
+            if self._is_closed:
                 return
             self._is_closing = True
             self._changed.notify()
-        for thread in self._threads:
-            thread.join()
+        check_ended("engine cuda", self._threads, timeout, "a batch has not ended")
+        self._is_closed = True
         self._model.close()
 
     def _keep_prefix(self, ids: Ints) -> Job:
@@ -191,7 +198,7 @@ class CudaEngine:
         with torch.inference_mode():
             try:
                 self._model.warm_up()
-            except BaseException as error:  # whoever makes the engine must hear of it
+            except BaseException as error:  # for the thread that makes the engine
                 self._warm.set_exception(error)
             else:
                 self._warm.set_result(None)
@@ -205,7 +212,7 @@ class CudaEngine:
                 self._launch(turn)
                 if turn.group is not None:
                     self._launched.put((turn, self._model.device.mark()))
-            except BaseException as error:  # whoever waits must hear of it
+            except BaseException as error:  # for the caller of `result`
                 self._fail(turn, error)
             else:
                 if turn.is_last:

@@ -13,10 +13,10 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
@@ -26,11 +26,13 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
+from embedlib.engines.openvino.compiled import CompiledModels, last_line
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.weighted import Weights
-from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 
 MAX_BATCH_TOKENS = 512
@@ -38,6 +40,9 @@ MAX_BATCH_TOKENS = 512
 
 MAX_INFLIGHT_QUERIES = 2
 """One computing, one ready."""
+
+_BULK_MODEL, _QUERY_MODEL = 0, 1
+"""Places of the two compiled models in `CompiledModels`."""
 
 
 class OpenVINOEngine:
@@ -77,7 +82,6 @@ class OpenVINOEngine:
             max_inflight_bulk=num_bulk,
         )
         core = loaded_core()
-        graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
         shared = {
             # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
             "INFERENCE_PRECISION_HINT": "f32",
@@ -90,31 +94,44 @@ class OpenVINOEngine:
         }
         bulk_hints = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
         query_hints = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+        graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
+        self._models = CompiledModels(weights, graph, is_per_token=self._limits.is_per_token)
+        streams = [(Lane.BULK, _BULK_MODEL)] * threads + [(Lane.QUERY, _QUERY_MODEL)]
         try:
             with _kept_in(cache_dir) as cache:
-                bulk = core.compile_model(graph, "CPU", {**shared, **cache, **bulk_hints})
-                query = core.compile_model(graph, "CPU", {**shared, **cache, **query_hints})
+                hints = [bulk_hints, query_hints]
+                self._models.compile(core, [{**shared, **cache, **hint} for hint in hints])
+            self._callers_request = self._models.add_request(_QUERY_MODEL)
+            requests = [(lane, self._models.add_request(index)) for lane, index in streams]
         except RuntimeError as error:
-            raise EngineBuildError(f"engine openvino: compiling failed: {_told(error)}") from error
-        # Python lets go of an object's fields first to last, and of a tuple's items last to first:
-        # here and in the threads' arguments the weights outlive what reads them.
-        self._callers = query.create_infer_request()
-        names = [node.get_node().get_friendly_name() for node in graph.inputs]
-        self._infer = _Infer(names, self._limits.is_per_token, weights)
+            self._models.free()
+            raise EngineBuildError(
+                f"engine openvino: compiling failed: {last_line(error)}"
+            ) from error
         self._jobs: dict[Lane, _Jobs] = {lane: SimpleQueue() for lane in Lane}
-        streams = [(Lane.BULK, bulk)] * threads + [(Lane.QUERY, query)]
         self._threads = [
-            threading.Thread(
-                target=_work,
-                args=(self._infer, self._jobs[lane], compiled.create_infer_request()),
-                name=f"embedlib-openvino-{lane.value}",
-                daemon=True,
+            WorkerThread(
+                partial(_work, self._models, self._jobs[lane], request),
+                f"embedlib-openvino-{lane.value}",
             )
-            for lane, compiled in streams
+            for lane, request in requests
         ]
+        # Not `self`: the engine must be free to be collected.
+        self._end = weakref.finalize(
+            self, _end, self._models, list(self._jobs.values()), len(self._threads)
+        )
+        self._start()
+
+    def _start(self) -> None:
+        """Start the threads; if one cannot be started, let the others end."""
         for thread in self._threads:
-            thread.start()
-        self._end = weakref.finalize(self, _end, list(self._jobs.values()), len(streams))
+            self._models.enter()
+            try:
+                thread.start()
+            except BaseException:
+                self._models.leave()
+                self._end()
+                raise
 
     @property
     def limits(self) -> EngineLimits:
@@ -128,17 +145,18 @@ class OpenVINOEngine:
         return job
 
     def compute(self, batch: Batch) -> NDArray[np.float32]:
-        """Compute a batch of the query lane on the calling thread, with all cores."""
-        return self._infer(self._callers, batch)
+        """Compute a batch of the query lane on the calling thread, with the help of all cores."""
+        return self._models.infer(self._models.request(self._callers_request), batch)
 
-    def close(self) -> None:
-        """Wait for what is in flight and free the compiled models."""
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Wait for what is in flight and free the compiled models and the weights.
+
+        Raises:
+            CloseTimeoutError: a thread still runs after `timeout` seconds; it frees what it uses
+                when it ends.
+        """
         self._end()
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # the garbage collector works on any
-                thread.join()
-        self._threads = []
-        self._callers = None
+        check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
 
 
 _Jobs: TypeAlias = "SimpleQueue[_Job | None]"
@@ -190,61 +208,31 @@ class _Job:
         return self.vectors
 
 
-def _work(infer: _Infer, jobs: _Jobs, request: ov.InferRequest) -> None:
-    """Compute batches until the queue yields None.
+def _work(models: CompiledModels, jobs: _Jobs, number: int) -> None:
+    """Compute batches one after the other with the request of this number.
 
     Takes no reference to the engine, so that the engine can be garbage-collected. OpenVINO's own
     callbacks are not used: from Python, they are not called when a batch fails.
     """
+    request = models.request(number)
     while (job := jobs.get()) is not None:
         try:
             with job.computed_by(request):
-                job.vectors = infer(request, job.batch)
-        except BaseException as error:  # `result` raises it to the caller
+                job.vectors = models.infer(request, job.batch)
+        except BaseException as error:  # for the caller of `result`
             job.error = error
         job.on_done()
-        del job  # otherwise the last batch would be kept until the next one arrives
+        del job  # or the last batch would live until the next one
+    del request  # before the weights that it reads
+    models.leave()
 
 
-def _end(queues: Iterable[_Jobs], num_threads: int) -> None:
-    """Make every thread end after the batches already in its queue."""
+def _end(models: CompiledModels, queues: Iterable[_Jobs], num_threads: int) -> None:
+    """Let every thread end after what is in its queue; the engine itself computes no more."""
     for jobs in queues:
         for _ in range(num_threads):
             jobs.put(None)
-
-
-@dataclass(frozen=True)
-class _Infer:
-    """Computes a batch with an inference request of one of the compiled models."""
-
-    input_names: Sequence[str]
-    is_per_token: bool
-    weights: Weights
-    """The graph's constants are views onto these arrays."""
-
-    def __call__(self, request: ov.InferRequest, batch: Batch) -> NDArray[np.float32]:
-        """Return float32[B, D], or float32[T, D] for a model without pooling.
-
-        Raises:
-            EngineOutOfMemoryError: if the batch does not fit into memory.
-            EngineRunError: if OpenVINO failed otherwise.
-        """
-        arrays = {
-            "token_ids": pad(batch),
-            "seq_lens": batch.seq_lens,
-            "num_type0_tokens": batch.num_type0_tokens,
-            "num_prompt_tokens": batch.num_prompt_tokens,
-        }
-        try:
-            for index, name in enumerate(self.input_names):
-                # OpenVINO reads the arrays in place; they live until this function returns.
-                request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
-            request.infer()
-        except RuntimeError as error:
-            raise _run_error(error) from error
-        # Copied, because the request reuses its output memory for the next batch.
-        output: NDArray[np.float32] = request.get_output_tensor().data
-        return output[is_token(batch)] if self.is_per_token else output.copy()
+    models.leave()
 
 
 def loaded_core() -> ov.Core:
@@ -267,23 +255,6 @@ def multiplies_via_onednn(core: ov.Core) -> bool:
     Source: docs/benchmarks.md, single queries; CPUs of other vendors were not measured.
     """
     return "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME")
-
-
-def pad(batch: Batch) -> NDArray[np.int32]:
-    """Return the token ids of a packed batch as int32[B, L], padded on the right with id 0."""
-    if batch.num_seqs == 1:
-        return batch.token_ids[np.newaxis]
-    places = is_token(batch)
-    padded = np.zeros(places.shape, np.int32)
-    padded[places] = batch.token_ids
-    return padded
-
-
-def is_token(batch: Batch) -> NDArray[np.bool_]:
-    """Return bool[B, L]: True for tokens, False for the padding on the right."""
-    seq_lens = batch.seq_lens
-    places: NDArray[np.bool_] = np.arange(int(seq_lens.max())) < seq_lens[:, None]
-    return places
 
 
 @contextmanager
@@ -312,16 +283,3 @@ def _kept_in(folder: Path | None) -> Iterator[dict[str, str]]:
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may hold a copy of the handle
         os.close(lock)
-
-
-def _run_error(error: RuntimeError) -> EngineRunError:
-    told = _told(error)
-    if "bad_alloc" in told or "allocate" in told or "out of memory" in told.lower():
-        return EngineOutOfMemoryError(f"engine openvino: out of memory: {told}")
-    return EngineRunError(f"engine openvino: {told}")
-
-
-def _told(error: RuntimeError) -> str:
-    """Return the last line of an OpenVINO message; the lines above name places in its source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -8,7 +8,6 @@ a separate stream while the next batch computes; a second thread waits for the c
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Collection
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
@@ -100,7 +100,7 @@ class TensorRTLLMEngine:
         self._submitted: SimpleQueue[_Pending | None] = SimpleQueue()
         self._launched: SimpleQueue[_Pending | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=target, name=name, daemon=True)
+            WorkerThread(target, name)
             for name, target in (
                 ("embedlib-tensorrt-llm", self._launch_all),
                 ("embedlib-tensorrt-llm-copies", self._finish_all),
@@ -120,13 +120,17 @@ class TensorRTLLMEngine:
         self._submitted.put(pending)
         return pending
 
-    def close(self) -> None:
-        """Wait for what is in flight and free the GPU's memory."""
+    def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Wait for what is in flight and free the GPU's memory.
+
+        Raises:
+            CloseTimeoutError: a thread still runs after `timeout` seconds. The memory is not freed,
+                since the thread may use it; calling this again waits again.
+        """
         if self._llm is None:
             return
         self._submitted.put(None)
-        for thread in self._threads:
-            thread.join()
+        check_ended("engine tensorrt_llm", self._threads, timeout, "a batch has not ended")
         self._free()
 
     def _free(self) -> None:

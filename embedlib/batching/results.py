@@ -1,4 +1,4 @@
-"""What comes of a batch: rows for each of its jobs, or an error."""
+"""Distributes the result of a batch, rows or an error, to its jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
 
 def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: EngineLimits) -> None:
-    """Refuse what an engine returned for a batch if it has another shape than promised.
+    """Check that an engine's result for a batch has the shape that its limits promise.
 
     Raises:
-        EngineRunError: it has.
+        EngineRunError: it has another shape.
     """
     num_rows = len(sequences)
     if limits.is_per_token:
@@ -29,38 +29,43 @@ def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: En
         raise EngineRunError(f"the engine returned shape {vectors.shape}, not {expected}")
 
 
-def answer(
+def resolve(
     sequences: Sequence[TokenizedText], vectors: Vectors, limits: EngineLimits, meter: Meter
 ) -> None:
-    """Count a batch that was computed and give its jobs their rows."""
+    """Count a batch that was computed and give its rows to its jobs."""
     lengths = [sequence.num_tokens for sequence in sequences]
     num_tokens = sum(lengths)
     num_computed = max(lengths) * len(lengths) if limits.is_padded else num_tokens
     num_texts = sum(sequence.share for sequence in sequences)
     meter.batch_answered(num_texts, num_tokens, num_computed)
-    deliver(sequences, vectors, is_per_token=limits.is_per_token)
+    resolve_jobs(sequences, vectors, meter.clock(), is_per_token=limits.is_per_token)
 
 
 def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter) -> None:
-    """Count a batch that failed and tell its jobs."""
+    """Count a batch that failed and fail its jobs."""
     meter.batch_failed()
     num_tokens = sum(sequence.num_tokens for sequence in sequences)
-    told = EngineRunError(
+    described = EngineRunError(
         f"a batch of {len(sequences)} texts ({num_tokens} tokens) failed: {error}"
     )
-    told.__cause__ = error
+    described.__cause__ = error
     for job in {sequence.job for sequence in sequences}:
-        job.fail(error if isinstance(error, EngineOutOfMemoryError) else told)
+        job.fail(error if isinstance(error, EngineOutOfMemoryError) else described)
 
 
-def deliver(
-    sequences: Sequence[TokenizedText], vectors: Vectors, *, is_per_token: bool = False
+def resolve_jobs(
+    sequences: Sequence[TokenizedText],
+    vectors: Vectors,
+    now: float = 0.0,
+    *,
+    is_per_token: bool = False,
 ) -> None:
-    """Give each job its rows; one that is not finite fails its job instead.
+    """Give each job its rows; a row that is not finite fails its job instead.
 
     Args:
         sequences: B of them.
         vectors: float32[B, D], or float32[T, D] if `is_per_token`.
+        now: when the rows were returned, on the clock of the statistics.
         is_per_token: whether the engine gives a vector for every token.
     """
     by_job: dict[Job, list[int]] = {}
@@ -81,7 +86,7 @@ def deliver(
         if bad:
             job.fail(_not_finite(sequences[bad[0]]))
         else:
-            job.deliver([sequences[index].row for index in indices], rows[indices])
+            job.resolve([sequences[index] for index in indices], rows[indices], now)
 
 
 def _not_finite(sequence: TokenizedText) -> EngineRunError:

@@ -1,0 +1,65 @@
+"""Which threads are inside a call, and so may hold a lock that the pipeline's threads need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Depth(threading.local):
+    depth = 0
+    """Calls that this thread is inside of."""
+
+
+class Callers:
+    """Counts, for every thread, the calls that it is inside of.
+
+    A signal handler and the garbage collector run in the middle of other code of their thread. If
+    they close a model there and wait for its threads, and the interrupted code holds a lock that
+    these threads need, both wait for ever. So every method that takes such a lock on its caller's
+    thread is counted (`counted`), and `Session` asks `is_inside` before it waits.
+
+    No lock guards the counts: only the thread itself changes its own one, and what interrupts the
+    thread leaves the count as it found it.
+    """
+
+    def __init__(self) -> None:
+        self.local = _Depth()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is inside a call."""
+        return self.local.depth > 0
+
+
+class HasCallers(Protocol):
+    """An object whose methods can be counted."""
+
+    callers: Callers
+
+
+Owner = TypeVar("Owner", bound=HasCallers)
+
+
+def counted(
+    method: Callable[Concatenate[Owner, P], R],
+) -> Callable[Concatenate[Owner, P], R]:
+    """Count the calls of a method while they run."""
+
+    @wraps(method)
+    def run(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        local = self.callers.local
+        # Ctrl-C must not leave the count wrong. The interpreter looks for signals where functions
+        # begin and loops repeat: there is neither between these lines and the `try`.
+        local.depth += 1
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            local.depth -= 1
+
+    return run
