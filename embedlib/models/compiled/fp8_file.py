@@ -22,7 +22,7 @@ from embedlib.models.compiled.fp8 import (
     quantize_rows,
     round_bfloat16,
 )
-from embedlib.models.compiled.jobs import Job, Report
+from embedlib.models.compiled.jobs import Job
 from embedlib.models.compiled.tensor_blocks import (
     ITEM_BYTES,
     WrittenTensor,
@@ -30,6 +30,7 @@ from embedlib.models.compiled.tensor_blocks import (
     create_file,
     read_blocks,
 )
+from embedlib.models.weights.file_hashes import Report
 from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
 
 

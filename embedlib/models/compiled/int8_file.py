@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.int8 import quantize_rows
-from embedlib.models.compiled.jobs import Job, Report
+from embedlib.models.compiled.jobs import Job
 from embedlib.models.compiled.tensor_blocks import (
     WrittenTensor,
     as_numbers,
     create_file,
     read_blocks,
 )
+from embedlib.models.weights.file_hashes import Report
 from embedlib.models.weights.load import Weights
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import Final
 
-Report = Callable[[int], object]
-"""Called from time to time with the bytes read since the last call; its errors end the job."""
+from embedlib.models.weights.file_hashes import Report
+
 Job = Callable[[Report], object]
 
 MAX_THREADS: Final = 4

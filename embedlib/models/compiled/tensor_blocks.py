@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
-from embedlib.models.compiled.jobs import Report
+from embedlib.models.weights.file_hashes import Report
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
 
 ITEM_BYTES: Final[Mapping[str, int]] = {

@@ -13,6 +13,8 @@ from tempfile import NamedTemporaryFile
 from typing import Final
 
 Report = Callable[[int], object]
+"""Called from time to time with the bytes read since the last call; an exception it raises aborts
+the read."""
 
 READ_BYTES: Final = 1 << 20
 SETTLED_NS: Final = 2_000_000_000
@@ -25,8 +27,7 @@ def sha256(path: Path, report: Report = lambda num_bytes: None) -> str:
 
     Args:
         path: the file.
-        report: called from time to time with the number of bytes read; an exception it raises
-            aborts the read.
+        report: called with the number of bytes read since the last call.
     """
     content = hashlib.sha256()
     with path.open("rb") as stream:

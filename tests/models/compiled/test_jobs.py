@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from embedlib.models.compiled.jobs import Job, Report, run_jobs
+from embedlib.models.compiled.jobs import Job, run_jobs
+from embedlib.models.weights.file_hashes import Report
 
 TIMEOUT_SECONDS = 60
 MANY = 3_000_000
