@@ -78,7 +78,7 @@ def test_an_engine_directory_has_the_name_of_its_model(
     assert (opened.name, opened.revision) == (PROMPTED, source.revision)
     assert opened.known == source.known
     opened.check_bytes()
-    with pytest.raises(ConfigError, match="compiled to int8; give the one it was made from"):
+    with pytest.raises(ConfigError, match="compiled to int8; give the model it was made from"):
         opened.read_source()
     [weights] = out.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
