@@ -117,6 +117,7 @@ def is_token(batch: Batch) -> NDArray[np.bool_]:
 
 
 def run_error(error: RuntimeError) -> EngineRunError:
+    """Return embedlib's error for an error that OpenVINO raised during a batch."""
     line = last_line(error)
     if "bad_alloc" in line or "allocate" in line or "out of memory" in line.lower():
         return EngineOutOfMemoryError(f"engine openvino: out of memory: {line}")
