@@ -59,7 +59,8 @@ def classify(
     from itertools import islice
 
     from embedlib.classifier import Classifier
-    from embedlib.cli.records import STDIN, check_inputs, read_records
+    from embedlib.cli.records import check_inputs, read_records
+    from embedlib.indexing.sources.file_formats import STDIN
 
     paths = inputs or (STDIN,)
     check_inputs(paths)

@@ -114,8 +114,9 @@ def encode(
     output_format = _output_format(output, output_format)
     config = Config(**options)
 
-    from embedlib.cli.records import STDIN, check_inputs, count_records, read_records
+    from embedlib.cli.records import check_inputs, count_records, read_records
     from embedlib.embedder import Embedder
+    from embedlib.indexing.sources.file_formats import STDIN
     from embedlib.indexing.sources.input_files import check_not_input
     from embedlib.vectors.files import open_writer
 

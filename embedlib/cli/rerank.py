@@ -53,7 +53,8 @@ def rerank(
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
-    from embedlib.cli.records import STDIN, check_inputs, read_records
+    from embedlib.cli.records import check_inputs, read_records
+    from embedlib.indexing.sources.file_formats import STDIN
     from embedlib.reranker import Reranker
 
     paths = inputs or (STDIN,)

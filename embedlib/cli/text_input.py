@@ -1,4 +1,4 @@
-"""How commands that score texts are told what their input is, and how a text is shown."""
+"""The options of commands that score texts, and the short form in which they print a text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import json
 import os
@@ -232,6 +233,27 @@ def test_an_input_that_cannot_be_read(run: Run, fake: Fake, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_blank_line_is_a_text_and_in_json_lines_is_skipped(
+    run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("a\n\n \n")
+    (tmp_path / "in.jsonl").write_text('{"text": "b"}\n\n \n')
+    done = run("encode", "m", tmp_path / "in.txt", tmp_path / "in.jsonl")
+    assert [record["text"] for record in records(done.stdout)] == ["a", "", " ", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("in.txt.gz", b"a\nb\n"), ("in.jsonl.gz", b'{"text": "a"}\n{"text": "b"}\n')],
+)
+def test_a_compressed_input(
+    name: str, content: bytes, run: Run, fake: Fake, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(content))
+    done = run("encode", "m", tmp_path / name)
+    assert [record["text"] for record in records(done.stdout)] == ["a", "b"]
+
+
 def test_counting_for_the_progress_bar(tmp_path: Path) -> None:
     (tmp_path / "ended").write_text("a\nb\n")
     (tmp_path / "open").write_text("c\nd")
@@ -239,6 +261,8 @@ def test_counting_for_the_progress_bar(tmp_path: Path) -> None:
     paths = tuple(str(tmp_path / name) for name in ("ended", "open", "empty"))
     assert count_records(paths) == 4
     assert count_records((*paths, "-")) is None
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    assert count_records((str(tmp_path / "packed.gz"),)) is None
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     assert count_records((str(tmp_path / "pipe"),)) is None
 

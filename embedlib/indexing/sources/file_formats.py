@@ -87,11 +87,16 @@ def read_text(path: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BrokenFileError(f"line {line} {_describe(error)}") from error
+        line_start = data.rfind(b"\n", 0, error.start) + 1
+        raise BrokenFileError(f"line {line} {_describe(error, line_start)}") from error
 
 
 def read_rows(
-    path: str, input_format: InputFormat, columns: Sequence[str] | None = None
+    path: str,
+    input_format: InputFormat,
+    columns: Sequence[str] | None = None,
+    *,
+    keeps_blank: bool = False,
 ) -> Iterator[RawRow]:
     """Yield the rows of a file in bounded memory; a row that cannot be read has a `problem`.
 
@@ -99,6 +104,7 @@ def read_rows(
         path: of the file; "-" is standard input.
         input_format: one that has rows.
         columns: what is needed of every row, for formats that can leave out the rest; None: all.
+        keeps_blank: whether a blank line of the format "lines" is a row.
 
     Raises:
         BrokenFileError: it cannot be read, or no further.
@@ -108,7 +114,7 @@ def read_rows(
         return
     with _explaining(), _open(path) as stream:
         if input_format == "lines":
-            yield from _read_lines(stream, path)
+            yield from _read_lines(stream, path, keeps_blank)
         elif input_format == "jsonl":
             yield from _read_jsonl(stream, path)
         else:
@@ -134,8 +140,9 @@ def _open(path: str) -> AbstractContextManager[BinaryIO]:
     return open(path, "rb")
 
 
-def _describe(error: UnicodeDecodeError) -> str:
-    return f"is not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it, as with iconv"
+def _describe(error: UnicodeDecodeError, line_start: int = 0) -> str:
+    byte = f"byte {error.start - line_start + 1} of the line is 0x{error.object[error.start]:02x}"
+    return f"is not UTF-8 ({byte}); convert the input, for example with iconv"
 
 
 def _decode(raw: bytes, line: int) -> str:
@@ -146,8 +153,8 @@ def _line_place(path: str, line: int) -> str:
     return f"line {line} of {place_of(path)}"
 
 
-def _read_lines(stream: BinaryIO, path: str) -> Iterator[RawRow]:
-    """Rows with the field "text", numbered by their line."""
+def _read_lines(stream: BinaryIO, path: str, keeps_blank: bool) -> Iterator[RawRow]:
+    """Yield rows with the field "text", numbered by their line."""
     for number, raw in enumerate(stream, start=1):
         place = _line_place(path, number)
         try:
@@ -155,7 +162,7 @@ def _read_lines(stream: BinaryIO, path: str) -> Iterator[RawRow]:
         except UnicodeDecodeError as error:
             yield RawRow(number=number, place=place, problem=_describe(error))
             continue
-        if text and not text.isspace():
+        if keeps_blank or (text and not text.isspace()):
             yield RawRow(number=number, place=place, fields={"text": text})
 
 

@@ -98,10 +98,16 @@ def test_a_file_that_is_named_twice_is_read_once() -> None:
     assert [document.id for document in documents("docs/a.md", "docs", "./docs")] == ["docs/a.md"]
 
 
+def not_utf8(byte: int) -> str:
+    return (
+        f"is not UTF-8 (byte {byte} of the line is 0xe4); convert the input, for example with iconv"
+    )
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"line\nb\xe4d", "line 2 is not UTF-8 (byte 0xe4); convert it, as with iconv"),
+        (b"line\nb\xe4d", f"line 2 {not_utf8(2)}"),
         (b" \n\t", "is empty"),
         (b"", "is empty"),
         (b"a\0b", "has NUL (U+0000) at character 1, which databases do not store"),
@@ -280,7 +286,7 @@ def test_lines_are_known_by_their_number(told: Told) -> None:
         Document(id="a.txt#4", text="two \u2028 still", place="line 4 of './a.txt'"),
         BadRow(
             place="line 5 of './a.txt'",
-            reason="is not UTF-8 (byte 0xe4); convert it, as with iconv",
+            reason=not_utf8(2),
             id="a.txt#5",
         ),
         BadRow(
@@ -337,9 +343,9 @@ def test_bad_rows_of_csv_do_not_end_it() -> None:
         (None, "has 1 fields, and the header has 2"),
         (None, "there is no id in the field 'id'"),
         ("4", "the text in the field 'text' is empty"),
-        (None, "is not UTF-8 (byte 0xe4); convert it, as with iconv"),
+        (None, not_utf8(4)),
         (None, "is not CSV: ',' expected after '\"'"),
-        (None, "is not UTF-8 (byte 0xe4); convert it, as with iconv"),
+        (None, not_utf8(2)),
         ("8", "good"),
     ]
     assert [row.place for row in rows][-2:] == ["line 8 of 'a.csv'", "line 10 of 'a.csv'"]
@@ -495,7 +501,7 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
         ('{"id": "a", "text": "b", "m": {"\\u0000": 1}}', "a", "the field 'm' has NUL"),
         ('{"id": "a", "text": "b", "\\u0000": 1}', "a", "has NUL"),
         ('{"id": "a", "text": "b", "m": 1' + "0" * 5000 + "}", None, "is not JSON: Exceeds"),
-        ("b\udce4d", None, "is not UTF-8 (byte 0xe4)"),
+        ("b\udce4d", None, not_utf8(2)),
     ],
 )
 def test_bad_rows_of_jsonl(line: str, document_id: str | None, reason: str) -> None:
@@ -505,7 +511,7 @@ def test_bad_rows_of_jsonl(line: str, document_id: str | None, reason: str) -> N
     assert isinstance(bad, BadRow)
     assert reason in bad.reason
     assert "\n" not in bad.reason
-    assert "line" not in bad.reason  # that is in its place
+    assert "line 1" not in bad.reason  # that is in its place
     assert (bad.id, bad.place) == (document_id, "line 2 of 'a.jsonl'")
     assert (first.id, last.id) == ("good", "good")
 
