@@ -140,6 +140,25 @@ def rounds_activations() -> bool:
 
 
 @pytest.mark.parametrize("columns", [64, 100, 384])
+def test_products_round_activations_in_groups_or_not_at_all(columns: int) -> None:
+    """On every CPU; which of the two it is depends on the CPU, and on nothing else."""
+    vectors, weight = sample(37, columns)
+    found = multiply(vectors, weight)
+    group = DYNAMIC_GROUP if rounds_activations() else None
+    assert error(found, emulate(vectors, weight, group=group)) < 2e-6
+    assert error(found, vectors @ weight.T) < 5e-2
+
+
+@pytest.mark.parametrize("columns", [64, 100, 384])
+def test_rounding_activations_in_groups_is_close_to_not_rounding_them(columns: int) -> None:
+    """What a CPU with VNNI computes, in numpy: the bounds that its exact test goes by."""
+    vectors, weight = sample(37, columns)
+    rounded = emulate(vectors, weight, group=DYNAMIC_GROUP)
+    assert 5e-3 < error(rounded, emulate(vectors, weight, group=None)) < 5e-2
+    assert error(rounded, vectors @ weight.T) < 5e-2
+
+
+@pytest.mark.parametrize("columns", [64, 100, 384])
 def test_products_are_those_of_groups_in_int8(columns: int) -> None:
     if not rounds_activations():
         pytest.skip("this CPU does not multiply int8")
