@@ -1,4 +1,4 @@
-"""`embedlib index`: texts in, a loaded vector database out."""
+"""`embedlib index`: load a vector database with texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
 _LOG_SECONDS = 60.0
-"""Between two lines of progress in a log; a shorter load has none."""
+"""Time between two lines of progress in a log; a shorter load has none."""
 
 
 @click.command()
@@ -42,7 +42,7 @@ _LOG_SECONDS = 60.0
     type=click.Choice(("auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet")),
     default="auto",
     show_default=True,
-    help="auto goes by the file's name; standard input always needs another one.",
+    help="auto: by the file's name; standard input always needs another value.",
 )
 @click.option(
     "--glob",
@@ -50,71 +50,73 @@ _LOG_SECONDS = 60.0
     metavar="PATTERN",
     help="Files of a folder to read, such as '*.md'; may be repeated.  [default: text, Markdown]",
 )
-@click.option("--id-field", help="Field that names a row for ever.  [default: guessed and told]")
-@click.option("--text-field", help="Field to embed.  [default: guessed and told]")
+@click.option("--id-field", help="Field with the id of a row.  [default: guessed and shown]")
+@click.option("--text-field", help="Field to embed.  [default: guessed and shown]")
 @click.option(
     "--metadata-field",
     "metadata_fields",
     multiple=True,
     help="Field to store beside the vector; may be repeated.  [default: all others]",
 )
-@click.option("--sql", metavar="QUERY", help="Read this query's rows; SOURCES is a database's URL.")
+@click.option(
+    "--sql", metavar="QUERY", help="Read the rows of this query; SOURCES is a database URL."
+)
 @click.option(
     "--chunk/--no-chunk", default=_DEFAULTS["chunk"], show_default=True, help="Divide long texts."
 )
 @click.option(
     "--chunk-tokens",
     type=int,
-    help="Longest chunk.  [default: what the model has room for, at most 512]",
+    help="Maximum tokens of a chunk.  [default: what the model has room for, at most 512]",
 )
 @click.option(
     "--chunk-overlap",
     type=int,
     default=_DEFAULTS["chunk_overlap"],
     show_default=True,
-    help="Tokens that a chunk repeats of the one before.",
+    help="Maximum tokens that a chunk repeats from the previous one.",
 )
 @click.option(
-    "--delete-missing", is_flag=True, help="Remove rows that the source has no more, at the end."
+    "--delete-missing", is_flag=True, help="At the end, delete rows that are not in the source."
 )
 @click.option(
     "--max-delete",
     type=float,
     default=_DEFAULTS["max_delete"],
     show_default=True,
-    help="Share of the rows, 0 to 1, that --delete-missing may remove; more is an error.",
+    help="Share of the rows, 0 to 1, that --delete-missing may delete; more is an error.",
 )
-@click.option("--recreate", is_flag=True, help="Drop what the destination holds and start over.")
+@click.option("--recreate", is_flag=True, help="Drop the stored rows and start over.")
 @click.option(
     "--dry-run",
     is_flag=True,
     help="Count, estimate the time, check the destination; write nothing.",
 )
 @click.option("--limit", type=int, metavar="N", help="Read only the first N documents.")
-@click.option("--shard", metavar="I/N", help="Read part I of N; the parts may run anywhere.")
+@click.option("--shard", metavar="I/N", help="Read part I of N; parts may run on other machines.")
 @click.option(
     "--batch-rows",
     type=int,
     default=_DEFAULTS["batch_rows"],
     show_default=True,
-    help="Rows under way at most: what is embedded again after a kill.",
+    help="Maximum rows in flight: at most these are embedded again after a kill.",
 )
 @click.option(
     "--on-error",
     type=click.Choice(("skip", "stop")),
     default=_DEFAULTS["on_error"],
     show_default=True,
-    help="What a bad row does. With skip the exit code is 3 if there was one.",
+    help="What to do with a bad row. With skip, the exit code is 3 if there was one.",
 )
 @click.option(
     "--errors-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="JSON Lines with place, id and reason of every bad row.",
+    help="Write place, id and reason of every bad row to this file, as JSON Lines.",
 )
 @click.option(
     "--halfvec",
     is_flag=True,
-    help="pgvector: 16-bit vectors; the same as halfvec=true in the URL.",
+    help="pgvector: store 16-bit vectors; the same as halfvec=true in the URL.",
 )
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def index(
@@ -135,8 +137,8 @@ def index(
     SOURCES are files or folders: text, Markdown, CSV, TSV, JSON Lines (also .gz) and Parquet; - is
     standard input. With --sql it is the URL of a Postgres or SQLite database.
 
-    Kill it at any instant and run it again: it goes on where it was. Run it later: only what
-    changed is embedded.
+    After a kill, run the same command again: it continues. Later runs embed only what
+    has changed.
 
     \b
     Examples:
@@ -152,8 +154,9 @@ def index(
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index as run_index
     from embedlib.indexing.sinks.urls import open_sink
-    from embedlib.indexing.sources.files import open_source, open_sql_source
+    from embedlib.indexing.sources.files import open_source
     from embedlib.indexing.sources.protocol import SourceOptions
+    from embedlib.indexing.sources.sql import open_sql_source
 
     source_options = SourceOptions(
         input_format=input_format,
@@ -167,7 +170,7 @@ def index(
             raise click.UsageError("standard input is closed; name files or folders")
         if not sources and sql is None and sys.stdin.isatty():
             raise click.UsageError("name files or folders, or pipe texts in")
-        # What can be wrong with the command is found before the model is loaded.
+        # Errors in the command are reported before the model is loaded.
         IndexOptions(**settings)
         destination = open_sink(sink)
         if sql is None:
@@ -193,13 +196,13 @@ def index(
 
 @contextmanager
 def _progress() -> Iterator[tuple[Any, Any]]:
-    """Give functions for lines and for progress.
+    """Yield a function that prints lines and one that shows progress.
 
-    On a terminal there is a bar below the lines; elsewhere progress is a line once a minute.
+    On a terminal progress is a bar below the lines; elsewhere it is a line once a minute.
     """
     from tqdm import tqdm
 
-    lock = threading.Lock()  # lines come from several threads
+    lock = threading.Lock()  # several threads print lines
     is_terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it is closed
     bar = tqdm(unit=" docs", desc="Indexing", disable=not is_terminal, smoothing=0.05)
     log = _ProgressLog(time.monotonic)
@@ -226,15 +229,15 @@ def _progress() -> Iterator[tuple[Any, Any]]:
 
 
 class _ProgressLog:
-    """Progress where nobody watches a bar: a line for a log, now and then."""
+    """Progress for a log: one line per interval."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Take a clock that counts seconds."""
+        """Start; `clock` returns seconds."""
         self._clock = clock
         self._started = self._last = clock()
 
     def line(self, progress: IndexProgress) -> str | None:
-        """Return what to print now; None: it is too early for another line."""
+        """Return the line to print now; None: it is too early for the next one."""
         now = self._clock()
         if now - self._last < _LOG_SECONDS:
             return None
@@ -264,8 +267,8 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
         "unchanged": (report.num_unchanged, ""),
         "metadata": (report.num_metadata, "only their metadata changed"),
         "deleted": (report.num_deleted, "missing in the source"),
-        "left out": (report.num_bad, "bad rows"),
-        "cut": (report.num_truncated, "longer than the model reads; see --chunk"),
+        "skipped": (report.num_bad, "bad rows"),
+        "cut": (report.num_truncated, "longer than the model's limit; see --chunk"),
     }
     for label, (count, note) in counts.items():
         if count or label in ("embedded", "unchanged"):

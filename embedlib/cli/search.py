@@ -1,4 +1,4 @@
-"""`embedlib search`: ask a destination that `embedlib index` loaded."""
+"""`embedlib search`: search a destination that `embedlib index` loaded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("question")
-@click.option("--to", "sink", required=True, metavar="URL", help="What `embedlib index` loaded.")
-@click.option("--model", "-m", help="Model of the rows.  [default: the name stored with them]")
+@click.option(
+    "--to", "sink", required=True, metavar="URL", help="Destination that `embedlib index` loaded."
+)
+@click.option(
+    "--model", "-m", help="Model that made the rows.  [default: the name stored with them]"
+)
 @click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to show.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
@@ -29,7 +33,7 @@ def search(
 ) -> None:
     """Show the rows of a destination that are nearest to QUESTION.
 
-    The model is the one the rows were made with, and the same options are needed.
+    The model and its options must be those that the rows were made with.
 
     \b
     Example:
@@ -63,7 +67,7 @@ def _json(hit: Hit) -> str:
 
 
 def _line(hit: Hit) -> str:
-    """Score and place, and the beginning of the text below."""
+    """Return score and place, and the beginning of the text on a second line."""
     start, end = hit.metadata.get("start_index"), hit.metadata.get("end_index")
     span = "" if start is None or end is None else f" [{start}:{end}]"
     headings = hit.metadata.get("headings")

@@ -1,4 +1,4 @@
-"""`embedlib status`: what a destination holds."""
+"""`embedlib status`: show what a destination holds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Documents to chunks that fit the model, cut at headings, paragraphs and sentences.
+"""Divides documents into chunks that fit the model, at headings, paragraphs and sentences.
 
-Where to cut is the work of the package semantic-text-splitter, with the model's own tokenizer. What
-it leaves open is done here: texts that fit are not searched for a place to cut, very long ones are
-cut coarsely first, and no chunk has too many tokens, whatever is in the text.
+The package semantic-text-splitter chooses where to cut, with the model's own tokenizer. This module
+does the rest: it returns texts that fit whole, cuts very long texts coarsely first, and makes sure
+that no chunk has too many tokens, whatever the text contains.
 """
 
 from __future__ import annotations
@@ -20,29 +20,27 @@ from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
 
 MAX_CHARS_PER_TOKEN = 16
-"""A text with more is not tried whole: nearly none would fit."""
+"""A longer text is not tokenized whole to see whether it fits: almost none would."""
 
 PART_CHARS = 100_000
-"""Texts are cut into parts of at most so many characters before anything looks for good places.
-
-The parts of one text are split on all cores, and memory does not grow with the text's tokens.
-"""
+"""Maximum characters of a part. Longer texts are cut into parts before the splitter sees them, so
+that it uses all cores for one text and memory does not grow with the text's tokens."""
 
 COUNT_TEXTS = 256
-"""Texts tokenized in one call."""
+"""Texts per call of the tokenizer."""
 
 _BREAKS = (re.compile(r"\n[ \t]*\r?\n"), re.compile(r"\n"), re.compile(r"\s"))
-"""Places to cut a long text into parts, the best first."""
+"""Where a long text may be cut into parts, best first."""
 
 Span = tuple[int, int]
-"""First character and one past the last."""
+"""Index of the first character, and index after the last."""
 
 
 class Chunker:
     """Cuts documents into chunks of at most `max_tokens` tokens.
 
-    The same text always gives the same chunks. White space around a chunk is left out, and so are
-    chunks without a token. A character that alone has more tokens than allowed stays whole.
+    The same text always gives the same chunks. White space around a chunk is dropped, and so are
+    chunks without a token. A single character with more tokens than allowed stays whole.
     """
 
     def __init__(
@@ -51,9 +49,9 @@ class Chunker:
         """Make a chunker.
 
         Args:
-            tokenizer: the model's; it is not changed.
-            max_tokens: of the chunk's own text, without special tokens and prompt.
-            overlap_tokens: most tokens at the end of a chunk that begin the next one again.
+            tokenizer: of the model; it is not changed.
+            max_tokens: limit for the chunk's own text, without special tokens and prompt.
+            overlap_tokens: maximum tokens at the end of a chunk that the next one repeats.
 
         Raises:
             ConfigError: a number is out of range.
@@ -71,7 +69,7 @@ class Chunker:
         self._splitters: dict[str, Any] = {}
 
     def __call__(self, documents: Sequence[Document]) -> list[list[Chunk]]:
-        """Return the chunks of every document, in the order of its text.
+        """Return the chunks of every document, in text order.
 
         Raises:
             ConfigError: a document is too long and semantic-text-splitter is not installed or
@@ -92,7 +90,7 @@ class Chunker:
         return [found or [] for found in chunks]
 
     def _try_whole(self, texts: Sequence[str]) -> list[list[Chunk] | None]:
-        """Return the only chunk of the texts that fit, none if it has no token; None: too long."""
+        """Return per text its one chunk if it fits, [] if it has no token, None if it is long."""
         chunks: list[list[Chunk] | None] = [None] * len(texts)
         rows = [
             row
@@ -111,7 +109,7 @@ class Chunker:
     def _split(
         self, texts: Sequence[str], outlines: Sequence[Outline], splitter: str
     ) -> list[list[Span]]:
-        """Return the places of the chunks of long texts."""
+        """Return the spans of the chunks of long texts."""
         if not texts:
             return []
         parts = [
@@ -125,20 +123,20 @@ class Chunker:
         spans: list[list[Span]] = [[] for _ in texts]
         for (row, (part_start, _)), found in zip(parts, pieces, strict=True):
             for start, piece in found:
-                # With overlap, a piece may begin with all of the one before.
+                # With overlap, a piece may begin with the whole piece before it.
                 if spans[row] and spans[row][-1][0] == part_start + start:
                     spans[row].pop()
                 spans[row].append((part_start + start, part_start + start + len(piece)))
         return [self._fit(text, found) for text, found in zip(texts, spans, strict=True)]
 
     def _fit(self, text: str, spans: Sequence[Span]) -> list[Span]:
-        """Halve spans that have too many tokens and drop those that have none.
+        """Halve spans that have too many tokens, and drop those that have none.
 
-        The splitter returns its smallest piece even if that does not fit, takes short texts for
-        fitting without counting, and has its own build of the tokenizer.
+        Needed because the splitter returns its smallest piece even if it does not fit, assumes that
+        short texts fit without counting, and uses its own build of the tokenizer.
         """
         fitting: list[Span] = []
-        # The splitter's idea of white space is not Python's: U+001F is none to it.
+        # Python counts more characters as white space than the splitter, such as U+001F.
         spans = [span for span in spans if text[slice(*span)].strip()]
         counts = self._count([text[slice(*span)] for span in spans])
         for (start, end), num_tokens in zip(spans, counts, strict=True):
@@ -177,13 +175,13 @@ class Chunker:
             except Exception as error:  # it raises bare Exception
                 raise ConfigError(
                     f"semantic-text-splitter cannot use the tokenizer of this model: {error}; "
-                    "split the texts before, or choose another model"
+                    "split the texts yourself, or choose another model"
                 ) from error
         return self._splitters[name]
 
 
 def _without_limits(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return a tokenizer that counts every token of a text and no other."""
+    """Return the tokenizer without truncation and padding, to count the tokens of a text."""
     if tokenizer.truncation is None and tokenizer.padding is None:
         return tokenizer
     copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
@@ -194,7 +192,7 @@ def _without_limits(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _parts(text: str, outline: Outline) -> Iterator[Span]:
-    """Yield parts of a text that are quick to split, cut before headings or between paragraphs."""
+    """Yield parts of at most PART_CHARS, cut before headings or between paragraphs."""
     headings = [heading.start for heading in outline.headings]
     start = 0
     while len(text) - start > PART_CHARS:

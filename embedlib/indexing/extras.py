@@ -1,4 +1,4 @@
-"""Packages that an extra of embedlib brings."""
+"""Imports of optional packages, which an extra of embedlib installs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from embedlib.errors import EmbedlibError, SinkError
 
 
 def import_extra(module: str, extra: str, error: type[EmbedlibError] = SinkError) -> Any:
-    """Import a module that an extra brings.
+    """Import a module of an optional package.
+
+    Args:
+        module: name of the module.
+        extra: the extra of embedlib that installs it.
+        error: class of the exception.
 
     Raises:
-        EmbedlibError: an `error`: it is not installed; the message has the line that installs it.
+        EmbedlibError: of class `error`: the package is not installed; the message has the command
+            that installs it.
     """
     try:
         return import_module(module)

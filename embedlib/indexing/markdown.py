@@ -12,12 +12,12 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _NO_PARAGRAPH = re.compile(r"\s*$| {4}|\t| {0,3}(?:[#>|]|[-+*](?:\s|$)|\d{1,9}[.)]\s)")
-"""Begins a line that cannot be the text of a setext heading."""
+"""Matches lines that cannot be the text of a setext heading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading of level 1 to 6 in the characters `start` to `end` of a text."""
+    """A heading of level 1 to 6 at `text[start:end]`."""
 
     level: int
     title: str
@@ -26,16 +26,16 @@ class Heading:
 
 
 class Outline:
-    """All headings of a Markdown text, and which of them are above a place."""
+    """The headings of a Markdown text, and which of them apply at a position."""
 
     def __init__(self, text: str) -> None:
         self.headings = list(_headings(text))
         self._starts = [heading.start for heading in self.headings]
 
     def above(self, position: int) -> tuple[str, ...]:
-        """Return the titles above a character, outermost first.
+        """Return the titles of the headings that a character is under, outermost first.
 
-        A heading is not above itself: its own place has only the headings that it is below.
+        A character within a heading is under that heading's parents, not under the heading itself.
         """
         last = bisect_right(self._starts, position) - 1
         level = 7
@@ -56,7 +56,7 @@ def _headings(text: str) -> Iterator[Heading]:
     for start, line in _lines_after_front_matter(text):
         marker = _FENCE.match(line)
         if fence:
-            # Closed by at least as many of the same character, and nothing behind them.
+            # A closing fence has at least as many of the same character, and nothing after them.
             if marker and marker[1].startswith(fence) and not line[marker.end() :].strip():
                 fence = ""
             continue
@@ -75,7 +75,7 @@ def _headings(text: str) -> Iterator[Heading]:
 
 
 def _lines_after_front_matter(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the place and text of every line but those of a YAML block at the very beginning."""
+    """Yield position and text of every line, except those of a YAML block at the beginning."""
     lines = re.finditer(r"[^\r\n]*(?:\r\n|\r|\n|$)", text)
     is_front_matter = bool(re.match(r"---[ \t]*\r?\n", text)) and bool(
         re.search(r"\n(?:---|\.\.\.)[ \t]*\r?(?:\n|$)", text)

@@ -1,4 +1,4 @@
-"""Rows that the source has no more."""
+"""Deletes the stored rows that the source does not contain any more."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _DELETE_ROWS = 1024
 
 
 class TooManyMissingError(SinkError):
-    """More rows would be deleted than the caller allowed."""
+    """More rows are missing in the source than may be deleted."""
 
 
 def delete_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: float) -> int:
-    """Delete the stored rows that a source read to its end did not have; returns how many.
+    """Delete the stored rows that a source, read to its end, did not contain; return how many.
 
     Args:
         sink: where they are stored.
-        seen: what the source had.
-        shard: the part of the rows that is looked at; None: all.
+        seen: what the source contained.
+        shard: the part of the rows that is checked; None: all.
         max_delete: share of the rows, 0 to 1.
 
     Raises:
@@ -36,9 +36,9 @@ def delete_missing(sink: Sink, seen: Seen, shard: Shard | None, max_delete: floa
                 missing.append(key.id)
     if len(missing) > max_delete * num_stored:
         raise TooManyMissingError(
-            f"{sink.name}: the source lacks {len(missing)} of {num_stored} rows, more than the "
-            f"share max_delete = {max_delete:g}; nothing was deleted; look at the source, or raise "
-            "--max-delete"
+            f"{sink.name}: {len(missing)} of {num_stored} rows are missing in the source, more "
+            f"than the share max_delete = {max_delete:g}; nothing was deleted; check the source, "
+            "or raise --max-delete"
         )
     for start in range(0, len(missing), _DELETE_ROWS):
         sink.delete(missing[start : start + _DELETE_ROWS])

@@ -13,12 +13,12 @@ from embedlib.config import check_names
 from embedlib.errors import ConfigError
 
 SEARCH_ROWS = 10
-"""Rows that a search returns where nobody says how many."""
+"""Default number of rows that a search returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Part `number` of `num_shards`, from 1; which documents are in it depends on their ids."""
+    """Part `number` of `num_shards`, from 1; the id of a document decides its part."""
 
     number: int
     num_shards: int
@@ -33,7 +33,7 @@ def parse_shard(text: str) -> Shard:
     """Read "2/8", the second of eight parts.
 
     Raises:
-        ConfigError: it is not that.
+        ConfigError: the text has another form.
     """
     number, slash, num_shards = text.partition("/")
     if slash and number.isdecimal() and num_shards.isdecimal():
@@ -45,34 +45,34 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
-    """Options of `embedlib.index`; the defaults suit almost everybody.
+    """Options of `embedlib.index`.
 
     Raises:
         ConfigError: a value is out of range, or two exclude one another.
     """
 
     chunk: bool = True
-    """Divide long texts; False: one vector per document, cut where the model's limit is."""
+    """Divide long texts. False: one vector per document, cut at the model's length limit."""
     chunk_tokens: int | None = None
-    """Tokens of a chunk at most; None: what the model has room for, at most 512."""
+    """Maximum tokens of a chunk. None: what the model has room for, at most 512."""
     chunk_overlap: int = 0
-    """Tokens that a chunk repeats of the one before."""
+    """Maximum tokens at the end of a chunk that the next one repeats."""
     batch_rows: int = 2048
-    """Rows between the source and the destination at most; so many a kill makes embed again."""
+    """Maximum rows in flight. The run after a kill embeds at most this many again."""
     delete_missing: bool = False
-    """Remove rows that the source does not have any more, after it was read to its end."""
+    """After the source was read to its end, delete stored rows that it does not contain."""
     max_delete: float = 0.3
-    """Share of the stored rows, 0 to 1; where more would be removed, none is."""
+    """Share of the stored rows, 0 to 1. If more than this is missing, nothing is deleted."""
     recreate: bool = False
-    """Drop what the destination holds and start over."""
+    """Drop the stored rows and start over."""
     dry_run: bool = False
     """Read and count, estimate the time, check the destination; write nothing."""
     limit: int | None = None
-    """Read only so many documents."""
+    """Read only this many documents."""
     shard: str | None = None
     """"I/N" reads part I of N, from 1; the parts may run on different machines."""
     on_error: Literal["skip", "stop"] = "skip"
-    """What a bad row of the source does: it is left out and counted, or ends the load."""
+    """What to do with a bad row of the source: skip and count it, or end the load."""
     errors_file: str | Path | None = None
     """JSON Lines with the place, id and reason of every bad row."""
 
@@ -90,7 +90,7 @@ class IndexOptions:
         if self.delete_missing and self.limit is not None:
             raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
         if self.recreate and self.shard is not None:
-            raise ConfigError("recreate would drop what the other shards wrote; leave one out")
+            raise ConfigError("recreate would drop the rows of other shards; use one or the other")
         if self.shard is not None:
             parse_shard(str(self.shard))
         if type(self.chunk_overlap) is not int or self.chunk_overlap < 0:
@@ -112,5 +112,5 @@ class IndexOptions:
 
     @property
     def part(self) -> Shard | None:
-        """The shard to read; None: everything."""
+        """The part of the source to read; None: all of it."""
         return None if self.shard is None else parse_shard(self.shard)

@@ -1,4 +1,4 @@
-"""The reading half of a bulk load: documents in, groups of rows out, on a thread of its own."""
+"""The reading half of a bulk load: its own thread turns documents into groups of rows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
 
 GROUP_ROWS = 512
-"""Rows in a group at most; fewer when the other side waits."""
+"""Maximum rows in a group; a group is smaller when the loader waits."""
 
 _GROUP_DOCUMENTS = 128
-"""Documents chunked together at most: enough to tokenize them on every core."""
+"""Maximum documents chunked together: enough to use every core for tokenizing."""
 _QUEUE_GROUPS = 4
 _JOIN_SECONDS = 2.0
-BAD_ROWS_TOLD = 10
+MAX_REPORTED_BAD_ROWS = 10
 MAX_ID_CHARACTERS = 4096
-"""Longer than any path; an index of a database could not hold much more."""
+"""Longer than any path; a database index cannot store much longer keys."""
 
 
 @dataclass
@@ -44,20 +44,20 @@ class Group:
 
 
 class BadRows:
-    """Takes bad rows: counts them, tells the first ones, writes them to a file, or stops."""
+    """Counts bad rows, reports the first ones, writes them to a file, or ends the load."""
 
     def __init__(self, path: str | Path | None, tell: Tell, *, stops: bool) -> None:
-        """Look whether the file can be written; what is in it stays until `start`.
+        """Check that the file can be written; its content is kept until `start`.
 
         Raises:
             SourceError: it cannot be written.
         """
         self.num_rows = 0
         self.has_unnamed = False
-        """Whether a bad row has no id, so that nobody can say which stored rows are its own."""
+        """Whether a bad row has no id, so that its stored rows, if any, are unknown."""
         self._tell = tell
         self._stops = stops
-        self._lock = threading.Lock()  # rows come from the reader's and from the caller's thread
+        self._lock = threading.Lock()  # the reader's and the caller's thread both add rows
         self._path = None if path is None else Path(path)
         self._file: IO[str] | None = None
         if self._path is not None:
@@ -65,16 +65,16 @@ class BadRows:
                 self._path.open("a").close()
 
     def start(self) -> None:
-        """Make the file anew; once nobody else can be writing it for the same destination."""
+        """Empty the file; call this only after the destination is locked against other loads."""
         if self._path is not None:
             with self._file_errors():
                 self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
 
     def add(self, bad: BadRow) -> None:
-        """Take one.
+        """Record a bad row.
 
         Raises:
-            SourceError: the run is to stop at the first one, or the file cannot be written.
+            SourceError: the load is to stop at the first one, or the file cannot be written.
         """
         if self._stops:
             raise SourceError(f"{bad.place}: {bad.reason}")
@@ -85,15 +85,15 @@ class BadRows:
                 record = {"place": bad.place, "id": bad.id, "reason": bad.reason}
                 with self._file_errors():
                     print(json.dumps(record, ensure_ascii=False), file=self._file, flush=True)
-            if self.num_rows <= BAD_ROWS_TOLD:
-                self._tell(f"left out: {bad.place}: {bad.reason}")
-            if self.num_rows == BAD_ROWS_TOLD + 1:
-                self._tell("more rows are left out; --errors-file lists all of them")
+            if self.num_rows <= MAX_REPORTED_BAD_ROWS:
+                self._tell(f"skipped: {bad.place}: {bad.reason}")
+            if self.num_rows == MAX_REPORTED_BAD_ROWS + 1:
+                self._tell("more rows are skipped; --errors-file lists all of them")
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            with suppress(OSError):  # every row was flushed; if one could not be, that was told
+            with suppress(OSError):  # every row was flushed, or its error was raised
                 self._file.close()
 
     @contextmanager
@@ -105,7 +105,10 @@ class BadRows:
 
 
 class Reader:
-    """Reads a source ahead on the thread `embedlib-reader` and yields groups of rows."""
+    """Reads a source ahead on the thread `embedlib-reader` and yields groups of rows.
+
+    The order of rows is that of the source.
+    """
 
     def __init__(
         self,
@@ -131,14 +134,14 @@ class Reader:
         self._thread.start()
 
     def groups(self, while_waiting: Callable[[], bool]) -> Iterator[Group]:
-        """Yield groups to the end of the source.
+        """Yield groups until the source ends.
 
         Args:
-            while_waiting: called when no group is ready; does a piece of other work and returns
-                True, or returns False if there is none.
+            while_waiting: called while no group is ready. It does one step of other work and
+                returns True, or returns False if it has none; then this blocks for a group.
 
         Raises:
-            whatever reading raised.
+            Exception: the one that was raised while reading.
         """
         while True:
             try:
@@ -154,9 +157,9 @@ class Reader:
             yield item
 
     def close(self) -> None:
-        """Stop reading and join the thread, unless it waits for a source that gives nothing."""
+        """Stop reading and join the thread; a thread that waits for its source is left running."""
         self._is_stopped = True
-        with suppress(queue.Empty):  # it may be waiting for room
+        with suppress(queue.Empty):  # the thread may be blocked by a full queue
             while True:
                 self._queue.get_nowait()
         self._thread.join(_JOIN_SECONDS)
@@ -168,7 +171,7 @@ class Reader:
                 if self._is_stopped:
                     return
             self._queue.put(None)
-        except BaseException as error:  # it has to reach the thread that waits
+        except BaseException as error:  # `groups` raises it in the thread that waits
             self._queue.put(error)
 
     def _read(self) -> Iterator[Group]:
@@ -176,7 +179,7 @@ class Reader:
         for document in chain(self._documents(), [None]):
             if document is not None:
                 waiting.append(document)
-                # Never by a timer: when the other side has nothing to do, it gets what there is.
+                # No timer: as soon as the loader has nothing left, it gets what was read so far.
                 if len(waiting) < _GROUP_DOCUMENTS and not self._queue.empty():
                     continue
             for rows in self._rows(waiting):
@@ -185,7 +188,7 @@ class Reader:
                         yield group
                         group = Group()
                     group.rows.append(row)
-                group.num_documents += bool(rows)  # without one it is a bad row
+                group.num_documents += bool(rows)  # a document without rows is a bad row
             waiting = []
             if group.num_documents and (document is None or self._queue.empty()):
                 yield group
@@ -200,7 +203,7 @@ class Reader:
             if self._shard is not None and item.id is not None and not self._shard.has(item.id):
                 continue
             if item.id is not None and not self._seen.add(item.id):
-                reason = f"the id {item.id!r} came before; ids must be different"
+                reason = f"the id {item.id!r} was used before; ids must be unique"
                 item = BadRow(place=_place(item), reason=reason, id=item.id)
             if isinstance(item, BadRow):
                 self._bad_rows.add(item)
@@ -233,7 +236,7 @@ class Reader:
             metadata |= {"chunk": number, "start_index": chunk.start, "end_index": chunk.end}
         if chunk.headings:
             metadata["headings"] = list(chunk.headings)
-        metadata |= document.metadata  # the user's own word counts
+        metadata |= document.metadata  # the user's values take precedence
         return Row(
             id=row_id(document.id, number),
             source_id=document.id,
@@ -245,16 +248,16 @@ class Reader:
 
 
 def _checked(item: Document | BadRow) -> Document | BadRow:
-    """Turn a document that some destination could not store into a bad row.
+    """Convert a document that some destination could not store to a bad row.
 
-    The sources of embedlib give none, but anybody may write a source.
+    embedlib's own sources check their documents; a source of the caller may not.
     """
     if isinstance(item, BadRow):
         return item
     if not isinstance(item, Document):
         raise SourceError(f"the source gave {item!r:.60}; it must give Document objects")
     id_: str | None = None
-    # A number that names a row is one in JSON Lines and CSV as well.
+    # Files may have numbers as ids too, and are read in the same way.
     if isinstance(item.id, (int, np.integer)) and not isinstance(item.id, bool):
         item = replace(item, id=str(item.id))
     try:
@@ -270,7 +273,7 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
         metadata = {} if item.metadata is None else item.metadata
         if not isinstance(metadata, Mapping):
             raise BadValueError(f"has the metadata {metadata!r:.60}, which must be a mapping")
-        # Never the given one: a Decimal equals the number that it becomes.
+        # Always replaced: a Decimal compares equal to the number it becomes, but JSON rejects it.
         return replace(item, metadata=json_value(metadata))
     except BadValueError as error:
         return BadRow(place=_place(item), reason=str(error), id=id_)

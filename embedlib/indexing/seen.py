@@ -1,4 +1,4 @@
-"""Which documents a run has met, in bounded memory: for duplicates, and for what has vanished."""
+"""Which documents a run has read, in bounded memory: finds duplicates and missing rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CACHE_KIB = 8 * 1024
 
 
 class Seen:
-    """Source ids with their number of chunks, in a temporary file that goes with the process."""
+    """Source ids and their numbers of chunks, in a temporary file that ends with the process."""
 
     def __init__(self) -> None:
         # The empty name is SQLite's private temporary database: on disk, removed when closed.
@@ -22,20 +22,20 @@ class Seen:
         )
 
     def add(self, source_id: str) -> bool:
-        """Note a document; False if it was noted before."""
+        """Record a document; return False if it was recorded before."""
         cursor = self._database.execute(
             "INSERT OR IGNORE INTO seen VALUES (?, NULL)", (_key(source_id),)
         )
         return cursor.rowcount == 1
 
     def set_num_chunks(self, source_id: str, num_chunks: int) -> None:
-        """Note how many rows a document has; never told: unknown, all of them may be right."""
+        """Record how many rows a document has; without it, any number counts as right."""
         self._database.execute(
             "UPDATE seen SET num_chunks = ? WHERE id = ?", (num_chunks, _key(source_id))
         )
 
     def has(self, source_id: str, chunk: int) -> bool:
-        """Whether this chunk of this document is still in the source, as far as is known."""
+        """Whether this chunk of this document is, or may be, in the source."""
         found = self._database.execute(
             "SELECT num_chunks FROM seen WHERE id = ?", (_key(source_id),)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""`check_sink`: what every sink promises, as one function for the tests of a sink."""
+"""`check_sink`: checks a sink against the whole contract of `Sink`; for the tests of a sink."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def make_vectors(rows: Sequence[Row]) -> Vectors:
 
 
 def check_sink(make: Callable[[], Sink]) -> None:
-    """Check what every sink promises; for the tests of a sink.
+    """Check a sink against the contract of `embedlib.indexing.Sink`.
 
     Args:
-        make: returns a new sink object for one destination that does not exist yet, the same at
-            every call.
+        make: returns a new sink object at every call, always for the same destination, which must
+            not exist yet.
 
     Raises:
-        AssertionError: the sink breaks a promise.
+        AssertionError: the sink violates the contract; the message says how.
     """
     _check_empty(make)
     rows = make_rows(40)
@@ -64,7 +64,7 @@ def check_sink(make: Callable[[], Sink]) -> None:
 
 def _check_empty(make: Callable[[], Sink]) -> None:
     sink = make()
-    assert sink.inspect() is None, "inspect finds something where nothing was written"
+    assert sink.inspect() is None, "inspect finds something before anything was written"
     sink.close()
     sink.close()
 
@@ -75,7 +75,7 @@ def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
     assert list(sink.scan()) == [], "scan yields rows never written"
     sink.write([], np.empty((0, DIM), np.float32))
     sink.write(rows[:25], make_vectors(rows[:25]))
-    # As after a kill: no finish. What write returned from is there all the same.
+    # Closed without finish, as after a kill: rows of a write that returned must be stored.
     sink.close()
     sink = _begin(make)
     _expect_rows(sink, rows[:25])
@@ -89,7 +89,7 @@ def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
     assert state is not None, "inspect finds nothing after a load"
     digests = sink.digests([row.id for row in rows])
     assert len(digests) == len(rows), "digests does not work before begin"
-    assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect tells {state}"
+    assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect returns {state}"
     assert (state.fingerprint, state.model) == (TARGET.fingerprint, TARGET.model)
     assert state.similarity == TARGET.similarity
     _expect_search(sink, rows)
@@ -97,7 +97,7 @@ def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
 
 
 def _check_replacing(make: Callable[[], Sink], rows: list[Row]) -> None:
-    """Vectors, metadata alone, deletion: on rows of a finished load."""
+    """Replace vectors, replace metadata, and delete rows of a finished load."""
     sink = _begin(make)
     changed = [
         *make_rows(3, text="changed"),
@@ -158,7 +158,7 @@ def _check_recreate(make: Callable[[], Sink]) -> None:
     sink = make()
     state = sink.inspect()
     assert state is not None, "inspect finds nothing after recreate"
-    assert (state.num_rows, state.fingerprint) == (3, "folder:4567"), f"inspect tells {state}"
+    assert (state.num_rows, state.fingerprint) == (3, "folder:4567"), f"inspect returns {state}"
     sink.close()
 
 
@@ -178,7 +178,7 @@ def _with_metadata(row: Row, metadata: dict[str, object]) -> Row:
 
 
 def _expect_rows(sink: Sink, rows: Sequence[Row]) -> None:
-    """The destination has exactly these rows."""
+    """Assert that exactly these rows are stored."""
     keys = list(sink.scan())
     assert len(keys) == len(set(keys)), "scan yields a row twice"
     expected = {RowKey(id=row.id, source_id=row.source_id, chunk=row.chunk) for row in rows}
@@ -188,10 +188,10 @@ def _expect_rows(sink: Sink, rows: Sequence[Row]) -> None:
 
 
 def _expect_search(sink: Sink, rows: Sequence[Row]) -> None:
-    """Every tenth row is what is nearest to its own vector, with all its fields."""
+    """Assert that the nearest row to the vector of every tenth row is that row, with all fields."""
     for row, vector in list(zip(rows, make_vectors(rows), strict=True))[::10]:
         hits = sink.search(vector, 5)
-        assert len(hits) == 5, f"{len(hits)} hits came, not 5"
+        assert len(hits) == 5, f"search returned {len(hits)} hits, not 5"
         scores = [hit.score for hit in hits]
         assert scores == sorted(scores, reverse=True), "hits are not sorted, best first"
         best = hits[0]
@@ -206,5 +206,5 @@ def _expect_error(action: Callable[[], object]) -> None:
         action()
     except SinkError as error:
         message = str(error)
-    assert message is not None, "no SinkError came"
+    assert message is not None, "no SinkError was raised"
     assert "\n" not in message, f"an error has more than one line: {message}"

@@ -1,4 +1,4 @@
-"""FakeSink: a destination in memory that fails on demand; for tests of code around sinks."""
+"""`FakeSink`: a destination in memory that fails on demand; for tests of code around sinks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from embedlib.vectors.similarity import similarity
 
 @dataclass
 class FakeStore:
-    """What stays when a FakeSink is closed, or its writer is killed."""
+    """What remains when a FakeSink is closed or its writer is killed."""
 
     target: Target | None = None
     rows: dict[UUID, Row] = field(default_factory=dict)
     vectors: dict[UUID, NDArray[np.float32]] = field(default_factory=dict)
     calls: list[tuple[str, int]] = field(default_factory=list)
-    """Name and number of rows of every call that changes something, in order."""
+    """Name and number of rows of every call that changes the store, in order."""
     is_locked: bool = False
 
 
 class FakeSink:
-    """A sink on a FakeStore."""
+    """A sink that writes to a FakeStore."""
 
     name = "fake:"
 
@@ -47,11 +47,11 @@ class FakeSink:
         self._has_lock = False
 
     def fail(self, *errors: BaseException | None) -> None:
-        """Raise these in the next calls of `write`, one each; None lets one pass."""
+        """Raise these errors in the next calls of `write`, one per call; None: no error."""
         self._failures += errors
 
     def inspect(self) -> SinkState | None:
-        """Return what is there."""
+        """Return what is stored."""
         target = self.store.target
         if target is None:
             return None
@@ -67,7 +67,7 @@ class FakeSink:
     def begin(self, target: Target, tell: Tell) -> None:
         """Take the lock."""
         if self.store.is_locked:
-            raise SinkError(f"{self.name} is being written by somebody else; wait for it")
+            raise SinkError(f"{self.name} is being written by another sink; wait for its end")
         check_target(self.inspect(), target, self.name)
         self.store.is_locked = self._has_lock = True
         if target.recreate:
@@ -77,11 +77,11 @@ class FakeSink:
         self.store.calls.append(("begin", 0))
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """Look ids up."""
+        """Return the digests of stored rows."""
         return {id_: self.store.rows[id_].digest for id_ in ids if id_ in self.store.rows}
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Insert or replace."""
+        """Insert or replace rows."""
         error = self._failures.pop(0) if self._failures else None
         if error is not None:
             raise error
@@ -93,7 +93,7 @@ class FakeSink:
             self.store.vectors[row.id] = vector.copy()
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
-        """Replace what is not the vector."""
+        """Replace rows, not their vectors."""
         self.store.calls.append(("write_metadata", len(rows)))
         for row in rows:
             self.store.rows[row.id] = row
@@ -111,11 +111,11 @@ class FakeSink:
             self.store.vectors.pop(id_, None)
 
     def finish(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.store.calls.append(("finish", 0))
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Compare with every row."""
+        """Compare the vector with every row."""
         target = self.store.target
         if target is None or not self.store.rows:
             return []
@@ -138,6 +138,6 @@ class FakeSink:
         return hits
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._has_lock:
             self.store.is_locked = self._has_lock = False

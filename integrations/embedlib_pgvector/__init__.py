@@ -1,9 +1,9 @@
-"""embedlib's sink for Postgres with pgvector: a bulk writer with an index build at its end.
+"""The sink for Postgres with pgvector: writes rows in bulk, then builds the index.
 
-Found by the URL schemes postgresql, postgres and pglocal; docs/pgvector.md is its manual. Modules,
+It serves the URL schemes postgresql, postgres and pglocal; docs/pgvector.md is its manual. Modules,
 in reading order: `destination` (the URL), `table` (what is in the database), `copy_rows` (rows as
-bytes), `session` (a connection that comes back), `lock` (one writer), `hnsw` (the index),
-`local_server` (pglocal), `sink` (all of it together).
+bytes), `connection` (reconnects), `writer_lock` (one writer), `hnsw` (the index), `queries`
+(reading), `local_server` (pglocal), `sink` (all of it together).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["open_pgvector_sink"]
 
 
 def open_pgvector_sink(url: SinkUrl) -> Sink:
-    """Make the sink for a URL; nothing is connected, started or created yet.
+    """Make the sink for a URL; this connects to nothing and creates nothing.
 
     Raises:
         SinkError: an option is wrong, or psycopg is not installed.

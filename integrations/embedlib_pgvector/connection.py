@@ -1,4 +1,4 @@
-"""A connection that comes back: after a lost one the whole operation is done again."""
+"""A connection to Postgres that is replaced when it is lost; the operation then runs again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 GIVE_UP_AFTER_SECONDS = 240.0
-"""Long enough for a restart or a failover; a load that gave up goes on when run again."""
+"""Long enough for a restart or a failover; a load that gave up continues when run again."""
 
 # Source of the codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 TRANSIENT = ("08", "40001", "40P01", "57P01", "57P02", "57P03")
@@ -28,23 +28,23 @@ REMEDIES = {
     "25006": "the server or this user is read-only; name the primary server",
     "3F000": "create the schema first: CREATE SCHEMA",
     "42501": "ask the owner of the database for this permission",
-    "42P01": "the table was dropped meanwhile; run the load again",
-    "42703": "the table was altered meanwhile; put the column back, or use --recreate",
+    "42P01": "the table was dropped during the load; run the load again",
+    "42703": "the table was altered during the load; restore the column, or use --recreate",
     "53100": "the server's disk is full; make room and run the load again",
     "53200": "the server is out of memory",
 }
-# libpq gives no code for a failed connection, only the server's sentence; in another language it
-# is taken for an outage, which costs the wait and nothing else.
+# libpq gives no code for a failed connection, only the server's message. One in another language is
+# treated as an outage, which costs nothing but the wait.
 SERVER_STARTS = ("starting up", "shutting down", "not yet accepting", "in recovery mode")
 NEEDS_PASSWORD = ("password authentication failed", "no password supplied")
-INCURABLE = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist")
+PERMANENT = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist")
 
 
 class DatabaseSession:
-    """Runs operations on one connection.
+    """Runs operations on one connection, and repeats them on a new one after a loss.
 
     Attributes:
-        tell: takes lines for the user; only called in the thread that calls the session.
+        tell: called with lines for the user, in the thread that calls the session.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class DatabaseSession:
         wait: Callable[[float], None],
         secret: str = "",
     ) -> None:
-        """Make a session; nothing is connected yet.
+        """Make a session; this does not connect.
 
         Args:
             name: the destination, for messages.
-            locate: gives the conninfo; may start the server.
-            prepare: makes a new connection ready; called again after every loss.
-            wait: sleeps for some seconds.
-            secret: the password, which no message may hold.
+            locate: returns the conninfo; may start the server.
+            prepare: sets up a new connection; called again after every loss.
+            wait: sleeps for a number of seconds.
+            secret: the password, which messages replace by ***.
         """
-        self.tell: Tell = _say_nothing
+        self.tell: Tell = _ignore
         self._notices: SimpleQueue[str] = SimpleQueue()
         self._name = name
         self._locate = locate
@@ -75,13 +75,13 @@ class DatabaseSession:
         self._was_connected = False
 
     def run(self, work: Callable[[Connection], Result]) -> Result:
-        """Return `work(connection)`, done again from its start whenever the connection is lost.
+        """Return `work(connection)`; repeat it from its start whenever the connection is lost.
 
         Args:
-            work: leaves the same behind when it is done twice.
+            work: must have the same effect if it runs twice.
 
         Raises:
-            SinkError: it failed for good.
+            SinkError: it failed permanently.
         """
         delay, waited = FIRST_WAIT_SECONDS, 0.0
         while True:
@@ -96,7 +96,7 @@ class DatabaseSession:
                     self.tell(f"{line}; trying again in {delay:g} s")
                 elif is_worth_another:
                     raise SinkError(
-                        f"{line}; gave up after {waited:.0f} s, run the load again to go on"
+                        f"{line}; gave up after {waited:.0f} s, run the load again to continue"
                     ) from error
                 else:
                     raise SinkError(line) from error
@@ -107,16 +107,16 @@ class DatabaseSession:
 
     def connect(self) -> Connection:
         """Return another connection to the same server; the caller closes it."""
-        # No prepared statements: a pooler between here and the server may not know them.
+        # No prepared statements: a connection pooler may not support them.
         return psycopg.connect(self._locate(), autocommit=True, prepare_threshold=None)
 
     def close(self) -> None:
-        """Close the connection, and with it give up what the server keeps for it."""
+        """Close the connection, which releases its locks."""
         connection, self._connection = self._connection, None
         self._was_connected = False
         if connection is None:
             return
-        # The server notices a closed connection a moment later; the next writer need not wait.
+        # Released explicitly: the server notices a closed connection only a moment later.
         if connection.info.transaction_status == TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 connection.execute("SELECT pg_advisory_unlock_all()")
@@ -140,20 +140,20 @@ class DatabaseSession:
         return connection
 
     def _may_pass(self, error: psycopg.Error) -> bool:
-        """Whether the same may work in a while."""
+        """Whether the same operation may succeed later."""
         if (error.sqlstate or "").startswith(TRANSIENT):
             return True
         if self._connection is not None:
             return self._connection.closed
-        # It failed while connecting, or before the new connection was ready.
+        # The error came while connecting, or before the new connection was set up.
         message = str(error)
-        if error.sqlstate is not None or any(part in message for part in INCURABLE):
+        if error.sqlstate is not None or any(part in message for part in PERMANENT):
             return False
-        # The very first connection fails at once: a mistyped host must not cost minutes.
+        # The first connection fails at once: a mistyped host must not cost minutes.
         return self._was_connected or any(part in message for part in SERVER_STARTS)
 
     def _line(self, error: psycopg.Error) -> str:
-        """One line with the server's sentence and what to do, without the password."""
+        """Return one line with the server's message and what to do, without the password."""
         if isinstance(error, psycopg.errors.ConnectionTimeout):
             return f"{self._name}: {POSTGRES_NO_ANSWER}"
         said = error.diag.message_primary or str(error) or type(error).__name__
@@ -170,10 +170,10 @@ class DatabaseSession:
             self._notices.put(notice.message_primary)
 
     def tell_notices(self) -> None:
-        """Tell what the server said since the last call."""
+        """Pass on the notices that the server sent since the last call."""
         while not self._notices.empty():
             self.tell(f"{self._name}: {self._notices.get()}")
 
 
-def _say_nothing(line: str) -> None:
-    """Stand in for `tell` before `begin` gave one."""
+def _ignore(line: str) -> None:
+    """Ignore a line: the default of `tell` before `begin`."""

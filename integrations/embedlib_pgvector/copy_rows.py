@@ -1,4 +1,4 @@
-"""Rows as the bytes of a binary COPY: no Python object is made per number.
+"""Encodes rows for a binary COPY without a Python object per number.
 
 Source of the stream's layout: https://www.postgresql.org/docs/current/sql-copy.html ("Binary
 Format"). Source of a vector's: `vector_recv` in pgvector's src/vector.c and `halfvec_recv` in
@@ -21,11 +21,11 @@ COLUMNS = (
     *("langchain_id", "chunk", "embedding"),
     *("content", "langchain_metadata", "source_id", "embedlib_digest"),
 )
-"""In the order of the stream: those of one size first, so that numpy writes them all at once."""
+"""In the order of the stream: fixed-size ones first, so that numpy writes them all at once."""
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
-# Kept: json.dumps makes a new one at every call with these options.
+# Kept, because json.dumps with these options makes a new encoder at every call.
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 JSONB_VERSION = b"\x01"
 """Source: `jsonb_recv` in Postgres' src/backend/utils/adt/jsonb.c."""
@@ -35,12 +35,12 @@ def encode_rows(rows: Sequence[Row], vectors: Vectors, *, is_halfvec: bool) -> b
     """Return the stream for COPY … (COLUMNS) FROM STDIN (FORMAT binary).
 
     Args:
-        rows: what is beside the vectors.
+        rows: id, text and metadata of each vector.
         vectors: float32[N, D], finite.
         is_halfvec: write 16-bit floats.
 
     Raises:
-        SinkError: a row cannot be written; the message names it.
+        SinkError: a row cannot be encoded; the message names it.
     """
     fixed = _fixed_part(rows, vectors, is_halfvec)
     width = fixed.dtype.itemsize
@@ -68,13 +68,13 @@ def json_of(metadata: Mapping[str, Any]) -> str:
 
     Raises:
         ValueError: NaN or infinity, which JSON does not have.
-        TypeError: a value that JSON cannot say.
+        TypeError: a value that JSON cannot represent.
     """
     return _JSON.encode(dict(metadata))
 
 
 def _fixed_part(rows: Sequence[Row], vectors: Vectors, is_halfvec: bool) -> Any:
-    """Return a record for each row: number of fields, id, chunk, vector, each after its length."""
+    """Return a record per row: number of fields, then id, chunk and vector after their lengths."""
     dim = vectors.shape[1]
     number = np.dtype(">f2" if is_halfvec else ">f4")
     layout = np.dtype(
@@ -93,7 +93,7 @@ def _fixed_part(rows: Sequence[Row], vectors: Vectors, is_halfvec: bool) -> Any:
     records["chunk"] = [row.chunk for row in rows]
     records["vector_length"] = 4 + dim * number.itemsize
     records["dim"] = dim
-    with np.errstate(over="ignore"):  # it is looked for below, and named
+    with np.errstate(over="ignore"):  # checked below, to name the row
         records["vector"] = vectors
     if is_halfvec and not np.isfinite(records["vector"]).all():
         row = rows[int(np.flatnonzero(~np.isfinite(records["vector"]).all(axis=1))[0])]

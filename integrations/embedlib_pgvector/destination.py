@@ -1,4 +1,4 @@
-"""What the URL says: which server, which table, which index."""
+"""Parses the URL: which server, which table, which index."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
 DEFAULT_TABLE = "embedlib"
 APPLICATION_NAME = "embedlib"
 MAX_NAME_BYTES = 63
-"""Postgres cuts longer names without a word.
+"""Postgres truncates longer names silently.
 
 Source: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
 """
 
-# A server that vanished without a word is noticed after a minute, not after two hours. The rows are
-# sent as UTF-8 whatever the environment says.
+# With these keepalives a vanished server is noticed after a minute, not after two hours. Rows are
+# sent as UTF-8 whatever the environment sets.
 CONNECTION_DEFAULTS = {
     "fallback_application_name": APPLICATION_NAME,
     "keepalives_idle": "30",
@@ -51,13 +51,13 @@ class Destination:
 
     Attributes:
         name: for messages, without secrets.
-        conninfo: for libpq; empty for a local server, which says it once it runs.
-        password: what no message may hold; empty where the URL has none.
+        conninfo: for libpq; empty for a local server, which provides it when it runs.
+        password: never shown in messages; empty if the URL has none.
         local_path: folder of the local server.
-        schema: None: where the search path of the database says.
+        schema: None: by the search path of the database.
         table: its name.
-        is_halfvec: whether 16-bit floats are stored; None: when the index needs it.
-        index: None: no index is built.
+        is_halfvec: whether 16-bit floats are stored; None: if the index needs it.
+        index: options of the index; None: no index is built.
     """
 
     name: str
@@ -74,10 +74,10 @@ def parse_destination(url: SinkUrl) -> Destination:
     """Read a URL.
 
     Raises:
-        SinkError: something in it is wrong; what is quoted of it is never a password.
+        SinkError: the URL is wrong; the message never quotes the password.
     """
     is_local = url.scheme == LOCAL_SCHEME
-    # What libpq knows is libpq's; take() names our own options only, libpq has fifty.
+    # Options of libpq are passed on; messages list our own only, libpq has fifty.
     libpq = (
         set() if is_local else {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     )
@@ -88,7 +88,7 @@ def parse_destination(url: SinkUrl) -> Destination:
         place, conninfo = f"{LOCAL_SCHEME}:{url.location}", ""
         if not url.location:
             raise SinkError(
-                f"{LOCAL_SCHEME}: names no folder; write {LOCAL_SCHEME}:PATH?table=docs"
+                f"{LOCAL_SCHEME}: the URL has no folder; write {LOCAL_SCHEME}:PATH?table=docs"
             )
     else:
         passed_on = {key: value for key, value in url.options.items() if key in libpq}
@@ -118,11 +118,11 @@ def _table(given: str) -> tuple[str | None, str]:
 
 
 def _server(scheme: str, location: str, options: Mapping[str, str]) -> tuple[str, str]:
-    """Return the server for messages, and what libpq gets."""
+    """Return the server's name for messages, and the conninfo for libpq."""
     authority, slash, database = location.removeprefix("//").partition("/")
     login, _, host = authority.rpartition("@")
-    # Where a password has a bare / ? # or @ in it, libpq would read its second half as something
-    # else, and name that in its messages.
+    # If a password contains an unescaped / ? # or @, libpq takes its second half for another part
+    # of the URL and quotes it in its messages.
     is_odd = "@" in login or "@" in database or "#" in location
     if not location.startswith("//") or is_odd:
         raise _url_error(scheme)
@@ -153,7 +153,7 @@ def _index(options: Mapping[str, str]) -> HnswOptions | None:
     # Source of the ranges: HNSW_MIN_M and its neighbours in pgvector's src/hnsw.h.
     default = HnswOptions()
     m = _int(options, "m", default.m, 2, 100)
-    # The larger of pgvector's default and what it insists on.
+    # pgvector requires ef_construction >= 2 * m.
     least = 2 * m
     ef_construction = _int(
         options, "ef_construction", max(default.ef_construction, least), max(4, least), 1000

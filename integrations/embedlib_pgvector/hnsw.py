@@ -1,4 +1,4 @@
-"""The search index: built once, after the rows, with the memory its graph needs."""
+"""The search index: built once, after the rows, with as much memory as its graph needs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CLASS_SUFFIXES: dict[Similarity, str] = {
 PROGRESS_SECONDS = 10.0
 
 BYTES_PER_NEIGHBOR = 32
-"""What each unit of m costs a row: two links on the lowest layer, of 16 bytes each."""
+"""Memory per row for each unit of m: two links of 16 bytes on the lowest layer."""
 BYTES_PER_ROW = 208
 RESERVED_BYTES = 4 << 20
-"""Measured: the rows after which pgvector 0.8.5 says that its graph no longer fits into 8 MB, for
-16, 384 and 1,000 dimensions, m of 8, 16 and 32, vector and halfvec, leave 194 to 200 bytes a row
-beside the vector and the links; a build by several processes keeps 3 MB for itself."""
+"""Both measured: from the number of rows at which pgvector 0.8.5 reports that its graph no longer
+fits into 8 MB (16, 384 and 1,000 dimensions, m of 8, 16 and 32, vector and halfvec) follow 194 to
+200 bytes per row beside the vector and the links. A parallel build reserves 3 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class Index:
 
     Attributes:
         name: in the schema of the table.
-        method: hnsw, or another that somebody built.
-        is_valid: False: its build was killed.
-        options: such as m, as it was built with.
+        method: hnsw, or that of an index the user built.
+        is_valid: whether its build was completed.
+        options: such as m, as given when it was built.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Index:
 
 
 def operator_class(table: Table) -> str:
-    """Return what makes the index answer by the similarity of the table."""
+    """Return the operator class for the similarity of the table."""
     return f"{table.type_name}_{CLASS_SUFFIXES[table.similarity]}"
 
 
 def find_index(connection: Connection, table: Table) -> Index | None:
-    """Return the index that searches use; a finished one if there are several."""
+    """Return the index that searches use; a valid one if there are several."""
     row = connection.execute(
         "SELECT c.relname, m.amname, i.indisvalid, coalesce(c.reloptions, '{}')"
         " FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam"
@@ -89,21 +89,21 @@ def index_name(table: Table) -> str:
 
 
 def drop_index(connection: Connection, table: Table, name: str) -> None:
-    """Drop an index without keeping searches waiting."""
+    """Drop an index without blocking searches."""
     connection.execute(
         sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(table.schema, name))
     )
 
 
 def graph_bytes(num_rows: int, table: Table, options: HnswOptions) -> int:
-    """Return the memory that the graph of so many rows takes while it is built."""
+    """Return how much memory the graph of `num_rows` rows needs while it is built."""
     vector = 8 + table.dim * (2 if table.is_halfvec else 4)
     row = vector + BYTES_PER_NEIGHBOR * options.m + BYTES_PER_ROW
     return num_rows * row + RESERVED_BYTES
 
 
 class IndexBuild:
-    """Builds the index of a table where it is missing; done again, it goes on where it was."""
+    """Builds the index of a table if it is missing; may be repeated after a failure."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class IndexBuild:
         """Describe the build.
 
         Args:
-            session: for progress, on a second connection.
+            session: opens a second connection, for the progress.
             table: what to index.
-            options: of the graph.
-            is_live: the table may be in use: build without keeping others from writing.
-            progress_seconds: between two lines about the progress.
+            options: of the HNSW graph.
+            is_live: whether the table may be in use; then the build does not block writers.
+            progress_seconds: time between two lines about the progress.
         """
         self._session = session
         self._table = table
@@ -130,7 +130,7 @@ class IndexBuild:
         self._progress_seconds = progress_seconds
 
     def run(self, connection: Connection) -> None:
-        """Build it; for `DatabaseSession.run`."""
+        """Build the index; pass this to `DatabaseSession.run`."""
         for is_parallel in (True, False):
             index = find_index(connection, self._table)
             if index is not None and index.is_valid:
@@ -142,11 +142,13 @@ class IndexBuild:
                 self._build(connection, is_parallel)
                 return
             except (psycopg.errors.DiskFull, psycopg.errors.OutOfMemory):
-                # In a container the shared memory that several processes need is often 64 MB.
+                # A parallel build needs shared memory; a container often has only 64 MB of it.
                 # Source: https://github.com/pgvector/pgvector#index-build-time
                 if not is_parallel:
                     raise
-                self._session.tell("no room to build the index with several processes; using one")
+                self._session.tell(
+                    "too little shared memory to build the index with several processes; using one"
+                )
 
     def _build(self, connection: Connection, is_parallel: bool) -> None:
         num_rows, _ = count_rows(connection, self._table)
@@ -162,14 +164,14 @@ class IndexBuild:
                 self._options.m, self._options.ef_construction
             ),
         )
-        # The build has a thread of its own so that `tell` is called here, in the caller's. Not
+        # The build runs on its own thread, so that this one can report progress. The thread is not
         # one of an executor: after Ctrl-C the program would wait for the end of the build.
         build: Future[Any] = Future()
 
         def work() -> None:
             try:
                 build.set_result(connection.execute(statement))
-            except BaseException as error:  # it belongs to who waits for it
+            except BaseException as error:  # `build.result()` raises it
                 build.set_exception(error)
 
         thread = Thread(target=work, name="embedlib-pgvector-index", daemon=True)
@@ -184,7 +186,7 @@ class IndexBuild:
         build.result()
 
     def _watch(self, build: Future[Any], pid: int, num_rows: int) -> None:
-        """Tell the progress until the build ends."""
+        """Report the progress until the build ends."""
         while not wait([build], timeout=self._progress_seconds).done:
             self._session.tell_notices()
             try:
@@ -195,29 +197,29 @@ class IndexBuild:
                         (pid,),
                     ).fetchone()
             except psycopg.Error:
-                continue  # the build itself says what is wrong with the server
+                continue  # if the server has a problem, the build itself raises it
             if row is not None:
                 self._session.tell(f"index: {row[0]}, {row[1]:,} of {num_rows:,} rows")
 
     def _set_memory(self, connection: Connection, num_rows: int) -> None:
-        """Give the build the memory of its graph, within what the machine can spare."""
+        """Give the build the memory that its graph needs, within what the machine can spare."""
         needed = graph_bytes(num_rows, self._table, self._options)
         setting = _bytes_setting(connection, "maintenance_work_mem")
         value = max(setting, min(needed, self._spare_bytes(connection)))
         _set(connection, "maintenance_work_mem", f"{value >> 10}kB")
 
     def _spare_bytes(self, connection: Connection) -> int:
-        """Half the memory of the machine.
+        """Return half of the server's memory.
 
-        Of a server elsewhere nobody tells it; effective_cache_size is its administrator's word for
-        what is there, by default 4 GB.
+        A remote server does not report its memory; its administrator states it in
+        effective_cache_size, by default 4 GB.
         """
         if _is_here(connection):
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         return _bytes_setting(connection, "effective_cache_size") // 2
 
     def _set_workers(self, connection: Connection, is_parallel: bool) -> None:
-        """Use the cores that are there; the server takes fewer for a small table."""
+        """Use all available cores; the server uses fewer for a small table."""
         setting = int(_setting(connection, "max_parallel_maintenance_workers"))
         limit = int(_setting(connection, "max_parallel_workers"))
         cores = (os.cpu_count() or 1) - 1 if _is_here(connection) else limit // 2
@@ -225,15 +227,15 @@ class IndexBuild:
         _set(connection, "max_parallel_maintenance_workers", str(num_workers))
 
     def _compare(self, index: Index) -> None:
-        """Say where an index differs from what the URL asks for."""
+        """Report where an existing index differs from the options of the URL."""
         default = HnswOptions()
         asked = {"m": self._options.m, "ef_construction": self._options.ef_construction}
         for name, value in asked.items():
             there = int(index.options.get(name, getattr(default, name)))
             if index.method == "hnsw" and there != value != getattr(default, name):
                 self._session.tell(
-                    f"the index {index.name!r} stays as it is, with {name}={there}; drop it to "
-                    f"have it built with {name}={value}"
+                    f"the existing index {index.name!r} with {name}={there} is kept; drop it to "
+                    f"build it with {name}={value}"
                 )
 
 

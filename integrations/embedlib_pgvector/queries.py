@@ -1,4 +1,4 @@
-"""Questions to the table: what is in it, and which rows are nearest."""
+"""Read-only queries: what a table holds, and which rows are nearest to a vector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_EF_SEARCH = 1_000
 
 
 def describe(connection: Connection, table: Table) -> SinkState:
-    """Return what is in a table; rows that LangChain added are not counted."""
+    """Return the state of a table; rows that LangChain added are not counted."""
     index = find_index(connection, table)
     state = "none, exact scan"
     if index is not None:
@@ -35,15 +35,15 @@ def describe(connection: Connection, table: Table) -> SinkState:
 def search(
     connection: Connection, table: Table, vector: NDArray[np.float32], k: int, name: str
 ) -> list[Hit]:
-    """Return the nearest rows, best first; one that LangChain added has its id as its source.
+    """Return the nearest rows, best first; a row that LangChain added has its id as source id.
 
     Raises:
-        SinkError: the vector is of another length than those in the table.
+        SinkError: the vector has another dimension than those in the table.
     """
     if vector.shape != (table.dim,):
         raise SinkError(
             f"{name} holds vectors of {table.dim} dimensions, the query has shape {vector.shape}; "
-            f"search with the model that it was made by, {table.model!r}"
+            f"search with the model that made them, {table.model!r}"
         )
     query = sql.SQL(
         "SELECT langchain_id, source_id, chunk, content, langchain_metadata,"
@@ -67,11 +67,11 @@ def search(
 
 
 def _widen(connection: Connection, k: int) -> None:
-    """Make the index look at enough rows for `k` results, for this transaction.
+    """Make the index examine enough rows for `k` results, in this transaction.
 
-    Iterating goes on where deleted rows took the places of others; pgvector has it since 0.8.
+    Iterative scans, since pgvector 0.8, continue if deleted rows were among the first results.
     """
-    # A value of its type loads pgvector, and with it its settings.
+    # The settings exist only after pgvector is loaded, which a value of its type does.
     connection.execute("SELECT '[0]'::vector")
     connection.execute(
         "SELECT set_config(name, CASE name WHEN 'hnsw.iterative_scan' THEN 'strict_order'"

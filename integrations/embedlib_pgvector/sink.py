@@ -1,4 +1,4 @@
-"""The sink: what `embedlib.indexing.sinks.protocol.Sink` promises, on a table of Postgres."""
+"""The sink: implements `embedlib.indexing.Sink` on a table of Postgres."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from embedlib.indexing import (
     check_vectors,
 )
 from embedlib_pgvector.connection import Connection, DatabaseSession
-from embedlib_pgvector.copy_rows import COLUMNS, encode_rows, json_of
+from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.hnsw import IndexBuild, drop_index, find_index, index_name
 from embedlib_pgvector.local_server import LocalServer
@@ -44,28 +44,30 @@ from embedlib_pgvector.table import (
     ensure_extension,
     find_table,
     find_vector_types,
+    merge_stage,
     resolve_schema,
 )
 from embedlib_pgvector.writer_lock import WriterLock
 
 IDS_PER_STATEMENT = 10_000
 SCAN_PAGES = 256
-"""Pages of 8 KB whose keys are read at a time: at most some ten thousand rows."""
+"""Pages of 8 KB that one statement of a scan reads: at most some ten thousand rows."""
 SLOW_INSERT_ROWS = 10_000
-"""So many rows into an indexed table are worth a word: each takes milliseconds."""
+"""Warn once after this many inserts into a table that already has its index; each takes
+milliseconds."""
 
 
 class PgvectorSink:
-    """A table of Postgres; see `embedlib.indexing.sinks.protocol.Sink` for what the methods do."""
+    """A table of Postgres; `embedlib.indexing.Sink` documents the methods."""
 
     def __init__(
         self, destination: Destination, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        """Describe the sink; nothing is connected yet.
+        """Describe the sink; this does not connect.
 
         Args:
-            destination: what the URL says.
-            wait: sleeps for some seconds between two tries.
+            destination: the parsed URL.
+            wait: sleeps for a number of seconds between two attempts.
         """
         self._destination = destination
         self._wait = wait
@@ -90,15 +92,15 @@ class PgvectorSink:
         return self._destination.name
 
     def inspect(self) -> SinkState | None:
-        """Return what is there; a local server that has no database yet is not started for it."""
+        """Return what is stored; a local server without a database is not started."""
         if self._local is not None and not self._local.exists:
             return None
         return self._session.run(self._inspect)
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Take the lock, make or check the table, drop what a killed index build left."""
+        """Take the lock, create or check the table, drop what a killed index build left."""
         self._session.tell = tell
-        # A new connection, for `_prepare` to find out what is there only after the lock is held.
+        # With a new connection `_prepare` reads the table only after the lock is held.
         self._session.close()
         self._table, self._lock = None, None
         try:
@@ -108,7 +110,7 @@ class PgvectorSink:
             raise
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """Return the digests of the stored ones of these rows."""
+        """Return the digests of stored rows."""
         table = self._find()
         if table is None:
             return {}
@@ -128,20 +130,7 @@ class PgvectorSink:
             return
         stream = encode_rows(rows, vectors, is_halfvec=table.is_halfvec)
         copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(STAGE, columns())
-        merge = sql.SQL(
-            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}"
-            " ON CONFLICT ({key}) DO UPDATE SET {changes}"
-        ).format(
-            table=table.identifier,
-            columns=columns(),
-            stage=STAGE,
-            key=KEY_NAME,
-            changes=sql.SQL(", ").join(
-                sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column))
-                for column in COLUMNS
-                if column != KEY
-            ),
-        )
+        merge = merge_stage(table)
 
         def work(connection: Connection) -> None:
             with connection.transaction(), connection.cursor() as cursor:
@@ -154,7 +143,7 @@ class PgvectorSink:
         self._tell_slow_inserts(len(rows))
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
-        """Replace metadata and digest where the vector is still right."""
+        """Replace metadata and digest of rows."""
         try:
             metadata = [json_of(row.metadata) for row in rows]
         except (TypeError, ValueError) as error:
@@ -170,8 +159,8 @@ class PgvectorSink:
     def scan(self) -> Iterator[RowKey]:
         """Yield the key of every row that embedlib wrote, a range of pages at a time.
 
-        Not by a cursor: that ends with its connection, and keeps the server from cleaning up for
-        as long as it is open. A range of pages can be read again.
+        A cursor would end with its connection and delay the server's vacuum while it is open. A
+        range of pages can be read again on another connection.
         """
         table = self._begun
         size = sql.SQL("SELECT pg_relation_size(%s::oid) / current_setting('block_size')::bigint")
@@ -186,13 +175,13 @@ class PgvectorSink:
                 yield RowKey(id=id, source_id=source_id, chunk=chunk)
 
     def delete(self, ids: Sequence[UUID]) -> None:
-        """Remove rows, some thousand in a transaction."""
+        """Remove rows, a few thousand per transaction."""
         query = sql.SQL("DELETE FROM {} WHERE {} = ANY (%b)").format(self._begun.escaped, KEY_NAME)
         for part in _slices(ids):
             self._execute(query, part)
 
     def finish(self) -> None:
-        """Build the index where it is missing, and let the planner know the table."""
+        """Build the index if it is missing, and update the planner's statistics."""
         table = self._begun
         if self._destination.index is not None:
             build = IndexBuild(self._session, table, self._destination.index, is_live=self._is_live)
@@ -207,8 +196,8 @@ class PgvectorSink:
             build.run(connection)
         else:
             self._session.tell(
-                f"{self.name}: other shards are still being written; the last of them to end "
-                "builds the index"
+                f"{self.name}: other shards are still being written; the last one to finish builds "
+                "the index"
             )
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
@@ -228,17 +217,17 @@ class PgvectorSink:
     @property
     def _begun(self) -> Table:
         if self._lock is None or self._table is None:
-            raise SinkError(f"{self.name}: begin() comes first")
+            raise SinkError(f"{self.name}: begin was not called")
         return self._table
 
     def _locate(self) -> str:
         return self._destination.conninfo if self._local is None else self._local.start()
 
     def _prepare(self, connection: Connection) -> None:
-        """Make a new connection ready, the first one and those after a loss."""
+        """Set up a new connection: the first one, and each one after a loss."""
         find_vector_types(connection)
-        # A row counts as written when it is on the disk; stricter settings stay.
-        # A client that was killed must not keep the lock until its statement ends.
+        # A row counts as written when it is on disk; stricter settings are kept. The second
+        # setting ends the statement, and with it the lock, of a client that was killed.
         connection.execute(
             "SELECT set_config('synchronous_commit', 'on', false)"
             " WHERE current_setting('synchronous_commit') = 'off';"
@@ -255,7 +244,7 @@ class PgvectorSink:
         return None if table is None else describe(connection, table)
 
     def _find(self) -> Table | None:
-        """Return the table for reading; a local server without a database is not started."""
+        """Return the table for reading, or None; starts no local server without a database."""
         if self._table is None and (self._local is None or self._local.exists):
             self._table = self._session.run(
                 lambda connection: find_table(connection, self._destination)
@@ -276,7 +265,7 @@ class PgvectorSink:
 
     def _make_table(self, connection: Connection, target: Target) -> Table:
         destination, lock = self._destination, self._lock
-        assert lock is not None, "the lock is taken first"
+        assert lock is not None, "make_table before the lock"
         table = find_table(connection, destination)
         check_target(None if table is None else describe(connection, table), target, self.name)
         is_new = table is None or target.recreate
@@ -288,11 +277,11 @@ class PgvectorSink:
                 create_table(connection, destination, target, is_halfvec=bool(is_halfvec))
         if is_halfvec and destination.is_halfvec is None:
             self._session.tell(
-                f"{self.name}: {target.dim} dimensions are more than an index of 32-bit floats "
-                "takes; they are stored as halfvec, 16-bit floats"
+                f"{self.name}: an index of 32-bit floats cannot take {target.dim} dimensions; they "
+                "are stored as halfvec, 16-bit floats"
             )
         table = find_table(connection, destination)
-        assert table is not None, "it was just made"
+        assert table is not None, "the table was just created"
         self._check_type(table)
         num_rows, _ = count_rows(connection, table)
         self._is_live = num_rows > 0
@@ -306,17 +295,17 @@ class PgvectorSink:
         if asked is not None and asked != table.is_halfvec:
             raise SinkError(
                 f"{self.name} stores {table.type_name}; leave out halfvec={str(asked).lower()}, or "
-                "use --recreate to store the rows anew"
+                "use --recreate to drop the rows and start over"
             )
         if self._destination.index is not None:
-            # Also of a table that was made with index=none and cannot have one.
+            # A table that was created with index=none may have too many dimensions for an index.
             choose_halfvec(replace(self._destination, is_halfvec=table.is_halfvec), table.dim)
 
     def _clear_index(self, connection: Connection, table: Table) -> None:
-        """Drop an index that a killed build left, and one that has no rows yet.
+        """Drop an index that a killed build left, and the index of an empty table.
 
-        Rows go into an indexed table a hundred times slower; an empty one gets its index at the
-        end. In a table with rows somebody may be searching: there the index stays.
+        Inserts into an indexed table are a hundred times slower, so an empty table gets its index
+        at the end. A table with rows may be in use by searches, so it keeps its index.
         """
         index = find_index(connection, table)
         is_ours = index is not None and index.name == index_name(table)
@@ -330,9 +319,9 @@ class PgvectorSink:
         before, self._num_written = self._num_written, self._num_written + num_rows
         if self._has_index and before < SLOW_INSERT_ROWS <= self._num_written:
             self._session.tell(
-                f"{self.name} has its index already, so rows go in about a hundred times slower "
-                "than into a table without one; if nobody searches it now, stop, drop the index "
-                "and run the load again: it goes on here and builds the index at its end"
+                f"{self.name} has an index already, so inserts are about a hundred times slower "
+                "than without one; if no searches use it, stop, drop the index and run the "
+                "load again: it continues here and builds the index at the end"
             )
 
     def _fetch(self, query: sql.SQL | sql.Composed, *values: object) -> list[tuple[Any, ...]]:

@@ -1,8 +1,8 @@
-"""The table: its columns are those of LangChain's PGVectorStore, and three of ours.
+"""The table: the columns of LangChain's PGVectorStore, and three of our own.
 
 What identifies a load (model, fingerprint, similarity) is JSON in the comment of the column
-`embedlib_digest`. A comment is made in the transaction that makes the table, renamed, dumped,
-restored and dropped with it, and cannot be left behind as a row of a second table can.
+`embedlib_digest`. A comment is created in the same transaction as the table, and is renamed,
+dumped, restored and dropped with it, whereas a row of a second table could be left behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT_KEY = "embedlib_format"
 KEY, DIGEST = "langchain_id", "embedlib_digest"
 STAGE = sql.Identifier("pg_temp", "embedlib_stage")
 MIN_SERVER_VERSION = 140000
-"""Postgres 14, the first that reads a range of pages without the rest, for `scan`."""
+"""Postgres 14: the first version that reads a range of pages only, which `scan` needs."""
 
 MAX_DIM = 16_000
 """Source: https://github.com/pgvector/pgvector#vector-type"""
@@ -37,11 +37,11 @@ MAX_INDEXED_HALFVEC_DIM = 4_000
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table that embedlib made, as it is in the database.
+    """A table that embedlib created, as it is in the database.
 
     Attributes:
-        oid: tells it from an earlier one of the same name.
-        schema: where it is.
+        oid: distinguishes it from an earlier table of the same name.
+        schema: its schema.
         table: its name.
         is_halfvec: whether it has 16-bit floats.
         dim: D of its vectors.
@@ -66,7 +66,7 @@ class Table:
 
     @property
     def escaped(self) -> sql.SQL:
-        """The same for a statement with values, in which a percent sign is written twice."""
+        """The same for a statement with parameters, in which percent signs are doubled."""
         return sql.SQL(self.identifier.as_string(None).replace("%", "%%"))
 
     @property
@@ -76,7 +76,7 @@ class Table:
 
 
 def find_vector_types(connection: Connection) -> None:
-    """Make the types of pgvector known where its schema is not in the search path."""
+    """Add the schema of pgvector to the search path if it is missing there."""
     connection.execute(
         "SELECT set_config('search_path', concat_ws(', ',"
         " nullif(current_setting('search_path'), ''), quote_ident(n.nspname)), false)"
@@ -86,10 +86,10 @@ def find_vector_types(connection: Connection) -> None:
 
 
 def ensure_extension(connection: Connection, name: str) -> None:
-    """Create pgvector where it is missing.
+    """Create the extension pgvector if it is missing.
 
     Raises:
-        SinkError: the server does not have it, or the user may not; says what to do.
+        SinkError: the server does not have it, or the user lacks the right; says what to do.
     """
     if connection.info.server_version < MIN_SERVER_VERSION:
         version = connection.info.parameter_status("server_version")
@@ -110,15 +110,15 @@ def ensure_extension(connection: Connection, name: str) -> None:
                 f"CREATE EXTENSION vector in the database {connection.info.dbname!r}"
             ) from error
         except psycopg.errors.UniqueViolation:
-            pass  # another writer created it at this moment
+            pass  # another writer created it at the same moment
     find_vector_types(connection)
 
 
 def resolve_schema(connection: Connection, destination: Destination) -> str:
-    """Return the schema in which the table is or would be made.
+    """Return the schema in which the table is, or would be created.
 
     Raises:
-        SinkError: the search path names none that exists.
+        SinkError: no schema of the search path exists.
     """
     if destination.schema is not None:
         return destination.schema
@@ -131,16 +131,16 @@ def resolve_schema(connection: Connection, destination: Destination) -> str:
     )
     if row is None or row[0] is None:
         raise SinkError(
-            f"{destination.name}: the search path names no schema; write table=SCHEMA.TABLE"
+            f"{destination.name}: no schema of the search path exists; write table=SCHEMA.TABLE"
         )
     return str(row[0])
 
 
 def find_table(connection: Connection, destination: Destination) -> Table | None:
-    """Return the table; None: there is nothing of that name.
+    """Return the table; None: there is no table of that name.
 
     Raises:
-        SinkError: there is something that embedlib did not make.
+        SinkError: embedlib did not create the table of that name.
     """
     schema = resolve_schema(connection, destination)
     found = _one(
@@ -162,13 +162,13 @@ def find_table(connection: Connection, destination: Destination) -> Table | None
         version = stored[FORMAT_KEY]
     except (ValueError, KeyError, TypeError):
         raise SinkError(
-            f"{destination.name}: there is a table of this name that embedlib did not make; it is "
-            "left as it is, choose another with table=NAME"
+            f"{destination.name}: embedlib did not create the table of this name and does not "
+            "change it; choose another with table=NAME"
         ) from None
     if version != FORMAT or stored.get("similarity") not in get_args(Similarity):
         raise SinkError(
-            f"{destination.name} was made by another version of embedlib (format {version!r}, this "
-            f"one writes {FORMAT}); use that version, or another table"
+            f"{destination.name} was created by another version of embedlib (format {version!r}, "
+            f"this one writes {FORMAT}); use that version, or another table"
         )
     return Table(
         oid=oid,
@@ -186,7 +186,7 @@ def choose_halfvec(destination: Destination, dim: int) -> bool:
     """Return whether a new table stores 16-bit floats.
 
     Raises:
-        SinkError: vectors of this length cannot be stored or indexed like that.
+        SinkError: vectors of this dimension cannot be stored or indexed like that.
     """
     name, is_halfvec = destination.name, destination.is_halfvec
     if dim > MAX_DIM:
@@ -206,14 +206,14 @@ def choose_halfvec(destination: Destination, dim: int) -> bool:
 
 
 def drop_table(connection: Connection, table: Table) -> None:
-    """Drop a table that embedlib made, with every row in it."""
+    """Drop a table that embedlib created, with every row in it."""
     connection.execute(sql.SQL("DROP TABLE {}").format(table.identifier))
 
 
 def create_table(
     connection: Connection, destination: Destination, target: Target, *, is_halfvec: bool
 ) -> None:
-    """Make an empty table for a load; to be called in a transaction."""
+    """Create an empty table for a load; call it in a transaction."""
     identifier = sql.Identifier(resolve_schema(connection, destination), destination.table)
     stored = {
         FORMAT_KEY: FORMAT,
@@ -221,7 +221,7 @@ def create_table(
         "fingerprint": target.fingerprint,
         "similarity": target.similarity,
     }
-    # Ours may be null: a row that LangChain adds has none of them.
+    # Our own columns may be null: a row that LangChain adds does not have them.
     connection.execute(
         sql.SQL(
             "CREATE TABLE {} (langchain_id uuid PRIMARY KEY, content text NOT NULL,"
@@ -241,7 +241,7 @@ def create_table(
 
 
 def create_stage(connection: Connection, table: Table) -> None:
-    """Make the place that a batch is copied to; it goes with the connection."""
+    """Create the temporary table that a batch is copied to; it ends with the connection."""
     connection.execute(
         sql.SQL(
             "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS"
@@ -250,18 +250,36 @@ def create_stage(connection: Connection, table: Table) -> None:
     )
 
 
+def merge_stage(table: Table) -> sql.Composed:
+    """Return the statement that inserts the stage's rows into the table or replaces those there."""
+    return sql.SQL(
+        "INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}"
+        " ON CONFLICT ({key}) DO UPDATE SET {changes}"
+    ).format(
+        table=table.identifier,
+        columns=columns(),
+        stage=STAGE,
+        key=sql.Identifier(KEY),
+        changes=sql.SQL(", ").join(
+            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column))
+            for column in COLUMNS
+            if column != KEY
+        ),
+    )
+
+
 def columns() -> sql.Composed:
-    """The names of the columns, in the order of the stream."""
+    """Return the names of the columns, in the order of the stream."""
     return sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
 
 
 def count_rows(connection: Connection, table: Table) -> tuple[int, int]:
-    """Return the number of rows, and of those the ones that embedlib wrote."""
+    """Return the number of rows, and how many of them embedlib wrote."""
     row = _one(
         connection,
         sql.SQL("SELECT count(*), count(embedlib_digest) FROM {}").format(table.identifier),
     )
-    assert row is not None, "an aggregate gives a row"
+    assert row is not None, "an aggregate returns one row"
     return row[0], row[1]
 
 

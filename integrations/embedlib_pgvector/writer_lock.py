@@ -1,4 +1,4 @@
-"""One writer for each table: a lock that the server gives back when its connection ends."""
+"""One writer per table: a lock that the server releases when its connection ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from embedlib_pgvector.connection import Connection
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
-# The server needs a moment to see that a killed writer's connection is gone.
+# The server needs a moment to notice that the connection of a killed writer is gone.
 WAITS_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class WriterLock:
-    """Advisory locks on a name; advisory locks are the database's own, so they hold in that only.
+    """Advisory locks on the table's name, within one database.
 
-    On the name and not on the oid: two writers may both be about to make the table. A writer
-    of everything has the table to itself. Writers of shards share it, each with a lock on its own
-    shard.
+    The name is locked and not the oid, because two writers may both be about to create the table. A
+    writer without a shard locks the whole table. Writers of shards share the table's lock, and each
+    holds the lock of its own shard.
 
     Source: https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
     """
@@ -35,7 +35,7 @@ class WriterLock:
         wait: Callable[[float], None],
         shard: str | None = None,
     ) -> None:
-        """Name the locks; nothing is taken yet."""
+        """Compute the keys of the locks; this takes none."""
         self._table_key = _key(schema, table)
         self._shard_key = None if shard is None else _key(schema, table, shard)
         self._setup_key = _key(schema, table, "setup")
@@ -44,10 +44,10 @@ class WriterLock:
         self._backend: tuple[Any, ...] | None = None
 
     def take(self, connection: Connection) -> None:
-        """Take the locks for as long as the connection lives.
+        """Take the locks until the connection ends.
 
         Raises:
-            SinkError: another writer has one of them.
+            SinkError: another writer holds one of them.
         """
         holder: tuple[Any, ...] | None = None
         for seconds in (*WAITS_SECONDS, None):
@@ -59,19 +59,19 @@ class WriterLock:
                 return
             holder = self._holder(connection, taken)
             if holder is not None and holder[:2] == self._backend:
-                # Ours, of the connection that was lost: the server has not noticed yet.
+                # Our own lost connection, which the server has not noticed yet.
                 connection.execute("SELECT pg_terminate_backend(%s, 5000)", (holder[0],))
             if seconds is not None:
                 self._wait(seconds)
         who = f" ({holder[2]}, server process {holder[0]})" if holder is not None else ""
         raise SinkError(
-            f"{self._name}: another writer is at work{who}; wait for its end, or choose another "
+            f"{self._name}: another writer is active{who}; wait for its end, or choose another "
             "table"
         )
 
     @contextmanager
     def setting_up(self, connection: Connection) -> Iterator[None]:
-        """Keep other shards from making the table at the same time."""
+        """Keep writers of other shards from creating the table at the same time."""
         connection.execute("SELECT pg_advisory_lock(%s)", (self._setup_key,))
         try:
             yield
@@ -79,18 +79,18 @@ class WriterLock:
             connection.execute("SELECT pg_advisory_unlock(%s)", (self._setup_key,))
 
     def take_alone(self, connection: Connection) -> bool:
-        """Have the table to itself from now on; False while other shards are being written."""
+        """Lock the whole table; return False while other shards are being written."""
         return self._shard_key is None or _is_true(
             connection, "SELECT pg_try_advisory_lock(%s)", self._table_key
         )
 
     def share(self, connection: Connection) -> None:
-        """Let other shards in again after `take_alone`."""
+        """Admit other shards again after `take_alone`."""
         if self._shard_key is not None:
             connection.execute("SELECT pg_advisory_unlock(%s)", (self._table_key,))
 
     def _try(self, connection: Connection) -> int | None:
-        """Take the locks; returns the key of one that somebody else has."""
+        """Take the locks; return the key of a lock that another writer holds, or None."""
         if self._shard_key is None:
             is_free = _is_true(connection, "SELECT pg_try_advisory_lock(%s)", self._table_key)
             return None if is_free else self._table_key

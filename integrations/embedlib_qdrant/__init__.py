@@ -1,8 +1,8 @@
-"""Qdrant sinks: a server, the engine in this process, and the client's local mode.
+"""The sinks for Qdrant: a server, the engine in this process, and the client's local mode.
 
-`qdrant://host:6334/collection` and `qdrant+https://...` write to a server, `edge:PATH` into a
-folder with the real engine, `qdrant+local:PATH` into a folder of qdrant-client's local mode. All
-three store the points that `embedlib_qdrant.points` describes.
+`qdrant://host:6334/collection` and `qdrant+https://...` write to a server, `edge:PATH` to a folder
+with Qdrant's own engine, `qdrant+local:PATH` to a folder of qdrant-client's local mode. All three
+store points as described in `embedlib_qdrant.points`.
 """
 
 from __future__ import annotations

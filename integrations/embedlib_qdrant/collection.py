@@ -1,4 +1,4 @@
-"""What a server and the client's local mode have in common: a collection behind a QdrantClient."""
+"""A sink on a collection of a QdrantClient: shared by a server and the client's local mode."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from embedlib_qdrant.points import (
 )
 
 MARK_KEY = "embedlib"
-"""Of the collection's metadata."""
+"""Key in the collection's metadata."""
 _PAGE = 1000
-"""Points read at once."""
+"""Points per read request."""
 _BATCH = 256
-"""Points written at once. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
+"""Points per write request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
 
 T = TypeVar("T")
 
 
 class CollectionSink:
-    """A collection; a subclass says how it is reached, locked, made and indexed."""
+    """A collection; a subclass connects, locks, creates and indexes it."""
 
     def __init__(self, name: str, collection: str, given: GivenOptions) -> None:
         self.name = name
@@ -56,30 +56,30 @@ class CollectionSink:
         self._mark: Mark | None = None
         self._has_begun = False
 
-    # What a subclass gives.
+    # Methods of a subclass.
 
     def connect(self) -> Any:
-        """Return the QdrantClient; made at the first call."""
+        """Return the QdrantClient, created at the first call."""
         raise NotImplementedError
 
     def call(self, action: Callable[[], T]) -> T:
-        """Return what a request returns; its errors become `SinkError`."""
+        """Return the result of a request; convert its errors to `SinkError`."""
         raise NotImplementedError
 
     def lock(self, shard: str | None) -> None:
-        """Become the only writer, or the only one of this shard of the source."""
+        """Become the only writer, or the only writer of this shard of the source."""
         raise NotImplementedError
 
     def create(self, mark: Mark) -> None:
-        """Make the collection."""
+        """Create the collection."""
         raise NotImplementedError
 
     def prepare(self, mark: Mark) -> None:
-        """Bring a collection that exists into the state for writing."""
+        """Prepare an existing collection for writing."""
         raise NotImplementedError
 
     def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
-        """Return what `upsert` takes."""
+        """Convert rows to the points that `upsert` takes."""
         raise NotImplementedError
 
     def upsert(self, points: list[Any]) -> None:
@@ -87,7 +87,7 @@ class CollectionSink:
         raise NotImplementedError
 
     def inspect(self) -> SinkState | None:
-        """Return what is there."""
+        """Return what is stored."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -95,18 +95,18 @@ class CollectionSink:
         raise NotImplementedError
 
     def disconnect(self) -> None:
-        """Give up the lock and the connection; may be called twice."""
+        """Release the lock and the connection; may be called twice."""
         raise NotImplementedError
 
-    # What is the same for both.
+    # Shared methods.
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Become the only writer and have a collection for these rows."""
+        """Become the only writer, and open or create the collection."""
         self.tell = tell
         self.lock(target.shard)
         mark = self.read_mark()
         if mark is not None and not target.recreate:
-            # The number of rows and the state of the index do not matter here.
+            # Number of rows and state of the index are not compared.
             check_target(mark.to_state(0, ""), target, self.name)
             self.given.check_stored(mark.options, self.name)
         if mark is not None and target.recreate:
@@ -120,7 +120,7 @@ class CollectionSink:
         self._has_begun = True
 
     def close(self) -> None:
-        """Give up the lock and the connection."""
+        """Release the lock and the connection."""
         self._mark = None
         self._has_begun = False
         self.disconnect()
@@ -137,7 +137,7 @@ class CollectionSink:
         return found
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Upsert rows, each request all or none; a repeated request changes nothing."""
+        """Upsert rows; each request is atomic, and repeating one changes nothing."""
         check_vectors(vectors, len(rows), self.require_begin().dim)
         for start in range(0, len(rows), _BATCH):
             part = slice(start, start + _BATCH)
@@ -148,7 +148,7 @@ class CollectionSink:
         """Replace metadata and digest."""
         self.require_begin()
         models = self.models
-        # Qdrant takes an unknown id for an error.
+        # Qdrant raises an error for unknown ids.
         stored = self.digests([row.id for row in rows])
         for part in _slices([row for row in rows if row.id in stored], _BATCH):
             changes = [
@@ -209,7 +209,7 @@ class CollectionSink:
         """Return the mark; None: there is no collection.
 
         Raises:
-            SinkError: embedlib did not make the collection.
+            SinkError: embedlib did not create the collection.
         """
         info = self.read_info()
         return None if info is None else self.mark_of(info.config.metadata)
@@ -224,17 +224,17 @@ class CollectionSink:
         """Read the mark in a collection's metadata.
 
         Raises:
-            SinkError: there is none.
+            SinkError: the metadata has none.
         """
         if not metadata or MARK_KEY not in metadata:
             raise SinkError(
-                f"{self.name} was not made by embedlib, which therefore neither writes to it nor "
-                "drops it; choose another collection, or remove this one yourself"
+                f"{self.name} was not created by embedlib, which therefore neither writes to it "
+                "nor drops it; choose another collection, or remove this one yourself"
             )
         return Mark.from_json(metadata[MARK_KEY], self.name)
 
     def only_ours(self) -> Any:
-        """Return the filter that leaves out points that others added."""
+        """Return the filter for points that embedlib wrote."""
         field = self.models.PayloadField(key=SOURCE_ID_KEY)
         return self.models.Filter(must_not=[self.models.IsEmptyCondition(is_empty=field)])
 
@@ -242,14 +242,14 @@ class CollectionSink:
         """Return the mark of the load.
 
         Raises:
-            SinkError: none has begun.
+            SinkError: `begin` was not called.
         """
         if self._mark is None or not self._has_begun:
             raise SinkError(f"{self.name}: begin was not called")
         return self._mark
 
     def _require_stored(self) -> Mark:
-        """The mark of a collection that somebody has made."""
+        """Return the mark of a collection that holds a load."""
         if self._mark is None:
             self._mark = self.read_mark()
         if self._mark is None:

@@ -1,4 +1,4 @@
-"""Options of a URL that say how a collection is made."""
+"""Options of a URL that are fixed when a collection is created."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from embedlib.indexing import is_true
 Quantization = Literal["none", "scalar", "binary"]
 
 OVERSAMPLING = 3.0
-"""A search in quantized vectors takes so many times the rows it was asked for and compares their
-exact vectors.
-"""
+"""A search in quantized vectors finds this many times the requested rows, then compares their exact
+vectors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionOptions:
-    """How a collection is made; fixed from then on.
+    """How a collection is created; fixed from then on.
 
     Attributes:
         m: edges of a node of the HNSW graph.
-        ef_construct: candidates looked at when a node is added to it.
-        on_disk: leave vectors and graph on disk and read what is needed.
-        quantization: search in a smaller copy of the vectors first.
-        shards: parts of a server's collection.
+        ef_construct: candidates examined when a node is added to the graph.
+        on_disk: keep vectors and graph on disk instead of in memory.
+        quantization: search in smaller copies of the vectors first.
+        shards: number of shards of a server's collection.
 
     Source: defaults of m and ef_construct: `storage.hnsw_index` of Qdrant's config/config.yaml.
     """
@@ -40,18 +39,18 @@ class CollectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenOptions:
-    """What a URL says, and what it leaves to the defaults.
+    """The options of a URL, and the defaults of the others.
 
     Attributes:
-        names: the options in the URL.
-        options: their values, and the defaults of the others.
+        names: the options that the URL has.
+        options: all values, defaults included.
     """
 
     names: tuple[str, ...]
     options: CollectionOptions
 
     def check_stored(self, stored: CollectionOptions, name: str) -> None:
-        """Refuse to go on with a collection that was made otherwise.
+        """Refuse a collection that was created with other options.
 
         Raises:
             SinkError: an option in the URL differs.
@@ -60,13 +59,13 @@ class GivenOptions:
             is_, wanted = getattr(stored, option), getattr(self.options, option)
             if is_ != wanted:
                 raise SinkError(
-                    f"{name} was made with {option}={_write(is_)}, not {_write(wanted)}; leave the "
-                    "option out, or --recreate to drop these rows and start over"
+                    f"{name} was created with {option}={_write(is_)}, not {_write(wanted)}; leave "
+                    "the option out, or --recreate to drop these rows and start over"
                 )
 
 
 def parse_options(options: Mapping[str, str]) -> GivenOptions:
-    """Read the options of a URL; their names are known.
+    """Parse the options of a URL, whose names were checked.
 
     Raises:
         SinkError: a value is not allowed.
@@ -83,8 +82,8 @@ def parse_options(options: Mapping[str, str]) -> GivenOptions:
 
 
 _LOWEST = {"m": 2, "ef_construct": 4, "shards": 1}
-"""Source: ef_construct and shard_number: `minimum` of Qdrant's OpenAPI schema. m = 1 is no graph to
-search in, and m = 0 none at all.
+"""Source: ef_construct and shard_number: `minimum` of Qdrant's OpenAPI schema. A graph
+with m = 1 cannot be searched, and m = 0 means no graph.
 """
 
 

@@ -1,4 +1,4 @@
-"""`edge:PATH`: Qdrant's own engine in this process, in a folder (see `edge_folder`)."""
+"""`edge:PATH`: a folder (see `edge_folder`), written by Qdrant's engine in this process."""
 
 from __future__ import annotations
 
@@ -43,19 +43,17 @@ from embedlib_qdrant.points import (
 )
 
 _PAGE = 1000
-"""Points read at once."""
+"""Points per read request."""
 _FLUSH_ROWS = 16_384
-"""Rows that are in the write-ahead log only, at most: when a killed load is opened again, they are
-put into their places first, some 20,000 in a second. Flushing each batch took a tenth of the time.
-"""
+"""Maximum rows that are only in the write-ahead log. When the shard is opened after a kill, the
+engine replays them, some 20,000 per second. Flushing every batch took a tenth of a load's time."""
 _LIST_ROWS = 64
-"""Rows turned into Python floats at once: few enough to stay in the processor's cache."""
+"""Rows converted to Python floats at a time: few enough to stay in the processor's cache."""
 
 _ROOM_BYTES = 64 << 20
-"""What must be free on the disk, beside four times the vectors: they go into the log and then into
-their place, with their texts. The engine maps its files into memory, and where a mapped file finds
-no room the system ends the process with SIGBUS.
-"""
+"""Free disk space that a write needs beside four times its vectors, which are stored in the log and
+then in a segment, with their texts. The engine maps its files into memory; if the disk is full, the
+kernel ends the process with SIGBUS when it writes to them."""
 
 
 def open_sink(url: SinkUrl) -> EdgeSink:
@@ -82,7 +80,7 @@ class EdgeSink:
         self._tell: Tell | None = None
 
     def inspect(self) -> SinkState | None:
-        """Return what is there."""
+        """Return what is stored."""
         mark = self._folder.read_mark()
         if mark is None:
             return None
@@ -96,9 +94,9 @@ class EdgeSink:
                 self._close_shard()
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Take the folder's lock and open or make the shard."""
+        """Lock the folder, then open or create the shard."""
         folder = self._folder
-        folder.read_mark()  # refuses a folder that is not ours before anything is put into it
+        folder.read_mark()  # refuses a folder of others before anything is created in it
         folder.make()
         self._close_shard()
         self._lock = self._lock or FileLock(folder.lock_file, self.name)
@@ -110,7 +108,7 @@ class EdgeSink:
         if self._mark is None:
             self._mark = Mark.of(target, self._given.options)
             self._create(self._mark)
-        # The number of rows and the state of the index do not matter here.
+        # Number of rows and state of the index are not compared.
         check_target(self._mark.to_state(0, ""), target, self.name)
         self._given.check_stored(self._mark.options, self.name)
         self._open()
@@ -122,7 +120,7 @@ class EdgeSink:
         shard = self._open_stored()
         with self._one_line("cannot be read"):
             for start in range(0, len(ids), _PAGE):
-                # With the default for with_vector the call fails, whatever its signature says.
+                # with_vector must be given: the call fails with the default of its own signature.
                 page = list(ids[start : start + _PAGE])
                 for record in shard.retrieve(page, [OWN_KEY], False):
                     digest = read_digest(record.payload)
@@ -131,7 +129,7 @@ class EdgeSink:
         return found
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Upsert rows as one operation of the write-ahead log, which a kill does not touch."""
+        """Upsert rows as one operation of the write-ahead log, which survives a kill."""
         shard, edge = self._begun, self._edge
         check_vectors(vectors, len(rows), self._stored_mark.dim)
         if not rows:
@@ -154,7 +152,7 @@ class EdgeSink:
         self._check_room()
         stored = self.digests([row.id for row in rows])
         with self._one_line("cannot be written"):
-            # The engine takes an unknown id for an error.
+            # The engine raises an error for unknown ids.
             for row in (row for row in rows if row.id in stored):
                 shard.update(edge.UpdateOperation.set_payload([row.id], _metadata_payload(row)))
             shard.flush()
@@ -184,10 +182,10 @@ class EdgeSink:
             shard.flush()
 
     def finish(self) -> None:
-        """Build the index of what was written since the last time."""
+        """Build the index for the rows written since the last call."""
         shard = self._begun
         if self._tell is not None and self._has_changed:
-            self._tell(f"{self.name}: building the index; Ctrl-C waits for its end")
+            self._tell(f"{self.name}: building the index; Ctrl-C takes effect after that")
         with self._one_line("cannot be optimized"):
             shard.optimize()
         self._flush()
@@ -212,7 +210,7 @@ class EdgeSink:
         ]
 
     def close(self) -> None:
-        """Close the shard and give the lock up."""
+        """Close the shard and release the lock."""
         self._close_shard()
         if self._lock is not None:
             self._lock.release()
@@ -230,7 +228,7 @@ class EdgeSink:
         return self._mark
 
     def _open_stored(self) -> Any:
-        """The shard, which somebody has filled."""
+        """Open a shard that holds a load."""
         if self._shard is None:
             self._mark = self._folder.read_mark()
             if self._mark is None:
@@ -242,8 +240,8 @@ class EdgeSink:
             free = shutil.disk_usage(self._folder.lock_file.parent).free
         if free < num_bytes + _ROOM_BYTES:
             raise SinkError(
-                f"{self.name}: only {free >> 20} MiB of its disk are free and the next rows may "
-                f"take {(num_bytes + _ROOM_BYTES) >> 20}; make room and run the load again to go on"
+                f"{self.name}: only {free >> 20} MiB of its disk are free, the next rows may need "
+                f"{(num_bytes + _ROOM_BYTES) >> 20}; make room and run the load again to continue"
             )
 
     def _create(self, mark: Mark) -> None:
@@ -259,11 +257,11 @@ class EdgeSink:
             try:
                 self._shard = self._edge.EdgeShard.load(str(self._folder.shard))
             except Exception as error:
-                # The engine locks its write-ahead log, for reading too.
+                # The engine locks its write-ahead log, also for reading.
                 if "WouldBlock" in str(error):
                     raise SinkError(
-                        f"{self.name} is open in another process, and only one at a time can open "
-                        "it; wait for that one, or use a server (qdrant://)"
+                        f"{self.name} is open in another process, and only one process at a time "
+                        "can open it; wait for that one, or use a server (qdrant://)"
                     ) from error
                 said = first_line(error)
                 remedy = _remedy_of(error)
@@ -291,11 +289,11 @@ def _remedy_of(error: Exception) -> str:
     for code, remedy in REMEDIES.items():
         if f"(os error {code})" in str(error):  # Rust's words for errno
             return remedy
-    return "if nothing else helps, --recreate drops its rows and starts over"
+    return "if nothing else helps, --recreate drops the rows and starts over"
 
 
 def _as_lists(vectors: Vectors) -> Iterator[list[float]]:
-    """Yield each vector as what the engine reads fastest."""
+    """Yield each vector as a list of floats, which the engine converts fastest."""
     for start in range(0, len(vectors), _LIST_ROWS):
         yield from vectors[start : start + _LIST_ROWS].tolist()
 

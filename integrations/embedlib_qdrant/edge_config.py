@@ -1,4 +1,4 @@
-"""The configuration of a shard of Qdrant Edge, and of a search in it."""
+"""Configuration of a shard of Qdrant Edge, and of searches in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def edge_config(mark: Mark) -> Any:
 
 
 def search_params(mark: Mark) -> Any:
-    """Return the `SearchParams` for a shard with this mark; None: the engine's own."""
+    """Return the `SearchParams` for a shard with this mark; None: the engine's defaults."""
     if mark.options.quantization == "none":
         return None
     edge = import_extra("qdrant_edge", "qdrant")
@@ -43,7 +43,7 @@ def search_params(mark: Mark) -> Any:
 
 
 def _quantization(edge: Any, name: str) -> Any:
-    # Pinned: the small copy is what a search reads, and it fits.
+    # Pinned in memory: a search reads these small copies first.
     if name == "scalar":
         return edge.ScalarQuantizationConfig(
             type=edge.ScalarType.Int8, quantile=0.99, memory=edge.Memory.Pinned

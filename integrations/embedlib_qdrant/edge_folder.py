@@ -1,9 +1,9 @@
-"""The folder of `edge:PATH`: the engine's shard, and two files of ours beside it.
+"""The folder of `edge:PATH`: the engine's shard, and two files of embedlib beside it.
 
-`embedlib.json` is the mark, `embedlib.lock` the lock. The mark is a file and not a point or a part
-of the engine's own files, as those would be seen by every search or lost in an upgrade. It is
-written first, so a folder without it is not ours; the shard is made under another name and renamed
-when it is whole. A killed writer thus leaves either a shard or none.
+`embedlib.json` is the mark, `embedlib.lock` the lock. The mark is a file of its own: as a point
+every search would see it, and as a part of the engine's files an upgrade could lose it. It is
+written first, so a folder without it is not embedlib's. The shard is created under another name and
+renamed when it is complete, so a killed writer leaves a complete shard or none.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHARD = "shard"
 _NEW_SHARD = "shard.new"
 _OLD_SHARD = "shard.old"
 _BUILDERS = "temp_segments"
-"""Where the engine builds what then replaces a segment."""
+"""Where the engine builds new segments before they replace old ones."""
 
 
 class EdgeFolder:
-    """A folder that holds a shard, or will."""
+    """A folder with a shard, or for one."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class EdgeFolder:
         """Return the mark of the shard; None: there is no shard.
 
         Raises:
-            SinkError: the folder is not ours.
+            SinkError: the folder is not embedlib's.
         """
         try:
             text = (self._path / _MARK_FILE).read_text(encoding="utf-8")
@@ -59,12 +59,12 @@ class EdgeFolder:
         return Mark.from_json(data, self._name)
 
     def make(self) -> None:
-        """Make the folder."""
-        with one_line_errors(self._name, "cannot be made"):
+        """Create the folder."""
+        with one_line_errors(self._name, "cannot be created"):
             self._path.mkdir(parents=True, exist_ok=True)
 
     def repair(self) -> None:
-        """Remove what a killed writer left half made or half dropped."""
+        """Remove a shard that a killed writer left incomplete."""
         with one_line_errors(self._name, "cannot be repaired"):
             for leftover in (self._path / _NEW_SHARD, self._path / _OLD_SHARD):
                 if leftover.exists():
@@ -79,8 +79,8 @@ class EdgeFolder:
 
     @contextmanager
     def new_shard(self, mark: Mark) -> Iterator[Path]:
-        """Give a place for a new shard, which must be closed at the end."""
-        with one_line_errors(self._name, "cannot be made"):
+        """Yield a folder for a new shard, which the caller closes before the end of the block."""
+        with one_line_errors(self._name, "cannot be created"):
             _write_file(self._path / _MARK_FILE, json.dumps(mark.to_json(), indent=2))
             new = self._path / _NEW_SHARD
             new.mkdir()
@@ -89,7 +89,7 @@ class EdgeFolder:
             _sync_folder(self._path)
 
     def clear_builders(self) -> None:
-        """Remove what a killed index build left, as the engine does not; with the shard open."""
+        """Remove the files of a killed index build, which the engine keeps; needs an open shard."""
         with one_line_errors(self._name, "cannot be repaired"):
             builders = self.shard / _BUILDERS
             for builder in builders.iterdir() if builders.is_dir() else ():
@@ -98,17 +98,17 @@ class EdgeFolder:
     def _check_empty(self) -> None:
         if not self._path.exists():
             return
-        # A writer killed at its very start leaves the lock and the mark's first half.
+        # A writer killed at its start leaves the lock and an incomplete mark.
         others = set(os.listdir(self._path)) - {_LOCK_FILE, f"{_MARK_FILE}.new"}
         if others:
             raise SinkError(
-                f"{self._name} holds {min(others)!r} and was not made by embedlib; choose another "
-                "folder"
+                f"{self._name} holds {min(others)!r} and was not created by embedlib; choose "
+                "another folder"
             )
 
 
 def _write_file(path: Path, text: str) -> None:
-    """Write a file that is there in full or not at all, also after a power failure."""
+    """Write a file atomically, also with regard to a power failure."""
     temporary = path.with_name(f"{path.name}.new")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

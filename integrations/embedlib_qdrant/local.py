@@ -1,7 +1,7 @@
 """`qdrant+local:PATH`: a folder of qdrant-client's local mode, for tests and a few thousand rows.
 
-The client locks the folder itself, keeps the mark in its own collection metadata, writes row by
-row, and searches by comparing all vectors.
+The client locks the folder itself, stores the mark in its collection metadata, writes row by row,
+and compares all vectors in a search.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def open_sink(url: SinkUrl) -> LocalSink:
 
 
 class LocalSink(CollectionSink):
-    """A collection in a folder of the client."""
+    """A collection in a folder of qdrant-client's local mode."""
 
     def __init__(self, path: Path, collection: str) -> None:
         suffix = "" if collection == DEFAULT_COLLECTION else f"?collection={quote(collection)}"
-        # The graph's options change nothing here and are therefore not taken.
+        # Options of the graph have no effect here and are therefore refused.
         super().__init__(f"qdrant+local:{path}{suffix}", collection, parse_options({}))
         self._path = path
         self._client: Any = None
 
     def connect(self) -> Any:
-        """Open the folder, which reads all points into memory."""
+        """Open the folder, which reads all points into memory; return the client."""
         if self._client is None:
             self._client = self._open()
         return self._client
@@ -68,16 +68,16 @@ class LocalSink(CollectionSink):
         except SinkError:
             raise
         except Exception as error:
-            # The client raises ValueError, RuntimeError and what SQLite and the system raise.
+            # The client raises ValueError, RuntimeError, and errors of SQLite and the system.
             raise SinkError(f"{self.name}: {first_line(error)}") from error
 
     def lock(self, shard: str | None) -> None:
-        """Open the folder: the client takes a lock that ends with the process."""
-        self._read_meta()  # refuses a folder that is not the client's
+        """Open the folder: the client takes a lock, which ends with the process."""
+        self._read_meta()  # refuses a folder of others
         self.call(self.connect)
 
     def create(self, mark: Mark) -> None:
-        """Make the collection."""
+        """Create the collection."""
         models = self.models
         vectors = models.VectorParams(
             size=mark.dim, distance=models.Distance(DISTANCES[mark.similarity])
@@ -89,7 +89,7 @@ class LocalSink(CollectionSink):
         )
 
     def prepare(self, mark: Mark) -> None:
-        """Do nothing: there are no indexes."""
+        """Do nothing: local mode has no indexes."""
 
     def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
         """Return the client's points."""
@@ -99,19 +99,19 @@ class LocalSink(CollectionSink):
         ]
 
     def upsert(self, points: list[Any]) -> None:
-        """Store points, one after the other."""
+        """Store points; the client writes one after the other."""
         self.connect().upsert(self.collection, points)
 
     def read_info(self) -> Any:
-        """Return the client's `CollectionInfo`; opening a folder that does not exist makes it."""
+        """Return the client's `CollectionInfo`; does not open, and so create, a missing folder."""
         if self._client is None and self._read_meta() is None:
             return None
         return super().read_info()
 
     def inspect(self) -> SinkState | None:
-        """Return what is there, from the files: the client would take its lock.
+        """Return what is stored, read from the files: the client would take its lock.
 
-        The number of rows includes points that others added.
+        The number of rows includes points that other programs added.
         """
         config = (self._read_meta() or {}).get(self.collection)
         if config is None:
@@ -129,11 +129,11 @@ class LocalSink(CollectionSink):
         return mark.to_state(num_rows, "none, exact scan")
 
     def finish(self) -> None:
-        """Do nothing: every row is stored."""
+        """Do nothing: every row is stored already."""
         self.require_begin()
 
     def disconnect(self) -> None:
-        """Close the folder, which gives the lock up."""
+        """Close the folder, which releases the lock."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -142,22 +142,22 @@ class LocalSink(CollectionSink):
         module = import_extra("qdrant_client", "qdrant")
         meta = self._path / _META_FILE
         if meta.exists() and meta.stat().st_size == 0:
-            # The client was killed while it made the folder.
+            # The client was killed while it created the folder.
             meta.unlink()
         if self._is_locked():
             raise SinkError(
-                f"{self.name} is open in another process, and only one at a time can open it; "
-                "wait for that one, or use a server (qdrant://)"
+                f"{self.name} is open in another process, and only one process at a time can open "
+                "it; wait for that one, or use a server (qdrant://)"
             )
         try:
-            # The calls come from one thread at a time, but not always the same.
+            # One thread at a time calls, but not always the same.
             return module.QdrantClient(path=str(self._path), force_disable_check_same_thread=True)
         except OSError as error:
             raise self._cannot_open(error) from error
 
     def _is_locked(self) -> bool:
-        # The client finds that out too, but only after it has read all points, and then leaves
-        # files open.
+        # The client checks this too, but only after it has read all points, and then leaves files
+        # open.
         try:
             with open(self._path / _LOCK_FILE, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,25 +170,25 @@ class LocalSink(CollectionSink):
         return False
 
     def _cannot_open(self, error: OSError) -> SinkError:
-        """The client writes its lock, also for reading, and names at most that file."""
-        remedy = REMEDIES.get(error.errno or 0, "see that the folder can be written")
+        """Name the folder: the client writes its lock file to read, and names only that file."""
+        remedy = REMEDIES.get(error.errno or 0, "make sure that the folder can be written")
         return SinkError(
             f"{self.name} cannot be opened: {error.strerror or error}: folder {str(self._path)!r}; "
             f"{remedy}"
         )
 
     def _read_meta(self) -> dict[str, Any] | None:
-        """The collections of the folder; None: there is no folder, or nothing in it.
+        """Return the collections of the folder; None: it is missing or empty.
 
         Raises:
-            SinkError: it is another kind of folder.
+            SinkError: qdrant-client did not create the folder.
         """
         try:
             text = (self._path / _META_FILE).read_text(encoding="utf-8")
         except FileNotFoundError:
             if self._path.exists() and os.listdir(self._path):
                 raise SinkError(
-                    f"{self.name} is a folder that qdrant-client did not make; choose another one"
+                    f"{self.name} is a folder that qdrant-client did not create; choose another one"
                 ) from None
             return None
         except OSError as error:
@@ -203,7 +203,7 @@ class LocalSink(CollectionSink):
 
     @contextmanager
     def _warnings_told(self) -> Iterator[None]:
-        """Pass the client's warnings on, such as the one of too many rows."""
+        """Pass the client's warnings on to `tell`, such as the one about too many rows."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield

@@ -1,14 +1,14 @@
-"""What a point in Qdrant looks like, and the mark of a collection that embedlib made.
+"""The payload of a point, and the mark of a collection that embedlib created.
 
 A point has the row's id, one unnamed vector, and the payload
 
     {"page_content": text, "metadata": {...}, "_embedlib": {"source_id", "chunk", "digest"}}
 
-In Qdrant Edge `_embedlib` is one string, "DIGEST CHUNK SOURCE_ID": its Python binding takes some 10
-microseconds for each object and string of a payload, which was a third of the time of a load.
+In Qdrant Edge `_embedlib` is one string, "DIGEST CHUNK SOURCE_ID": its Python binding needs some 10
+microseconds per object and string of a payload, which was a third of the loading time.
 
 Source: `CONTENT_KEY`, `METADATA_KEY` and `VECTOR_NAME` of langchain_qdrant.QdrantVectorStore, which
-therefore opens it as it is; keys it does not know, it leaves alone.
+can therefore open the collection; it ignores other keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTENT_KEY = "page_content"
 METADATA_KEY = "metadata"
 OWN_KEY = "_embedlib"
 SOURCE_ID_KEY = f"{OWN_KEY}.source_id"
-"""Indexed, and what tells a point of embedlib from one that others added."""
+"""Indexed; points without it were added by other programs."""
 
 DISTANCES: Mapping[Similarity, str] = {
     "cosine": "Cosine",
@@ -38,19 +38,19 @@ DISTANCES: Mapping[Similarity, str] = {
 """Qdrant's names."""
 
 FORMAT = 1
-"""Of the payload and the mark. A reader refuses a higher one."""
+"""Version of payload and mark; any other is refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """What identifies a load; kept with the collection, or in a file beside the points.
+    """What identifies a load; stored with the collection, or in a file beside the points.
 
     Attributes:
         dim: D of the vectors.
         similarity: how they are compared.
         fingerprint: of the embedder.
         model: its name.
-        options: how the collection was to be made.
+        options: how the collection was created.
     """
 
     dim: int
@@ -61,7 +61,7 @@ class Mark:
 
     @classmethod
     def of(cls, target: Target, options: CollectionOptions) -> Mark:
-        """Return the mark of a load that begins."""
+        """Return the mark of a new load."""
         return cls(
             dim=target.dim,
             similarity=target.similarity,
@@ -75,7 +75,7 @@ class Mark:
         """Read a mark.
 
         Raises:
-            SinkError: it is of another format, or not a mark.
+            SinkError: it has another format, or is not a mark.
         """
         try:
             if data["format"] != FORMAT:
@@ -92,8 +92,8 @@ class Mark:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SinkError(
-                f"{name}: what embedlib noted about it cannot be read ({error!r}); remove it "
-                "yourself, or choose another destination"
+                f"{name}: the description that embedlib stored with it cannot be read ({error!r}); "
+                "remove the destination yourself, or choose another one"
             ) from error
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Mark:
         return {"format": FORMAT, **asdict(self)}
 
     def to_state(self, num_rows: int, index: str) -> SinkState:
-        """Return the mark with what only the engine knows."""
+        """Return the state: the mark, and values that only the engine knows."""
         return SinkState(
             num_rows=num_rows,
             dim=self.dim,
@@ -113,23 +113,23 @@ class Mark:
 
 
 def row_payload(row: Row) -> dict[str, Any]:
-    """Return all of a row's payload."""
+    """Return the whole payload of a row."""
     return {CONTENT_KEY: row.text, **metadata_payload(row)}
 
 
 def metadata_payload(row: Row) -> dict[str, Any]:
-    """Return the part of a row's payload that changes with its metadata."""
+    """Return the part of the payload that changes with the metadata."""
     own = {"source_id": row.source_id, "chunk": row.chunk, "digest": row.digest.hex()}
     return {METADATA_KEY: row.metadata, OWN_KEY: own}
 
 
 def own_line(row: Row) -> str:
-    """Return what Qdrant Edge keeps in place of the object."""
+    """Return the string that Qdrant Edge stores in place of the object."""
     return f"{row.digest.hex()} {row.chunk} {row.source_id}"
 
 
 def _read_own(payload: Mapping[str, Any] | None) -> tuple[str, int, str] | None:
-    """Source id, chunk and digest; None: others added the point."""
+    """Return source id, chunk and digest; None: another program added the point."""
     own = (payload or {}).get(OWN_KEY)
     if isinstance(own, str):
         digest, chunk, source_id = own.split(" ", 2)
@@ -138,13 +138,13 @@ def _read_own(payload: Mapping[str, Any] | None) -> tuple[str, int, str] | None:
 
 
 def read_digest(payload: Mapping[str, Any] | None) -> bytes | None:
-    """Return the digest of a point; None: others added it."""
+    """Return the digest of a point; None: another program added it."""
     own = _read_own(payload)
     return None if own is None else bytes.fromhex(own[2])
 
 
 def read_key(point_id: UUID | str | int, payload: Mapping[str, Any] | None) -> RowKey | None:
-    """Return which row a point is; None: others added it."""
+    """Return the key of the row that a point is; None: another program added it."""
     own = _read_own(payload)
     return None if own is None else RowKey(id=UUID(str(point_id)), source_id=own[0], chunk=own[1])
 
@@ -152,9 +152,9 @@ def read_key(point_id: UUID | str | int, payload: Mapping[str, Any] | None) -> R
 def read_hit(
     point_id: UUID | str | int, score: float, payload: Mapping[str, Any], similarity: Similarity
 ) -> Hit:
-    """Return a result of a search; Qdrant's score of these two similarities is a distance."""
+    """Convert a search result; for two similarities Qdrant's score is a distance."""
     key = read_key(point_id, payload)
-    assert key is not None, "points of others were left out"
+    assert key is not None, "points of other programs are filtered out"
     return Hit(
         score=-score if similarity in ("euclidean", "manhattan") else score,
         id=key.id,

@@ -1,4 +1,4 @@
-"""Which failures of a request pass by themselves, and how long to wait for that."""
+"""Retries of requests: which failures are temporary, and how long to wait."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LONGEST_WAIT_S = 30.0
 _TEMPORARY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 """Source: gRPC's status codes, and its mapping from HTTP: 429, 502, 503 and 504 are UNAVAILABLE."""
 _TORN = "RST_STREAM"
-"""gRPC reports a stream that a proxy cut with this word and the code INTERNAL."""
+"""In the details of code INTERNAL: a proxy has closed the stream."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _DETAILS = 300
-"""Characters of a server's message that are shown."""
+"""Maximum characters of a server's message to show."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Failure:
 
     Attributes:
         reason: in one line.
-        is_temporary: whether the same request may work later.
-        wait_s: what the server asks to wait; None: it does not say.
+        is_temporary: whether the same request may succeed later.
+        wait_s: how long the server asks to wait; None: it does not say.
     """
 
     reason: str
@@ -47,18 +47,18 @@ def retry(
     tell: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> T:
-    """Return what `action` returns; repeat it after a failure that passes by itself.
+    """Return what `action` returns; repeat it after temporary failures.
 
     Args:
-        action: a request that may be repeated without harm.
+        action: a request that may be repeated safely.
         name: the destination, for messages.
-        num_retries: repetitions at most.
+        num_retries: maximum number of repetitions.
         remedy: what to do after the last one.
-        tell: gets a line before every wait.
-        sleep: waits for this many seconds.
+        tell: called with a line before every wait.
+        sleep: waits for a number of seconds.
 
     Raises:
-        SinkError: the last failure, or one that does not pass.
+        SinkError: a permanent failure, or the last temporary one.
     """
     number = 0
     while True:
@@ -70,7 +70,7 @@ def retry(
                 raise SinkError(f"{name}: {failure.reason}") from error
             if number == num_retries:
                 raise SinkError(
-                    f"{name}: no success in {number + 1} tries: {failure.reason}; {remedy}"
+                    f"{name}: failed {number + 1} times: {failure.reason}; {remedy}"
                 ) from error
             wait_s = min(FIRST_WAIT_S * 2**number, LONGEST_WAIT_S)
             wait_s = max(wait_s, failure.wait_s or 0.0)

@@ -1,9 +1,8 @@
 """`qdrant://host:port/collection`: a Qdrant server, reached over gRPC.
 
-The mark is in the collection's own metadata, made together with it in one request: there is no
-instant at which a collection of ours has none. While a new collection is loaded its HNSW graph is
-switched off (m = 0) and `finish` switches it on. The m to switch on is in the mark, so whoever
-finishes the load, after whichever kill, finds it.
+The mark is stored in the collection's metadata by the request that creates the collection, so a
+collection of embedlib always has one. While a new collection is loaded its HNSW graph is switched
+off (m = 0), and `finish` switches it on with the m in the mark, also in a later run after a kill.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ API_KEY = "QDRANT_API_KEY"
 DEFAULT_PORT = 6334
 """Source: `service.grpc_port` of Qdrant's config/config.yaml."""
 OLDEST_VERSION = (1, 16)
-"""The first with metadata of collections."""
+"""The first version with metadata of collections."""
 
 _TIMEOUT_S = 60
 _NUM_RETRIES = 8
 """About two minutes."""
 _NUM_FIRST_RETRIES = 3
-"""Before the server has answered once: it is likelier that the address is wrong."""
-_NOBODY_THERE = "check that the server runs, its host, and that the port is the one of gRPC (6334)"
-_GO_ON = "what was written stays, run the same command again to go on"
+"""Before the first answer of the server: the address is then more likely to be wrong."""
+_CHECK_ADDRESS = "check that the server runs, its host, and that the port is the one of gRPC (6334)"
+_RUN_AGAIN = "written rows are kept, run the same command again to continue"
 _POLL_S = 1.0
 _CHANNEL = {"grpc.initial_reconnect_backoff_ms": 500, "grpc.max_reconnect_backoff_ms": 5000}
-"""gRPC's own wait between connections; by default up to two minutes, longer than our retries."""
+"""gRPC's wait between connections; its default of up to two minutes is longer than our retries."""
 
 T = TypeVar("T")
 
@@ -55,7 +54,7 @@ T = TypeVar("T")
 def open_sink(url: SinkUrl) -> ServerSink:
     """Make the sink of `qdrant://host:port/collection` or `qdrant+https://...`."""
     if "@" in url.location:
-        # Nothing of it is quoted: it holds a secret.
+        # The message does not quote the URL: it contains a secret.
         raise SinkError(
             f"{url.scheme}: a URL takes no user, password or API key; set the environment "
             f"variable {API_KEY} instead"
@@ -109,11 +108,11 @@ class ServerSink(CollectionSink):
         self._has_changed = False
 
     def connect(self) -> Any:
-        """Return the client."""
+        """Return the client, created at the first call."""
         if self._client is None:
             module = import_extra("qdrant_client", "qdrant")
             with warnings.catch_warnings():
-                # Of a key over an unencrypted connection; `lock` tells it in our own words.
+                # Warns about a key on an unencrypted connection; `lock` reports that itself.
                 warnings.simplefilter("ignore", UserWarning)
                 self._client = module.QdrantClient(
                     host=self._host,
@@ -124,18 +123,18 @@ class ServerSink(CollectionSink):
                     timeout=_TIMEOUT_S,
                     pool_size=1,
                     grpc_options=dict(_CHANNEL),
-                    # It would ask over REST, in a thread of its own; `create` asks over gRPC.
+                    # It would use REST on a thread of its own; `create` checks over gRPC.
                     check_compatibility=False,
                 )
         return self._client
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run a request, and again where that may help."""
+        """Run a request; repeat it after temporary failures."""
         result = retry(
             action,
             name=self.name,
             num_retries=_NUM_RETRIES if self._has_answered else _NUM_FIRST_RETRIES,
-            remedy=_GO_ON if self._has_answered else _NOBODY_THERE,
+            remedy=_RUN_AGAIN if self._has_answered else _CHECK_ADDRESS,
             tell=self.tell or _ignore,
             sleep=self.sleep,
         )
@@ -143,36 +142,36 @@ class ServerSink(CollectionSink):
         return result
 
     def lock(self, shard: str | None) -> None:
-        """Take a lock on this machine: a server has none. Shards have one each."""
+        """Take a lock on this machine, one per shard, because the server has no locks."""
         place = f"{self._host}:{self._port}/{self.collection}#{shard or ''}"
         folder = lock_folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SinkError(f"{self.name}: cannot make {folder}: {error.strerror}") from error
+            raise SinkError(f"{self.name}: cannot create {folder}: {error.strerror}") from error
         digest = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         self._lock = self._lock or FileLock(folder / f"qdrant-{digest}.lock", self.name)
         if self._api_key and not self._is_encrypted and self.tell is not None:
-            self.tell(f"{self.name}: the API key goes over the network as it is; use qdrant+https")
+            self.tell(f"{self.name}: the API key is sent unencrypted; use qdrant+https")
 
     def create(self, mark: Mark) -> None:
-        """Make the collection, without a graph."""
+        """Create the collection, without a graph."""
         version = str(self.call(lambda: self.connect().info()).version)
         if _parse_version(version) < OLDEST_VERSION:
             raise SinkError(
-                f"{self.name}: the server is Qdrant {version}; embedlib keeps what made a "
-                "collection in its metadata, which needs 1.16 or newer"
+                f"{self.name}: the server is Qdrant {version}; embedlib stores the model's name in "
+                "the metadata of a collection, which needs 1.16 or newer"
             )
         try:
             self.call(lambda: self._create(mark))
         except SinkError:
-            # A repeated request finds what the first one made before its answer was lost.
+            # A repeated request fails if the first one succeeded and only its answer was lost.
             if self.read_mark() != mark:
                 raise
 
     def prepare(self, mark: Mark) -> None:
-        """Have the index that filters use, before there are rows."""
-        # A killed writer may have made the collection only.
+        """Create the payload index that filters use, before rows are written."""
+        # A killed writer may have created the collection without it.
         self.call(
             lambda: self.connect().create_payload_index(
                 self.collection, SOURCE_ID_KEY, self.models.PayloadSchemaType.KEYWORD, wait=True
@@ -181,14 +180,14 @@ class ServerSink(CollectionSink):
         self._has_changed = False
 
     def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
-        """Return protobuf points, with the vectors' bytes as they are."""
+        """Return protobuf points that contain the vectors' bytes unconverted."""
         self._has_changed = True
         grpc = import_extra("qdrant_client.grpc", "qdrant")
         payload_to_grpc = import_extra(
             "qdrant_client.conversions.conversion", "qdrant"
         ).payload_to_grpc
-        # A DenseVector ends with its floats, little-endian: what is before them depends on their
-        # number alone. Source: protobuf's encoding of packed repeated fields.
+        # A DenseVector ends with its floats, little-endian; the bytes before them depend on their
+        # number only. Source: protobuf's encoding of packed repeated fields.
         dim = vectors.shape[1]
         prefix = grpc.DenseVector(data=[0.0] * dim).SerializeToString()[: -4 * dim]
         points = []
@@ -202,13 +201,13 @@ class ServerSink(CollectionSink):
 
     def upsert(self, points: list[Any]) -> None:
         """Send points as one request and wait until they can be read."""
-        # Not the client's `upsert`: it takes vectors as lists of Python floats, at twice the time.
+        # Not the client's `upsert`: it takes lists of Python floats, and twice as long.
         grpc = import_extra("qdrant_client.grpc", "qdrant")
         request = grpc.UpsertPoints(collection_name=self.collection, points=points, wait=True)
         self.connect().grpc_points.Upsert(request, timeout=_TIMEOUT_S)
 
     def inspect(self) -> SinkState | None:
-        """Return what is there."""
+        """Return what is stored."""
         info = self.read_info()
         if info is None:
             return None
@@ -219,13 +218,13 @@ class ServerSink(CollectionSink):
         return mark.to_state(count.count, _describe_index(info))
 
     def finish(self) -> None:
-        """Switch the graph on and wait until it is built."""
+        """Switch the graph on and wait until the server has built it."""
         mark = self.require_begin()
         if self.read_info().config.hnsw_config.m != mark.options.m:
             self.call(lambda: self._switch_graph_on(mark))
             self._has_changed = True
         told = None
-        # One look may fall between the end of the writing and the start of the optimizer.
+        # After changes, one green status may be from before the optimizer has started.
         needed_greens, greens = (2 if self._has_changed else 1), 0
         while True:
             info = self.read_info()
@@ -243,7 +242,7 @@ class ServerSink(CollectionSink):
         self._has_changed = False
 
     def disconnect(self) -> None:
-        """Close the connection and give the lock up."""
+        """Close the connection and release the lock."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -274,7 +273,7 @@ class ServerSink(CollectionSink):
         )
 
     def _quantization(self, name: str) -> Any:
-        # always_ram: the small copy is what a search reads, and it fits.
+        # always_ram: a search reads these small copies first.
         models = self.models
         if name == "scalar":
             return models.ScalarQuantization(

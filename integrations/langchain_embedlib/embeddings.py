@@ -15,16 +15,16 @@ from embedlib.errors import ConfigError, InputError
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
 
 VECTOR_ARGUMENTS = ("prompt_name", "prompt", "task", "normalize_embeddings", "truncate_dim")
-"""Arguments of `Embedder.encode` that decide what a vector is."""
+"""Arguments of `Embedder.encode` that change the vectors."""
 
 INERT_ARGUMENTS = ("batch_size", "device")
-"""Accepted with the values `Embedder.encode` allows, none of which changes a vector."""
+"""Accepted with the values that `Embedder.encode` allows; none of them changes a vector."""
 
 FIXED_ARGUMENTS = MappingProxyType({"output_value": "sentence_embedding", "precision": "float32"})
-"""Accepted with this value: LangChain gets one list of floats for a text."""
+"""Accepted with this value only: LangChain gets one list of floats per text."""
 
 CONVERSION_ARGUMENTS = ("convert_to_numpy", "convert_to_tensor")
-"""Accepted with any value: LangChain gets lists of floats in either case."""
+"""Accepted with any value: LangChain always gets lists of floats."""
 
 ENCODE_ARGUMENTS = (*VECTOR_ARGUMENTS, *INERT_ARGUMENTS, *FIXED_ARGUMENTS, *CONVERSION_ARGUMENTS)
 
@@ -32,9 +32,9 @@ ENCODE_ARGUMENTS = (*VECTOR_ARGUMENTS, *INERT_ARGUMENTS, *FIXED_ARGUMENTS, *CONV
 class EmbedlibEmbeddings(ModelHolder, Embeddings):
     """Embeddings for LangChain, computed in this process by an `embedlib.Embedder`.
 
-    Documents go through `Embedder.encode_document` on the bulk lane, queries through
-    `Embedder.encode_query` ahead of them, each with the model's own prompt. Texts are embedded as
-    they are. Any number of threads and tasks may use one object.
+    Documents are embedded by `Embedder.encode_document` on the bulk lane, queries by
+    `Embedder.encode_query` with priority, each with the model's own prompt. Texts are not altered.
+    Any number of threads and tasks may use one object.
 
         embeddings = EmbedlibEmbeddings(model="sentence-transformers/all-MiniLM-L6-v2")
         embeddings = EmbedlibEmbeddings(embedder=embedder)  # shared with the rest of the program
@@ -47,9 +47,9 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
     encode_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of `Embedder.encode` for documents, such as `normalize_embeddings` or `prompt`."""
     query_encode_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """The same for queries; if empty, `encode_kwargs` hold for queries too."""
+    """The same for queries; if empty, `encode_kwargs` apply to queries too."""
     multi_process: bool = False
-    """Only False: one Embedder uses the whole machine."""
+    """Must be False: one Embedder uses the whole machine."""
     show_progress: bool = False
     """Whether `embed_documents` shows a progress bar."""
 
@@ -57,14 +57,14 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
     _held_name: ClassVar[str] = "embedder"
 
     def __init__(self, *, embedder: Embedder | None = None, **fields: Any) -> None:
-        """Load the model, or take an Embedder that somebody else made and will close.
+        """Load the model, or use a given Embedder, which the caller closes.
 
         Args:
             embedder: instead of `model`.
             **fields: the fields of this class; `model` is another name of `model_name`.
 
         Raises:
-            ConfigError: an option is unknown, out of range or of no use here.
+            ConfigError: an option is unknown, out of range or has no effect here.
             pydantic.ValidationError: a field has the wrong type.
             EmbedlibError: the model cannot be loaded, see `Embedder`.
         """
@@ -73,7 +73,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         self._check(embedder)
         self._hold(embedder)
         try:
-            # Nothing is computed for no texts, but every argument is checked.
+            # Without texts this computes nothing, but checks every argument.
             for encode, kwargs in (
                 (self.embedder.encode_document, self.encode_kwargs),
                 (self.embedder.encode_query, self._kwargs_for_queries),
@@ -85,7 +85,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
             raise
 
     def _check(self, embedder: Embedder | None) -> None:
-        """Refuse what cannot be done and what contradicts itself, before a model is loaded."""
+        """Refuse unsupported and contradictory fields, before a model is loaded."""
         self._check_model(embedder)
         if self.multi_process:
             raise ConfigError(
@@ -94,8 +94,8 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         default = self.model_kwargs.get("default_prompt_name")
         if default is not None:
             raise ConfigError(
-                f"model_kwargs: default_prompt_name = {default!r} would change nothing, since "
-                "queries and documents have prompts of their own here; pass "
+                f"model_kwargs: default_prompt_name = {default!r} would have no effect, since "
+                "queries and documents have their own prompts here; pass "
                 f"encode_kwargs={{'prompt_name': {default!r}}} to give it to both"
             )
         for name in ("encode_kwargs", "query_encode_kwargs"):
@@ -104,14 +104,14 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
         if has_prompt and not self.query_encode_kwargs:
             warnings.warn(
                 "encode_kwargs names a prompt and query_encode_kwargs is empty: queries get the "
-                "same prompt, as in HuggingFaceEmbeddings; say in query_encode_kwargs what they "
-                "are to get",
+                "same prompt, as in HuggingFaceEmbeddings; name their prompt in "
+                "query_encode_kwargs",
                 stacklevel=3,
             )
 
     @property
     def embedder(self) -> Embedder:
-        """The Embedder that does the work."""
+        """The Embedder that embeds the texts."""
         embedder: Embedder = self._held
         return embedder
 
@@ -145,7 +145,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
             EmbedlibError: see `Embedder.encode`.
         """
         options = _only(self._kwargs_for_queries, VECTOR_ARGUMENTS)
-        # As a list of one, so that anything but a str is refused.
+        # In a list, so that anything but a str is refused.
         return _floats(self.embedder.encode_query([text], show_progress_bar=False, **options))[0]
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -176,7 +176,7 @@ def _check_is_list(texts: object) -> None:
 
 
 def _check_fields(names: Collection[str], cls: type[EmbedlibEmbeddings]) -> None:
-    """Name the place where an option belongs that is no field."""
+    """Refuse unknown fields, and say where an option belongs that is not a field."""
     known = ("embedder", "model", *cls.model_fields)
     for name in names:
         if name in known:
@@ -189,7 +189,7 @@ def _check_fields(names: Collection[str], cls: type[EmbedlibEmbeddings]) -> None
             hint = nearest(name, known)
         raise ConfigError(f"{cls.__name__} has no field {name!r}; {hint}")
     if "model" in names and "model_name" in names:
-        raise ConfigError("model and model_name are two names of one field; pass one")
+        raise ConfigError("model and model_name are the same field; pass one")
 
 
 def _check_encode_kwargs(field: str, kwargs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""ModelHolder: the fields that say which model, and the life of what was loaded."""
+"""ModelHolder: the fields that select a model, and loading, copying and closing it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError
 
 MODEL_OPTIONS = ("trust_remote_code", *(item.name for item in dataclasses.fields(Config)))
-"""What may stand in `model_kwargs`."""
+"""Allowed keys of `model_kwargs`."""
 
 
 class ModelHolder(BaseModel):
-    """A LangChain object around an Embedder or a Reranker, its own or somebody else's."""
+    """A LangChain object around an Embedder or a Reranker, which it loaded or was given."""
 
-    # Input is hidden in pydantic's messages because a token may be part of it.
+    # Hides input in pydantic's messages, because it may contain a token.
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
@@ -34,24 +34,24 @@ class ModelHolder(BaseModel):
     model_name: str | Path | None = Field(default=None, alias="model")
     """A folder, a hub name or `package:NAME`."""
     cache_folder: str | Path | None = None
-    """Where hub models are kept; None: the hub's own cache."""
+    """Where hub models are stored; None: the hub's own cache."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Options of the model, such as `revision`, `device` or `max_seq_tokens`. A token is handed on
-    and not kept here."""
+    """Options of the model, such as `revision`, `device` or `max_seq_tokens`. A token is passed on
+    and not stored here."""
 
     _held_kind: ClassVar[type[Any]]
-    """What is held: Embedder or Reranker."""
+    """Class of the held object: Embedder or Reranker."""
     _held_name: ClassVar[str]
-    """The argument that takes one."""
+    """Name of the argument for a given one."""
 
     _held: Any = PrivateAttr()
     _owns_held: bool = PrivateAttr()
 
     def _check_model(self, given: object) -> None:
-        """Refuse what contradicts itself, before a model is loaded.
+        """Refuse contradictory fields, before a model is loaded.
 
         Raises:
-            ConfigError: no model was given, or two.
+            ConfigError: no model was given, or more than one.
         """
         kind, name = self._held_kind.__name__, self._held_name
         article = "an" if kind[0] in "AEIOU" else "a"
@@ -67,7 +67,7 @@ class ModelHolder(BaseModel):
             if self.model_name is not None or self.cache_folder is not None or self.model_kwargs:
                 raise ConfigError(
                     f"model, cache_folder and model_kwargs say how to load a model, and {name} "
-                    "has one; pass either"
+                    "is a loaded one; pass one or the other"
                 )
         if self.cache_folder is not None and "cache_folder" in self.model_kwargs:
             raise ConfigError("cache_folder is given twice; leave it out of model_kwargs")
@@ -78,7 +78,7 @@ class ModelHolder(BaseModel):
             )
 
     def _hold(self, given: Any) -> None:
-        """Load the model, or use the one that was given."""
+        """Load the model, or use the given one."""
         self._owns_held = given is None
         self._held = self._load() if given is None else given
 
@@ -88,31 +88,31 @@ class ModelHolder(BaseModel):
         if self.cache_folder is not None:
             options["cache_folder"] = self.cache_folder
         if isinstance(options.get("token"), str):
-            # Kept where no repr, dump or pickle finds it.
+            # Not stored in a field, where repr, dump and pickle would show it.
             del self.model_kwargs["token"]
         return self._held_kind(self.model_name, **options)
 
     def close(self) -> None:
-        """Free the model; one that was passed in stays open."""
+        """Close the model, unless it was given."""
         if self._owns_held:
             self._held.close()
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return this object; the end of the block closes it."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Close."""
+        """Close the model, unless it was given."""
         self.close()
 
     def __copy__(self) -> Self:
-        """Return one that uses the same model and does not close it."""
+        """Return a copy that uses the same model and does not close it."""
         copied = super().__copy__()
         copied._owns_held = False
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return one that uses the same model and does not close it."""
+        """Return a copy that uses the same model and does not close it."""
         memo = {} if memo is None else memo
         memo[id(self._held)] = self._held  # threads and engines are not copied
         copied = super().__deepcopy__(memo)
@@ -120,23 +120,23 @@ class ModelHolder(BaseModel):
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the fields: the other process loads the model again."""
+        """Pickle the fields: unpickling loads the model again."""
         cls = type(self)
         if self.model_name is None:
             raise TypeError(
                 f"an {cls.__name__} made with {self._held_name}= cannot be pickled; make it with "
-                "model= and it is loaded again in the other process"
+                "model=, which unpickling loads again"
             )
         if isinstance(self._held.config.token, str):
             raise TypeError(
-                f"an {cls.__name__} made with a token cannot be pickled: tokens are never "
-                "written; set HF_TOKEN or log in with `hf auth login`, and pass none"
+                f"an {cls.__name__} made with a token cannot be pickled, since tokens are never "
+                "written; set HF_TOKEN or log in with `hf auth login`, and pass no token"
             )
         given = {name: getattr(self, name) for name in cls.model_fields}
         return partial(cls, **given), ()
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return a hint for a name that is unknown."""
+    """Return a hint for an unknown name."""
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"

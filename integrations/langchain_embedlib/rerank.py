@@ -14,21 +14,21 @@ from embedlib.errors import ConfigError, InputError
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
 
 RANK_ARGUMENTS = ("prompt_name", "prompt", "activation_fn", "instruction", "raw_scores")
-"""Arguments of `Reranker.rank` that decide what a score is."""
+"""Arguments of `Reranker.rank` that change the scores."""
 
 
 class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
-    """Sorts retrieved documents by how well they answer the query, in this process.
+    """Sorts retrieved documents by relevance to the query, computed in this process.
 
-    Each document that is kept gets its score as `relevance_score` in the metadata, as with the
-    rerankers of langchain-community. Any number of threads and tasks may use one object.
+    Each returned document has its score as `relevance_score` in the metadata, as with the rerankers
+    of langchain-community. Any number of threads and tasks may use one object.
 
         compressor = EmbedlibRerank(model="BAAI/bge-reranker-v2-m3", top_n=5)
         compressor = EmbedlibRerank(reranker=reranker)  # shared with the rest of the program
     """
 
     top_n: int | None = Field(default=3, ge=1)
-    """How many documents are kept; None: all."""
+    """How many documents are returned; None: all."""
     rank_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of `Reranker.rank`, such as `instruction` or `raw_scores`."""
 
@@ -36,14 +36,14 @@ class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
     _held_name: ClassVar[str] = "reranker"
 
     def __init__(self, *, reranker: Reranker | None = None, **fields: Any) -> None:
-        """Load the model, or take a Reranker that somebody else made and will close.
+        """Load the model, or use a given Reranker, which the caller closes.
 
         Args:
             reranker: instead of `model`.
             **fields: the fields of this class; `model` is another name of `model_name`.
 
         Raises:
-            ConfigError: an option is unknown, out of range or of no use here.
+            ConfigError: an option is unknown, out of range or has no effect here.
             pydantic.ValidationError: a field has the wrong type.
             EmbedlibError: the model cannot be loaded, see `Reranker`.
         """
@@ -52,7 +52,7 @@ class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
         self._check_model(reranker)
         self._hold(reranker)
         try:
-            # Nothing is computed for no documents, but every argument is checked.
+            # Without documents this computes nothing, but checks every argument.
             self.reranker.rank("", [], show_progress_bar=False, **self.rank_kwargs)
         except BaseException:
             self.close()
@@ -60,19 +60,19 @@ class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
 
     @property
     def reranker(self) -> Reranker:
-        """The Reranker that does the work."""
+        """The Reranker that computes the scores."""
         reranker: Reranker = self._held
         return reranker
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        """Return the documents that answer the query best, the best first.
+        """Return the most relevant documents, best first.
 
         Args:
-            documents: what was retrieved; they stay as they are.
-            query: what was asked.
-            callbacks: not used.
+            documents: the retrieved documents; they are not changed.
+            query: the question.
+            callbacks: ignored.
 
         Raises:
             EmbedlibError: see `Reranker.rank`.
@@ -105,7 +105,7 @@ def _texts(documents: Sequence[Document]) -> list[str]:
 
 
 def _ranked(documents: Sequence[Document], ranking: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Return copies with the score in their metadata: what was retrieved may be shared."""
+    """Return copies with the score in their metadata, since the originals may be shared."""
     ranked = []
     for entry in ranking:
         document = documents[entry["corpus_id"]]
@@ -115,7 +115,7 @@ def _ranked(documents: Sequence[Document], ranking: Sequence[Mapping[str, Any]])
 
 
 def _check_fields(fields: dict[str, Any], known: Sequence[str]) -> None:
-    """Name the place where an option belongs that is no field."""
+    """Refuse unknown fields, and say where an option belongs that is not a field."""
     for name in fields:
         if name in known:
             continue
@@ -127,7 +127,7 @@ def _check_fields(fields: dict[str, Any], known: Sequence[str]) -> None:
             hint = nearest(name, known)
         raise ConfigError(f"EmbedlibRerank has no field {name!r}; {hint}")
     if "model" in fields and "model_name" in fields:
-        raise ConfigError("model and model_name are two names of one field; pass one")
+        raise ConfigError("model and model_name are the same field; pass one")
     for name in fields.get("rank_kwargs") or ():
         if name not in RANK_ARGUMENTS:
             raise ConfigError(f"rank_kwargs cannot hold {name!r}; {nearest(name, RANK_ARGUMENTS)}")

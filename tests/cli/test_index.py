@@ -64,7 +64,7 @@ def test_what_vanished_is_deleted_when_asked(run: Run, model: str, docs: Path, o
     (docs / "a.txt").unlink()
     refused = run("index", docs, "-m", model, "--to", out, "--delete-missing")
     assert refused.exit_code == 1
-    assert "lacks 1 of 3 rows" in refused.stderr
+    assert "1 of 3 rows are missing in the source" in refused.stderr
     assert len(rows(out)) == 3
     done = run("index", docs, "-m", model, "--to", out, "--delete-missing", "--max-delete", "0.5")
     assert done.exit_code == 0
@@ -80,7 +80,7 @@ def test_bad_rows_change_the_exit_code_and_are_written_down(
     errors = tmp_path / "errors.jsonl"
     done = run("index", source, "-m", model, "--to", out, "--errors-file", errors)
     assert done.exit_code == 3, done.output
-    assert "left out             2  bad rows" in done.stdout
+    assert "skipped              2  bad rows" in done.stdout
     assert len(errors.read_text().splitlines()) == 2
     assert "text is" in done.stderr  # the guess is told
     assert rows(out)["1"]["metadata"] == {"source": "1", "page": 7}
@@ -257,7 +257,7 @@ def test_status_tells_what_is_there(run: Run, model: str, docs: Path, out: str) 
     [
         (["docs", "--to", "nowhere:x"], "no sink for 'nowhere'"),
         (["no-such-folder", "--to", "jsonl:x"], "no-such-folder"),
-        (["sqlite:app.db", "--to", "jsonl:x"], "with --sql a URL is read"),
+        (["sqlite:app.db", "--to", "jsonl:x"], "a database URL needs --sql"),
         (["docs", "--to", "jsonl:x", "--halfvec"], "has no option 'halfvec'"),
         (["docs", "--to", "jsonl:x?y=1", "--halfvec"], "has no option 'y'"),
         (["docs", "--to", "jsonl:x", "--chunk-tokens", "9999"], "the model has room for"),

@@ -99,7 +99,7 @@ def test_long_texts_are_divided_and_bad_ones_skipped() -> None:
     report = load(store, HashEmbedder(), source, tell=lines.append)
     assert (report.num_rows, report.num_bad) == (5, 1)
     assert max(len(row.text) for row in store.rows.values()) <= 100
-    assert lines == ["left out: 'bad', chunk 0: the text is bad"]
+    assert lines == ["skipped: 'bad', chunk 0: the text is bad"]
 
 
 def test_a_dry_run_counts_and_estimates() -> None:

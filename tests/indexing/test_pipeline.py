@@ -211,7 +211,9 @@ def test_too_many_deletions_are_refused_and_nothing_is_deleted(
     store: FakeStore, embedder: Embedder
 ) -> None:
     run(numbered(10), store, embedder)
-    with pytest.raises(SinkError, match=r"lacks 4 of 11 rows.*max_delete = 0\.3"):
+    with pytest.raises(
+        SinkError, match=r"4 of 11 rows are missing in the source.*max_delete = 0\.3"
+    ):
         run({**numbered(6), "new": "text"}, store, embedder, delete_missing=True)
     assert len(store.rows) == 11
     assert store.calls[-1] == ("finish", 0)  # the new row is to be found all the same
@@ -330,12 +332,12 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
     report = run(rows, store, embedder, tell=told.append, errors_file=path)
     assert (report.num_bad, report.num_documents) == (2, 2)
     expect(store, numbered(2), embedder)
-    reason = "the id 'd0' came before; ids must be different"
+    reason = "the id 'd0' was used before; ids must be unique"
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"place": "line 3", "id": None, "reason": "is not JSON"},
         {"place": "line 4", "id": "d0", "reason": reason},
     ]
-    assert told == ["left out: line 3: is not JSON", f"left out: line 4: {reason}"]
+    assert told == ["skipped: line 3: is not JSON", f"skipped: line 4: {reason}"]
 
 
 @pytest.mark.parametrize(
@@ -381,7 +383,7 @@ def test_a_text_without_a_token_is_a_bad_row(
     monkeypatch.setattr(Chunker, "__call__", lambda _, documents: [[] for _ in documents])
     told: list[str] = []
     assert run(numbered(1), store, embedder, chunk=True, tell=told.append).num_bad == 1
-    assert told == ["left out: 'd0': has no token of the model, such as control characters only"]
+    assert told == ["skipped: 'd0': has no token of the model, such as control characters only"]
     assert run(numbered(1), store, embedder, chunk=True).num_documents == 0
 
 

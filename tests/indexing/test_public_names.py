@@ -17,6 +17,9 @@ OLD_PATHS = {
         *("Target", "Tell", "Vectors", "check_target", "check_vectors", "host_of", "is_true"),
         *("open_sink", "parse_url", "without_password"),
     ),
+    "embedlib.indexing.sources": (
+        *("InputFormat", "Source", "SourceOptions", "open_source", "open_sql_source"),
+    ),
     "embedlib.indexing.rows": (
         *("BadRow", "Chunk", "CONTENT_BYTES", "Document", "METADATA_BYTES", "ROW_NAMESPACE"),
         *("Row", "has_same_content", "model_digest", "row_digest", "row_id"),

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from embedlib.errors import SourceError
+from embedlib.indexing import SourceOptions, open_sql_source
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sources.files import SourceOptions, open_sql_source
 
 
 def read(
@@ -63,8 +63,8 @@ def test_bad_rows_of_sqlite(database: str) -> None:
     assert reasons == [
         None,
         None,
-        "there is no id in the field 'id'",
-        "there is no text in the field 'body'",
+        "the field 'id' has no id",
+        "the field 'body' has no text",
         "the field 'body' has the lone surrogate '\\udce4' at character 1, which is not Unicode",
     ]
     [row] = read(database, "SELECT 1 AS id, 'a' AS text, x'00' AS raw")
@@ -80,7 +80,7 @@ def test_bad_rows_of_sqlite(database: str) -> None:
         ("SELECT 1; SELECT 2", "one statement at a time"),
         ("PRAGMA query_only = 1", "it must be a SELECT"),
         ("SELECT id, body, body FROM docs", "more than one column 'body'; rename them with AS"),
-        ("SELECT body, n FROM docs", "choose one with --id-field"),
+        ("SELECT body, n FROM docs", "choose a column with --id-field"),
     ],
 )
 def test_queries_that_are_refused(database: str, query: str, reason: str) -> None:
@@ -129,7 +129,7 @@ def test_a_broken_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(SourceError) as caught:
         open_sql_source(url, "SELECT 1", SourceOptions(), [].append)
     assert "secret" not in str(caught.value)
-    assert "not a URL that PostgreSQL understands" in str(caught.value)
+    assert "PostgreSQL cannot read this URL" in str(caught.value)
 
 
 def test_a_server_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
         ("SELECT 1 AS id, nextval('pg_temp.s')::text AS text", "does not exist"),
         ("SELECT 1 AS id, lo_create(0)::text AS text", "read-only transaction"),
         ("SELECT 'a' AS text, 'b' AS text", "more than one column 'text'"),
-        ("SELECT 'a' AS text", "choose one with --id-field"),
+        ("SELECT 'a' AS text", "choose a column with --id-field"),
     ],
 )
 def test_queries_that_postgres_refuses(postgres: str, query: str, reason: str) -> None:

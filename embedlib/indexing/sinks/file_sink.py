@@ -1,9 +1,9 @@
 """Sinks for files: `jsonl:FILE`, `npy:FILE` and `parquet:FILE`.
 
-None of these formats can be changed in place, and a process may be killed at any instant. So rows
-live in an SQLite database in the folder FILE.embedlib, which is transactional and answers what is
-there already; `finish` writes FILE from it, beside its place first and then renamed. FILE is an
-export: for reading, not for editing. Removing the folder means starting over.
+None of these formats can be changed in place, and a process may be killed at any instant. So the
+rows are stored in an SQLite database in the folder FILE.embedlib, which is transactional and can be
+queried for existing rows. `finish` exports them to a temporary file and renames it to FILE. FILE is
+for reading, not for editing. Removing the folder means starting over.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from embedlib.vectors.files import open_writer
 from embedlib.vectors.similarity import similarity
 
 FOLDER_SUFFIX = ".embedlib"
-"""After the name of a file: the folder with its rows."""
+"""Appended to the name of a file: the folder with its rows."""
 ROWS_SUFFIX = ".rows.jsonl"
-"""After the name of an npy file: what its rows are."""
+"""Appended to the name of an npy file: a line of JSON for each of its vectors."""
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS load (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -58,9 +58,9 @@ ON CONFLICT (id) DO UPDATE SET text = excluded.text, metadata = excluded.metadat
     digest = excluded.digest, vector = excluded.vector
 """
 _SLICE = 500
-"""Ids in one statement: below SQLite's limit of 999 parameters in its older versions."""
+"""Ids per statement: below the limit of 999 parameters in older versions of SQLite."""
 _SCAN_ROWS = 4096
-"""Vectors compared at once in a search."""
+"""Vectors that a search compares at once."""
 
 
 def open_file_sink(url: SinkUrl) -> FileSink:
@@ -88,7 +88,7 @@ class FileSink:
         self._lock: FileLock | None = None
 
     def inspect(self) -> SinkState | None:
-        """Return what the folder beside the file holds; refuse what embedlib did not write."""
+        """Return what the folder beside the file holds; refuse a file embedlib did not write."""
         with self._errors():
             for file in self._files:
                 if os.path.lexists(file) and not self._folder.exists():
@@ -110,9 +110,9 @@ class FileSink:
             )
 
     def begin(self, target: Target, tell: Tell) -> None:
-        """Lock the folder; drop the rows of a former load if asked, and the files with them."""
+        """Lock the folder; with `recreate`, drop the stored rows and the exported files."""
         with self._errors():
-            self.inspect()  # refuses files that are not ours before anything is made
+            self.inspect()  # refuses files of others before anything is created
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self._folder / "lock", self.name)
             check_target(self.inspect(), target, self.name)
@@ -134,7 +134,7 @@ class FileSink:
                     Path(file).unlink(missing_ok=True)
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """Look ids up."""
+        """Return the digests of stored rows."""
         found: dict[UUID, bytes] = {}
         with self._errors():
             for part in _slices([id_.bytes for id_ in ids]):
@@ -192,7 +192,7 @@ class FileSink:
             database.executemany("DELETE FROM row WHERE id = ?", ((id_.bytes,) for id_ in ids))
 
     def finish(self) -> None:
-        """Write the file, unless it is there in this format, has all rows and nobody changed it."""
+        """Export the rows, unless the file is unchanged since its last export in this format."""
         database = self._connect()
         with self._errors():
             written = database.execute("SELECT value FROM load WHERE key = 'written'").fetchone()
@@ -202,7 +202,7 @@ class FileSink:
             database.execute("INSERT OR REPLACE INTO load VALUES ('written', ?)", (self._stamp(),))
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Compare with every row."""
+        """Compare the vector with every row."""
         best: list[tuple[float, int]] = []
         with self._errors():
             target = self._target()
@@ -217,7 +217,7 @@ class FileSink:
             return [self._hit(score, number) for score, number in best]
 
     def close(self) -> None:
-        """Close the database and give the lock back."""
+        """Close the database and release the lock."""
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -228,10 +228,10 @@ class FileSink:
     def _connect(self) -> sqlite3.Connection:
         if self._database is None:
             path = (self._folder / "rows.sqlite").absolute()
-            # Where nothing can be written, not even SQLite's own files, and nobody else writes,
-            # it has to be told so.
+            # SQLite creates files of its own unless it is told that the database cannot change,
+            # which is true if the folder is read-only and no writer's log exists.
             is_fixed = not os.access(self._folder, os.W_OK) and not os.path.exists(f"{path}-wal")
-            # The thread that calls may change, but there is one at a time.
+            # One thread at a time calls, but not always the same.
             self._database = sqlite3.connect(
                 f"file:{quote(str(path))}{'?immutable=1' if is_fixed else ''}",
                 uri=True,
@@ -254,7 +254,7 @@ class FileSink:
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that also marks the file as out of date."""
+        """A transaction that also marks the exported file as out of date."""
         with self._transaction() as database:
             yield database
             database.execute("DELETE FROM load WHERE key = 'written'")
@@ -269,12 +269,12 @@ class FileSink:
             raise SinkError(f"cannot write {self.name}: {error.strerror or error}") from error
 
     def _target(self) -> Target | None:
-        """What is loaded, as `begin` noted it."""
+        """Return the target that `begin` stored; None: nothing was loaded."""
         if self._database is None and not (self._folder / "rows.sqlite").exists():
             return None
         database = self._connect()
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'load'").fetchone():
-            return None  # killed in its first moment
+            return None  # killed before the tables were created
         rows = database.execute("SELECT key, value FROM load WHERE key != 'written'")
         return Target(**{key: json.loads(value) for key, value in rows})
 
@@ -291,7 +291,7 @@ class FileSink:
                     writer.write(fields, vector)
 
     def _stamp(self) -> str:
-        """Return what another format or somebody's editor would change."""
+        """Return a description of the exported files that an edit or another format changes."""
         found = [os.stat(file) for file in self._files if os.path.exists(file)]
         return json.dumps([self._format, *([file.st_size, file.st_mtime_ns] for file in found)])
 

@@ -1,4 +1,4 @@
-"""The thread `embedlib-sink`: every call to a destination, one after the other."""
+"""The thread `embedlib-sink`, which makes every call to a destination, one after the other."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Call = tuple[Future[Any], Callable[[], Any]]
 
 
 class SinkThread:
-    """Runs calls in their order.
+    """Runs calls on one thread, in the order of `submit`.
 
-    A daemon, unlike the threads of an executor: a database that does not answer must not keep a
-    program from ending, and a load may be killed at any instant anyway.
+    It is a daemon thread, unlike those of an executor: a database that does not answer must not
+    keep a program from ending, and a load may be killed at any instant anyway.
     """
 
     def __init__(self) -> None:
@@ -27,13 +27,13 @@ class SinkThread:
         self._thread.start()
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function after all that came before; its result or error is in the future."""
+        """Queue a call; the future gets its result or its exception."""
         future: Future[T] = Future()
         self._calls.put((future, lambda: function(*args, **kwargs)))
         return future
 
     def close(self, timeout_s: float | None) -> bool:
-        """End after the calls that came before; False if they take longer than that."""
+        """End the thread after the queued calls; return False if they take longer than this."""
         self._calls.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -45,5 +45,5 @@ class SinkThread:
                 continue
             try:
                 future.set_result(function())
-            except BaseException as error:  # it belongs to who waits for it
+            except BaseException as error:  # the future raises it in the thread that waits
                 future.set_exception(error)

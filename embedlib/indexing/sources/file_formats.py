@@ -1,4 +1,4 @@
-"""The formats of files: how one is known by its name, and how its texts or rows are read."""
+"""File formats: recognising one by a file name, and reading texts or rows."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ FORMATS: Final[Mapping[str, InputFormat]] = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
-"""Formats by the ends of names. All but Parquet may be followed by .gz."""
+"""Formats by suffix. All but Parquet may be followed by .gz."""
 
 WHOLE_FILE: Final = ("text", "markdown")
-"""Formats whose file is one document."""
+"""Formats in which a file is one document."""
 
 TABLES: Final = ("csv", "tsv", "parquet")
-"""Formats whose rows all have the same fields."""
+"""Formats in which all rows have the same fields."""
 
 _MAX_CSV_FIELD_CHARS: Final = 1 << 26
-"""Longer than any text; with a quote that is never closed, a field is the rest of the file."""
+"""Longer than any text: after a quote that is never closed, the rest of the file is one field."""
 
 _PARQUET_BATCH_ROWS: Final = 256
 _PARQUET_BUFFER_BYTES: Final = 1 << 20
 
 
 class BrokenFileError(Exception):
-    """A file cannot be read, or no further; says why, not which."""
+    """A file cannot be read, or not to its end. The message says why; callers add which."""
 
 
 def suffix_of(path: str) -> str:
-    """Return the end of a name that tells its format, in lower case: ".csv" of "A.CSV.gz"."""
+    """Return the suffix that decides the format, in lower case: ".csv" of "A.CSV.gz"."""
     name = PurePath(path)
     if name.suffix.lower() == ".gz":
         inner = PurePath(name.stem).suffix.lower()
@@ -61,7 +61,7 @@ def suffix_of(path: str) -> str:
 
 
 def place_of(path: str) -> str:
-    """Return what an input is called in messages."""
+    """Return the name of an input for messages."""
     return "standard input" if path == STDIN else repr(path)
 
 
@@ -101,13 +101,13 @@ def read_rows(
     """Yield the rows of a file in bounded memory; a row that cannot be read has a `problem`.
 
     Args:
-        path: of the file; "-" is standard input.
-        input_format: one that has rows.
-        columns: what is needed of every row, for formats that can leave out the rest; None: all.
+        path: of the file; "-": standard input.
+        input_format: a format with rows.
+        columns: the fields to read, for formats that can skip the others; None: all.
         keeps_blank: whether a blank line of the format "lines" is a row.
 
     Raises:
-        BrokenFileError: it cannot be read, or no further.
+        BrokenFileError: the file cannot be read, or not to its end.
     """
     if input_format == "parquet":
         yield from _read_parquet(path, columns)
@@ -132,9 +132,9 @@ def _explaining() -> Iterator[None]:
 
 
 def _open(path: str) -> AbstractContextManager[BinaryIO]:
-    # Bytes, not text: the encoding is UTF-8 whatever the locale says, and a bad line can be named.
+    # Bytes, not text: the encoding is UTF-8 in every locale, and a bad line can be reported.
     if path == STDIN:
-        return nullcontext(sys.stdin.buffer)  # not ours to close
+        return nullcontext(sys.stdin.buffer)  # must stay open
     if path.lower().endswith(".gz"):
         return cast("AbstractContextManager[BinaryIO]", gzip.open(path, "rb"))
     return open(path, "rb")
@@ -189,8 +189,8 @@ def _parse_json(raw: bytes, line: int) -> tuple[dict[str, Any], str | None]:
 
 def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
     """Rows numbered without the header and empty lines."""
-    # The limit is the whole process's: raised and never lowered, two readers cannot take it from
-    # one another.
+    # The limit is global to the process: it is only raised, so that two readers do not break each
+    # other.
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CSV_FIELD_CHARS))
     lines = _CsvLines(stream)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -222,7 +222,7 @@ def _read_csv(stream: BinaryIO, path: str, delimiter: str) -> Iterator[RawRow]:
 
 
 class _CsvLines:
-    """The lines of a stream, for csv.reader, which joins lines and cannot tell which were bad."""
+    """The lines of a stream for csv.reader, which joins lines; records which were not UTF-8."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -256,7 +256,7 @@ def _check_unique(names: Sequence[str]) -> None:
 
 
 def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
-    """Rows of one batch after the other."""
+    """Rows, read one batch after the other."""
     pyarrow = import_extra("pyarrow", "parquet", SourceError)
     parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
     number = 0
@@ -279,11 +279,11 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
 
 
 def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch; a value that Python cannot have is the error that says why."""
+    """Yield the rows of a batch; where Python has no such value, the row holds the exception."""
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError):
-        # Not UTF-8, or a date beyond Python's; only its own row is to be a bad one.
+        # Not UTF-8, or a date out of Python's range: only that row must become a bad one.
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         for index in range(len(batch)):
             yield {name: _value(column, index) for name, column in columns.items()}
@@ -297,7 +297,7 @@ def _value(column: Any, index: int) -> Any:
 
 
 def count_documents(path: str, input_format: InputFormat) -> int | None:
-    """Return how many documents a file has; None: one would have to read it."""
+    """Return how many documents a file has; None: unknown without reading it."""
     if input_format in WHOLE_FILE:
         return 1
     if input_format != "parquet":

@@ -1,4 +1,4 @@
-"""Where documents come from: files, folders, standard input and SQL queries."""
+"""The source that reads files, folders and standard input."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import NotImplementedType
 
 from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.file_formats import (
     TABLES,
     WHOLE_FILE,
@@ -20,31 +21,28 @@ from embedlib.indexing.sources.file_formats import (
 )
 from embedlib.indexing.sources.input_files import InputFile, find_files
 from embedlib.indexing.sources.json_values import BadValueError, check_text
-from embedlib.indexing.sources.protocol import InputFormat, Source, SourceOptions, Tell
+from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import (
     SAMPLE_ROWS,
     Fields,
     RawRow,
     choose_fields,
 )
-from embedlib.indexing.sources.sql import open_sql_source
-
-__all__ = ["InputFormat", "Source", "SourceOptions", "open_source", "open_sql_source"]
 
 
 def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> Source:
-    """Return the documents of files and folders; "-" is standard input.
+    """Return the documents of files and folders as a source; "-" is standard input.
 
-    Every file that can be read twice is looked into now, so that a wrong field is refused before
-    any work.
+    Reads the first rows of every file that can be read twice, so that a wrong field is refused
+    before any work.
 
     Args:
         inputs: paths.
-        options: how they are to be read.
-        tell: gets a line for every guess and for what was skipped.
+        options: how they are read.
+        tell: called with a line for every guess and for skipped files.
 
     Raises:
-        SourceError: an input does not exist or cannot be read, its format is not known, or its
+        SourceError: an input does not exist or cannot be read, its format is unknown, or its
             fields cannot be guessed.
     """
     files = find_files(inputs, options, tell)
@@ -63,7 +61,7 @@ def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> So
 
 
 def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | None:
-    """Return the fields of a file's rows and what to tell of them; None: it has no rows."""
+    """Return the fields of a file's rows and what was guessed; None: it has no rows."""
     try:
         if file.input_format in WHOLE_FILE:
             check_readable(file.path)
@@ -74,16 +72,16 @@ def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | 
     except BrokenFileError as error:
         if file.is_named:
             raise _cannot_read(file, error) from error
-        return None  # a bad row, when its turn comes
+        return None  # it becomes a bad row when it is read
     return _choose(file, sample, options) if sample else None
 
 
 def _take_sample(rows: Iterator[RawRow]) -> tuple[list[RawRow], BrokenFileError | None]:
-    """Return the first rows, and what ended them too early."""
+    """Return the first rows, and the error that ended them early."""
     sample: list[RawRow] = []
     try:
         for row in islice(rows, SAMPLE_ROWS):
-            sample.append(row)  # list(...) would lose them all to an error
+            sample.append(row)  # with list(...) an error would lose the rows before it
     except BrokenFileError as error:
         return sample, error
     return sample, None
@@ -94,7 +92,7 @@ def _choose(
 ) -> tuple[Fields, str]:
     if file.input_format == "lines":
         fields = Fields(id=None, text="text", metadata=())
-        return fields, "every line is a document, known by its number"
+        return fields, "every line is a document, with its number as id"
     return choose_fields(sample, options, file.name, is_table=file.input_format in TABLES)
 
 
@@ -103,7 +101,7 @@ def _cannot_read(file: InputFile, error: BrokenFileError) -> SourceError:
 
 
 class _FileSource:
-    """The documents of some files, one file after the other."""
+    """The documents of several files, one file after the other."""
 
     def __init__(
         self,
@@ -154,7 +152,7 @@ class _FileSource:
             yield BadRow(place=f"the rest of {place_of(file.path)}{after}", reason=str(error))
 
     def _choose_late(self, file: InputFile, sample: Sequence[RawRow]) -> Fields:
-        """Choose the fields of a file that could not be looked into before."""
+        """Choose the fields of a file that can be read only once."""
         fields, guess = _choose(file, sample, self._options)
         if guess:
             self._tell(f"{file.name}: {guess}")
@@ -164,7 +162,7 @@ class _FileSource:
 def _resume(
     sample: Sequence[RawRow], error: BrokenFileError | None, rows: Iterator[RawRow]
 ) -> Iterator[RawRow]:
-    """Yield rows as if no sample had been taken of them."""
+    """Yield the sampled rows and the rest, with the error in its place."""
     yield from sample
     if error is not None:
         raise error

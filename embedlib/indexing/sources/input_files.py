@@ -1,4 +1,4 @@
-"""From what the user named, files and folders, to the list of files that are read."""
+"""Resolves the files and folders that the user named to the list of files to read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import PurePath
 
 from embedlib.errors import SourceError
 from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX, ROWS_SUFFIX
+from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
-from embedlib.indexing.sources.protocol import InputFormat, SourceOptions, Tell
+from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
 
-_TOLD_SUFFIXES = 5
-"""Kinds of skipped files that are named; the rest is counted."""
+_MAX_LISTED_SUFFIXES = 5
+"""How many kinds of skipped files a message lists; the others are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +26,10 @@ class InputFile:
     """One file to read.
 
     Attributes:
-        name: its path as the user wrote it, normalised, with `/`; the id of its document.
+        name: its path as the user wrote it, normalized, with `/`; the id of its document.
         path: to open it.
         input_format: never "auto".
-        is_named: the user named it, and not a folder that it is in.
+        is_named: the user named the file itself, not a folder that contains it.
     """
 
     name: str
@@ -46,18 +47,16 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     """Return the files of all inputs, each once, those of a folder sorted.
 
     Raises:
-        SourceError: an input does not exist, its format is not known, or a folder has nothing to
-            read.
+        SourceError: an input does not exist, its format is unknown, or a folder contains no
+            file to read.
     """
     if not inputs:
-        raise SourceError(
-            "there is nothing to read; name files or folders, or - for standard input"
-        )
+        raise SourceError("no input was given; name files or folders, or - for standard input")
     files: dict[str, InputFile] = {}
     for path in inputs:
         if path != STDIN and not os.path.exists(path):
             is_url = "://" in path or path.startswith("sqlite:")
-            hint = "with --sql a URL is read" if is_url else "- is standard input"
+            hint = "a database URL needs --sql" if is_url else "- is standard input"
             place = without_password(place_of(path))
             raise SourceError(f"cannot read {place}: no such file or folder; {hint}")
         if os.path.isdir(path):
@@ -70,17 +69,17 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
 
 
 def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], option: str) -> None:
-    """Refuse an output that is one of the inputs, whatever the two are called.
+    """Refuse an output file that is also an input, under whatever names.
 
     Args:
         output: a file name; it need not exist.
         inputs: files that will be read; "-" is standard input, which may come from a file too.
-        option: what names the output, for the message.
+        option: the option that names the output, for the message.
 
     Raises:
         SourceError: writing would destroy an input.
     """
-    # A terminal can be both; only a file would be lost.
+    # A terminal can be input and output; only a regular file would be destroyed.
     if not os.path.isfile(output):
         return
     written = os.stat(output)
@@ -106,14 +105,14 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
 
 def _describe_unknown(path: str) -> str:
     if path == STDIN:
-        return "it has no name to tell its format; say it with --input-format, such as lines"
+        return "it has no name that shows its format; choose one with --input-format, such as lines"
     if suffix_of(path) == ".json":
         return (
-            "JSON is read with an object on each line; jq -c '.[]' makes that of an array: name "
+            "JSON must have one object on each line, and jq -c '.[]' converts an array; then name "
             "the file .jsonl, or add --input-format jsonl"
         )
     return (
-        f"its name does not tell its format; known are {', '.join(FORMATS)}; choose one with "
+        f"its name does not show its format; known are {', '.join(FORMATS)}; choose one with "
         "--input-format"
     )
 
@@ -156,8 +155,8 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
 def _walk(folder: str, links: list[str]) -> Iterator[str]:
     """Yield all files below a folder in the order of their paths.
 
-    But for hidden and special ones, and what embedlib wrote: a load into a file below its own
-    source would read more at every run.
+    Leaves out hidden and special files, and files that embedlib wrote: a load into a file below
+    its own source would otherwise read its own output.
     """
 
     def refuse(error: OSError) -> None:
@@ -167,11 +166,11 @@ def _walk(folder: str, links: list[str]) -> Iterator[str]:
         own = {name for name in folders if name.endswith(FOLDER_SUFFIX)}
         exports = {name.removesuffix(FOLDER_SUFFIX) for name in own}
         folders[:] = sorted(name for name in {*folders} - own if not name.startswith("."))
-        # os.walk lists links to folders and does not enter them, so no loop is endless.
+        # os.walk lists links to folders but does not follow them, so it always ends.
         links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
         for name in sorted(files):
             path = os.path.join(parent, name)
-            # A dangling link stays: it is a bad row. A pipe goes: it would block for ever.
+            # A dangling link is kept and becomes a bad row. A pipe is skipped: it would block.
             is_special = os.path.exists(path) and not os.path.isfile(path)
             is_export = name.removesuffix(ROWS_SUFFIX) in exports
             if not name.startswith(".") and not is_special and not is_export:
@@ -194,7 +193,7 @@ def _is_wanted(path: str, folder: str, options: SourceOptions) -> bool:
 def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
     if options.input_format != "auto":
         return options.input_format
-    # What the user asked for by --glob and has no known name is text, such as source code.
+    # A file that --glob selects and whose suffix is unknown is text, such as source code.
     return FORMATS.get(suffix_of(path), "text")
 
 
@@ -206,15 +205,17 @@ def _describe_skipped(skipped: Counter[str]) -> str:
     if not skipped:
         return ""
     suffixes = [suffix for suffix, _ in skipped.most_common()]
-    more = len(suffixes) - _TOLD_SUFFIXES
-    kinds = ", ".join(suffixes[:_TOLD_SUFFIXES]) + (f" and {more} more kinds" if more > 0 else "")
+    more = len(suffixes) - _MAX_LISTED_SUFFIXES
+    kinds = ", ".join(suffixes[:_MAX_LISTED_SUFFIXES]) + (
+        f" and {more} more kinds" if more > 0 else ""
+    )
     num_files = skipped.total()
     were = "file of another kind was" if num_files == 1 else "files of other kinds were"
     return f"{num_files} {were} skipped: {kinds}; name them with --glob"
 
 
 def _stat(path: str) -> os.stat_result | None:
-    """What an input is; None: it is no file now."""
+    """Return the status of an input; None: there is no such file."""
     try:
         if path != STDIN:
             return os.stat(path)

@@ -1,4 +1,4 @@
-"""Values of files and databases as JSON values that every destination takes."""
+"""Converts values of files and databases to JSON values that every destination can store."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _WRITTEN_OUT = (
     *(UUID, timedelta),
     *(IPv4Address, IPv6Address, IPv4Interface, IPv6Interface, IPv4Network, IPv6Network),
 )
-"""Types of databases whose `str` says everything."""
+"""Types of database values that `str` writes in full."""
 
 
 class BadValueError(ValueError):
-    """A value that has no place in JSON or in a database; says why, not where."""
+    """A value that JSON or a database cannot store. The message says why; callers add where."""
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON has it.
+    """Convert a value to its JSON form.
 
-    Dates become ISO 8601, a Decimal a number where JSON can write it exactly and else a string, NaN
-    and infinity None. A scalar of NumPy is taken for what it is in Python.
+    Dates become ISO 8601 strings. A Decimal becomes a number if JSON can write it exactly,
+    otherwise a string. NaN and infinity become None. NumPy scalars are converted to Python first.
 
     Raises:
         BadValueError: bytes, an unknown type, or a string that `check_text` refuses.
@@ -59,22 +59,22 @@ def json_value(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, _WRITTEN_OUT):
         return str(value)
-    if isinstance(value, Exception):  # a reader's note that there is a value it could not read
+    if isinstance(value, Exception):  # put there by a reader that could not read the value
         raise BadValueError(f"cannot be read: {' '.join(str(value).split())}")
     kind = type(value).__name__
-    raise BadValueError(f"holds {kind}, which JSON has no form for")
+    raise BadValueError(f"holds {kind}, which JSON cannot represent")
 
 
 def parse_json(line: str) -> Any:
-    """Return the value that a line of JSON Lines holds.
+    """Parse a line of JSON Lines.
 
     Raises:
-        BadValueError: it is not JSON, or nested too deeply.
+        BadValueError: the line is not JSON, or nested too deeply.
     """
     try:
         return json.loads(line.rstrip("\r\n"))
     except json.JSONDecodeError as error:
-        # Its own words for the place count lines, and would name a second one.
+        # error.msg only: str(error) adds a line number of its own, which is always 1.
         raise BadValueError(f"is not JSON: {error.msg} at character {error.pos + 1}") from error
     except ValueError as error:
         raise BadValueError(f"is not JSON: {error}") from error
@@ -83,7 +83,7 @@ def parse_json(line: str) -> Any:
 
 
 def check_text(text: str) -> None:
-    """Refuse what is a str in Python and no text in a database.
+    """Refuse a str that a database cannot store as text.
 
     Raises:
         BadValueError: NUL or a lone surrogate.
@@ -103,16 +103,16 @@ def check_text(text: str) -> None:
 
 def _without_numpy(value: np.generic) -> Any:
     plain = value.item()
-    # Of a time in nanoseconds item() makes a bare number, and of a long double itself.
+    # item() makes a bare int of a time in nanoseconds, and leaves a long double as it is.
     is_bare = isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int)
     if is_bare or isinstance(plain, np.generic):
-        raise BadValueError(f"holds {value.dtype}, which JSON has no form for")
+        raise BadValueError(f"holds {value.dtype}, which JSON cannot represent")
     return plain
 
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise BadValueError(f"has the key {key!r:.60}, and keys are strings in JSON")
+        raise BadValueError(f"has the key {key!r:.60}, but JSON keys must be strings")
     check_text(key)
     return key
 
@@ -122,6 +122,6 @@ def _number(value: Decimal) -> int | float | str | None:
         return None
     if abs(value.adjusted()) < 400 and value == value.to_integral_value():
         return int(value)
-    # What JSON writes for a float is its repr: exact if that is the same decimal number.
+    # JSON writes the repr of a float: exact if that is the same decimal number.
     nearest = float(value)
     return nearest if Decimal(repr(nearest)) == value else str(value)

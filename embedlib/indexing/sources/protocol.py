@@ -1,8 +1,8 @@
-"""What the user says about a source, and what a source is."""
+"""The source protocol: what a load reads, and the options that say how."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -11,21 +11,18 @@ from embedlib.indexing.rows import BadRow, Document
 
 InputFormat = Literal["auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet"]
 
-Tell = Callable[[str], None]
-"""Takes a line for the user: a guess that was made, files that were skipped."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """How a source is to be read.
+    """How files and query results are read.
 
     Attributes:
-        input_format: of every input; "auto" goes by the names of the files.
-        glob: which files of a folder are read; empty: those whose names fit `input_format`, and
+        input_format: of every input; "auto": by the names of the files.
+        glob: patterns for the files of a folder; empty: files whose names fit `input_format`, and
             text and Markdown files for "auto".
-        id_field: the field that names a row for ever; None: guessed by its name.
+        id_field: the field with the id of a row; None: guessed by its name.
         text_field: the field that is embedded; None: guessed.
-        metadata_fields: what else is kept; None: all other fields.
+        metadata_fields: the fields that are stored as metadata; None: all others.
     """
 
     input_format: InputFormat = "auto"
@@ -42,22 +39,22 @@ class SourceOptions:
             )
         if self.id_field is not None and self.id_field == self.text_field:
             raise ConfigError(
-                f"id_field and text_field are both {self.id_field!r}; a text that names itself "
+                f"id_field and text_field are both {self.id_field!r}; a row whose id is its text "
                 "would be a new document after every change: name two fields"
             )
 
 
 class Source(Protocol):
-    """Documents, and the rows that cannot be one, in an order that is the same every time.
+    """An iterable of documents and bad rows, in the same order every time.
 
-    A source may have `__length_hint__`, see `operator.length_hint`: the number of documents where
-    it is cheap to know. It may have `input_paths`: the files it reads, which no errors file may
-    replace.
+    `index` iterates over it once, on a thread of its own. A source may have `__length_hint__`, see
+    `operator.length_hint`: the number of documents, if that is cheap to know. It may have
+    `input_paths`: the files it reads; `index` refuses to write an errors file over one of them.
     """
 
     def __iter__(self) -> Iterator[Document | BadRow]:
         """Read from the beginning.
 
         Raises:
-            SourceError: nothing can be read, or no more; a rerun may succeed.
+            SourceError: the source cannot be read, or not to its end; a rerun may succeed.
         """

@@ -1,4 +1,4 @@
-"""Rows of tables to documents: which field is the id, which the text, and what is kept."""
+"""Converts rows to documents: which field is the id, which the text, which are metadata."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from embedlib.indexing.sources.json_values import BadValueError, check_text, jso
 from embedlib.indexing.sources.protocol import SourceOptions
 
 ID_NAMES = ("id", "_id", "uuid", "doc_id", "document_id", "key")
-"""Names of id fields, the likeliest first; case does not matter."""
+"""Names of id fields, the most likely first; case does not matter."""
 
 TEXT_NAMES = (
     *("text", "content", "body", "document", "page_content"),
     *("passage", "chunk", "abstract", "description"),
 )
-"""Names of text fields, likewise."""
+"""Names of text fields, in the same way."""
 
 SAMPLE_ROWS = 100
-"""Rows looked at for a guess."""
+"""How many rows are read to guess the fields."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawRow:
-    """A row as its file or database has it.
+    """A row as it was read from a file or database.
 
     Attributes:
-        number: of the row in its input, from 1.
+        number: position in its input, from 1.
         place: where it was read, for messages.
         fields: its values by name.
-        problem: why it could not be read; None: it could.
+        problem: why it could not be read; None: it was read.
     """
 
     number: int
@@ -43,12 +43,12 @@ class RawRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The part that every field of a row plays.
+    """Which fields of a row are id, text and metadata.
 
     Attributes:
-        id: names the row; None: its input and number do.
-        text: is embedded.
-        metadata: are kept; None: all others.
+        id: field with the id; None: the id is made of the input's name and the row's number.
+        text: field that is embedded.
+        metadata: fields that are stored; None: all others.
     """
 
     id: str | None
@@ -57,13 +57,13 @@ class Fields:
 
     @property
     def names(self) -> list[str] | None:
-        """All fields that are needed; None: all there are."""
+        """All fields that are used; None: every field of a row."""
         if self.metadata is None:
             return None
         return [name for name in (self.id, self.text, *self.metadata) if name is not None]
 
     def to_document(self, row: RawRow, input_name: str) -> Document | BadRow:
-        """Return what becomes of a row of this input."""
+        """Convert a row of this input to a document, or to a bad row."""
         document_id = None if self.id else f"{input_name}#{row.number}"
         try:
             if row.problem is not None:
@@ -92,11 +92,11 @@ class Fields:
 def choose_fields(
     sample: Sequence[RawRow], options: SourceOptions, name: str, *, is_table: bool
 ) -> tuple[Fields, str]:
-    """Return which fields are what, and what to tell the user of it, "" for nothing.
+    """Choose the fields; also return a line about guesses for the user, "" if there are none.
 
     Args:
         sample: the first rows.
-        options: what the user said.
+        options: fields that the user named.
         name: of the input, for messages.
         is_table: whether every row has the same fields.
 
@@ -106,7 +106,7 @@ def choose_fields(
     kinds = _field_kinds(sample)
     if not kinds:
         raise SourceError(
-            f"{name}: none of the first {len(sample)} rows can be read; the first one: "
+            f"{name}: none of the first {len(sample)} rows can be read; the first: "
             f"{sample[0].place}: {sample[0].problem or 'it has no fields'}"
         )
     named = [options.id_field, options.text_field]
@@ -131,14 +131,14 @@ def _describe_guesses(fields: Fields, options: SourceOptions) -> str:
         guesses.append(
             f"id the field {fields.id!r}"
             if fields.id
-            else "no field is named like an id, rows are known by their number"
+            else "no field has the name of an id, so rows are identified by their number"
         )
         flags.append("--id-field")
     return f"{', '.join(guesses)}; set with {' and '.join(flags)}" if guesses else ""
 
 
 def _field_kinds(sample: Iterable[RawRow]) -> dict[str, bool | None]:
-    """Whether any value of every field is a string; None: there are no values."""
+    """Return per field whether any value is a string; None: it has no values."""
     kinds: dict[str, bool | None] = {}
     for row in sample:
         for key, value in row.fields.items():
@@ -156,21 +156,20 @@ def _guess_text(kinds: Mapping[str, bool | None], chosen_id: str | None, name: s
     strings = [key for key in possible if kinds[key]]
     if len(strings) != 1:
         raise SourceError(
-            f"{name}: no field is named like a text ({', '.join(TEXT_NAMES)}) and "
+            f"{name}: no field has the name of a text ({', '.join(TEXT_NAMES)}) and "
             f"{len(strings) or 'none'} of the others hold{'' if len(strings) > 1 else 's'} "
             f"strings; {_list(kinds)}; name one with --text-field"
         )
     if len(kinds) == 1 and any(mark in strings[0] for mark in ";\t|"):
         raise SourceError(
-            f"{name}: its one field is {strings[0]!r}; the fields of a csv file are separated by "
-            "commas and those of a tsv file by tabs: convert it, or name the field with "
-            "--text-field"
+            f"{name}: its only field is {strings[0]!r}; csv files separate fields by commas and "
+            "tsv files by tabs: convert the file, or name this field with --text-field"
         )
     return strings[0]
 
 
 def _find(names: Iterable[str], keys: Collection[str], name: str, flag: str) -> str | None:
-    """The field with the first of these names."""
+    """Return the field with the first of these names."""
     for wanted in names:
         found = [key for key in keys if key.lower() == wanted]
         if len(found) > 1:
@@ -191,7 +190,7 @@ def _quote(keys: Iterable[str]) -> str:
 def _read_id(fields: Mapping[str, Any], name: str) -> str:
     value = _read_value(fields.get(name), name)
     if value is None or value == "":
-        raise BadValueError(f"there is no id in the field {name!r}")
+        raise BadValueError(f"the field {name!r} has no id")
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise BadValueError(
             f"the id in the field {name!r} is a {type(value).__name__}; a string or a number is "
@@ -203,7 +202,7 @@ def _read_id(fields: Mapping[str, Any], name: str) -> str:
 def _read_text(fields: Mapping[str, Any], name: str) -> str:
     text = _read_value(fields.get(name), name)
     if text is None:
-        raise BadValueError(f"there is no text in the field {name!r}")
+        raise BadValueError(f"the field {name!r} has no text")
     if not isinstance(text, str):
         raise BadValueError(
             f"the field {name!r} is a {type(text).__name__}; a string is needed for a text"

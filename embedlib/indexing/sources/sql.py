@@ -13,12 +13,13 @@ from typing import Any
 from embedlib.errors import SourceError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
-from embedlib.indexing.sources.protocol import Source, SourceOptions, Tell
+from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
 
 CONNECT_SECONDS = "10"
-"""How long a server may take to answer; what psycopg waits by itself is more than two minutes."""
+"""Time limit for a connection; the default of psycopg is more than two minutes."""
 POSTGRES_NO_ANSWER = (
     "the server does not answer; check the host and the port, or give it longer with "
     "connect_timeout=SECONDS in the URL or in PGCONNECT_TIMEOUT"
@@ -30,23 +31,23 @@ _Rows = Generator[RawRow, None, None]
 
 
 def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) -> Source:
-    """Return the rows of a query; it runs when they are read, and changes nothing.
+    """Return the rows of a query as a source; it runs when it is iterated, read-only.
 
     Args:
-        url: `postgresql://...` as libpq has it, or `sqlite:PATH`.
-        query: one SELECT. Rows are known by their id field, as they come in no fixed order.
-        options: which fields are what.
-        tell: gets a line for every guess.
+        url: `postgresql://...` as libpq defines it, or `sqlite:PATH`.
+        query: one SELECT. Its rows need an id field, because their order is not fixed.
+        options: which fields are id, text and metadata.
+        tell: called with a line for every guess.
 
     Raises:
-        SourceError: another kind of URL, no such file, or a package is missing.
+        SourceError: the scheme is unknown, the file does not exist, or a package is missing.
     """
     scheme, _, path = url.partition(":")
     if scheme.lower() == "sqlite":
         if not Path(path).is_file():
             raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
         return _SqlSource(lambda: _read_sqlite(path, query, url), url, options, tell, [path])
-    # What follows the "?" may hold a password too.
+    # The part after "?" may contain a password too.
     name = without_password(url).partition("?")[0]
     if scheme.lower() in ("postgresql", "postgres"):
         _check_postgres_url(url, name)
@@ -78,25 +79,25 @@ class _SqlSource:
             fields, guesses = choose_fields(sample, self._options, self._name, is_table=True)
             if fields.id is None:
                 raise SourceError(
-                    f"{self._name}: no column is named like an id, and rows of a query have no "
-                    "number that stays; choose one with --id-field"
+                    f"{self._name}: no column has the name of an id, and the rows of a query have "
+                    "no fixed number; choose a column with --id-field"
                 )
             if guesses:
                 self._tell(f"{self._name}: {guesses}")
             for row in chain(sample, rows):
                 yield fields.to_document(row, self._name)
         finally:
-            # Not left to the garbage collector: it has a connection and a transaction open.
+            # Closed now, not by the garbage collector: it holds a connection and a transaction.
             rows.close()
 
 
 def _read_sqlite(path: str, query: str, name: str) -> _Rows:
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     try:
-        # The thread that reads may not be the one that closes.
+        # Another thread than the one that reads may close the connection.
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         with closing(connection):
-            # A text that is not UTF-8 is one bad row, not the end of the query.
+            # With surrogates a text that is not UTF-8 is one bad row; an error would end the load.
             connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             cursor = connection.execute(query)
             names = _column_names(cursor.description, name)
@@ -110,9 +111,9 @@ def _check_postgres_url(url: str, name: str) -> None:
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
         conninfo.conninfo_to_dict(url)
-    except Exception:  # its text, and so its traceback, may have a part of the password
+    except Exception:  # its message may contain a part of the password
         raise SourceError(
-            f"{name}: is not a URL that PostgreSQL understands; write "
+            f"{name}: PostgreSQL cannot read this URL; write "
             "postgresql://USER:PASSWORD@HOST/DATABASE, and special characters as %XX"
         ) from None
 
@@ -124,7 +125,7 @@ def _read_postgres(url: str, query: str, name: str) -> _Rows:
         given = conninfo.conninfo_to_dict(url)
         with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
-            # A cursor with a name lives in the server and sends some rows at a time.
+            # A named cursor stays on the server and sends some rows at a time.
             with connection.cursor(name="embedlib_source") as cursor:
                 cursor.execute(query)
                 names = _column_names(cursor.description, name)
@@ -137,7 +138,7 @@ def _read_postgres(url: str, query: str, name: str) -> _Rows:
 
 
 def with_connect_timeout(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return libpq's parameters with an end to the wait for a connection, unless one is set."""
+    """Add a time limit for the connection to libpq's parameters, unless one is set."""
     is_set = "connect_timeout" in given or "PGCONNECT_TIMEOUT" in os.environ
     return dict(given) if is_set else {**given, "connect_timeout": CONNECT_SECONDS}
 

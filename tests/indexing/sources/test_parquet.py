@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 
 from embedlib.errors import SourceError
+from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sources.files import SourceOptions, open_source
 from embedlib.indexing.sources.json_values import BadValueError, json_value
 
 pa = pytest.importorskip("pyarrow")
@@ -52,8 +52,8 @@ def test_parquet() -> None:
             metadata={"day": None, "tags": [], "n": None},
             place="row 2 of 'a.parquet'",
         ),
-        BadRow(place="row 3 of 'a.parquet'", reason="there is no id in the field 'id'"),
-        BadRow(place="row 4 of 'a.parquet'", reason="there is no text in the field 'text'", id="4"),
+        BadRow(place="row 3 of 'a.parquet'", reason="the field 'id' has no id"),
+        BadRow(place="row 4 of 'a.parquet'", reason="the field 'text' has no text", id="4"),
     ]
 
 
@@ -71,7 +71,7 @@ def test_bytes_are_refused_unless_left_out() -> None:
     assert read("a.parquet") == [
         BadRow(
             place="row 1 of 'a.parquet'",
-            reason="the field 'raw' holds bytes, which JSON has no form for",
+            reason="the field 'raw' holds bytes, which JSON cannot represent",
             id="a",
         )
     ]

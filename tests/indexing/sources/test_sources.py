@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from embedlib.errors import ConfigError, SourceError
+from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.urls import open_sink
-from embedlib.indexing.sources.files import SourceOptions, open_source
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
@@ -247,7 +247,7 @@ def test_a_broken_table_in_a_folder_is_a_bad_row() -> None:
 def test_inputs_that_do_not_exist_are_refused() -> None:
     write("a.txt", "text")
     assert "cannot read 'b.txt': no such file" in refusal("a.txt", "b.txt")
-    assert "nothing to read" in refusal()
+    assert "no input was given" in refusal()
 
 
 @pytest.mark.parametrize("name", ["a.py", "README", "a.gz"])
@@ -258,8 +258,12 @@ def test_a_format_that_cannot_be_known_is_refused(name: str) -> None:
 
 def test_where_a_format_is_to_be_told_the_way_is_named() -> None:
     write("a.json", "[]")
-    assert "'a.json': JSON is read with an object on each line; jq -c '.[]' m" in refusal("a.json")
-    assert refusal("-").startswith("standard input: it has no name to tell its format; say it wit")
+    assert "'a.json': JSON must have one object on each line, and jq -c '.[]' c" in refusal(
+        "a.json"
+    )
+    assert refusal("-").startswith(
+        "standard input: it has no name that shows its format; choose on"
+    )
 
 
 def test_a_format_is_for_every_input() -> None:
@@ -296,7 +300,7 @@ def test_lines_are_known_by_their_number(told: Told) -> None:
         ),
         Document(id="a.txt#7", text="last", place="line 7 of './a.txt'"),
     ]
-    assert told == ["a.txt: every line is a document, known by its number"]
+    assert told == ["a.txt: every line is a document, with its number as id"]
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
@@ -341,7 +345,7 @@ def test_bad_rows_of_csv_do_not_end_it() -> None:
     assert summary(rows) == [
         (None, "has 3 fields, and the header has 2"),
         (None, "has 1 fields, and the header has 2"),
-        (None, "there is no id in the field 'id'"),
+        (None, "the field 'id' has no id"),
         ("4", "the text in the field 'text' is empty"),
         (None, not_utf8(4)),
         (None, "is not CSV: ',' expected after '\"'"),
@@ -369,8 +373,8 @@ def test_rows_without_an_id_are_known_by_their_number(told: Told) -> None:
         ("a.csv#3", "three"),
     ]
     assert told == [
-        "a.csv: text is the field 'text', no field is named like an id, rows are known by their "
-        "number; set with --text-field and --id-field"
+        "a.csv: text is the field 'text', no field has the name of an id, so rows are identified "
+        "by their number; set with --text-field and --id-field"
     ]
 
 
@@ -385,7 +389,7 @@ def test_a_table_may_be_empty(content: str) -> None:
     [
         (b"a,a\n1,2\n", "more than one column named 'a'"),
         (b"a,b\xe4d\n1,2\n", "its header is not UTF-8"),
-        (b"id;body\n1;a\n", "separated by commas"),
+        (b"id;body\n1;a\n", "separate fields by commas"),
         (b"id,text\n1\n", "none of the first 1 rows can be read"),
     ],
 )
@@ -485,13 +489,13 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
         ('{"id": "a"', None, "is not JSON: Expecting ',' delimiter at character 11"),
         ("[1]", None, "is a JSON list; an object is needed"),
         ("[" * 100_000, None, "nested too deeply"),
-        ('{"id": "a"}', "a", "there is no text in the field 'text'"),
-        ('{"id": "a", "text": null}', "a", "there is no text in the field 'text'"),
+        ('{"id": "a"}', "a", "the field 'text' has no text"),
+        ('{"id": "a", "text": null}', "a", "the field 'text' has no text"),
         ('{"id": "a", "text": "  "}', "a", "the text in the field 'text' is empty"),
         ('{"id": "a", "text": 5}', "a", "the field 'text' is a int; a string is needed"),
-        ('{"text": "b"}', None, "there is no id in the field 'id'"),
-        ('{"id": null, "text": "b"}', None, "there is no id in the field 'id'"),
-        ('{"id": "", "text": "b"}', None, "there is no id in the field 'id'"),
+        ('{"text": "b"}', None, "the field 'id' has no id"),
+        ('{"id": null, "text": "b"}', None, "the field 'id' has no id"),
+        ('{"id": "", "text": "b"}', None, "the field 'id' has no id"),
         ('{"id": true, "text": "b"}', None, "the id in the field 'id' is a bool"),
         ('{"id": [1], "text": "b"}', None, "the id in the field 'id' is a list"),
         ('{"id": "a\\u0000", "text": "b"}', None, "the field 'id' has NUL"),
@@ -607,6 +611,6 @@ def test_a_named_file_that_vanishes_is_an_error() -> None:
 
 
 def test_a_url_named_as_a_file_keeps_its_password() -> None:
-    with pytest.raises(SourceError, match="with --sql a URL is read") as caught:
+    with pytest.raises(SourceError, match="a database URL needs --sql") as caught:
         open_source(["postgresql://me:secret@host/db"], SourceOptions(), [].append)
     assert "secret" not in str(caught.value)

@@ -350,7 +350,7 @@ def test_a_model_has_two_names_and_may_be_a_path(tiny_folder: Callable[[str], Pa
     ("fields", "message"),
     [
         ({}, "no model was given; pass model="),
-        ({"model": "m", "model_name": "m"}, "two names of one field"),
+        ({"model": "m", "model_name": "m"}, "are the same field"),
         ({"modle": "m"}, "no field 'modle'; did you mean 'model'?"),
         ({"model": "m", "truncate_dim": 5}, r"pass model_kwargs=\{'truncate_dim': ...\}"),
         ({"model": "m", "token": SECRET}, r"no field 'token'; pass model_kwargs="),
@@ -386,7 +386,7 @@ def test_wrong_fields_are_refused_before_a_model_is_looked_for(
     "fields", [{"model": "m"}, {"cache_folder": "c"}, {"model_kwargs": {"device": "cpu"}}]
 )
 def test_an_embedder_has_a_model_already(embedder: Embedder, fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="embedder has one; pass either"):
+    with pytest.raises(ConfigError, match="embedder is a loaded one; pass"):
         EmbedlibEmbeddings(embedder=embedder, **fields)
 
 

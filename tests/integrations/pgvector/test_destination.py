@@ -68,7 +68,7 @@ def test_a_local_server_has_a_folder() -> None:
         ("postgresql://h/db?tabel=x", "did you mean 'table'"),
         ("postgresql://h/db?zzz=x", "known: table, halfvec, m, ef_construction, index"),
         ("pglocal:x?sslmode=require", "no option 'sslmode'"),
-        ("pglocal:?table=x", "names no folder"),
+        ("pglocal:?table=x", "the URL has no folder"),
         ("postgresql://h/db?table=a.b.c", "must be TABLE or SCHEMA.TABLE"),
         ("postgresql://h/db?table=.b", "must be TABLE or SCHEMA.TABLE"),
         (f"postgresql://h/db?table={'é' * 32}", "63 bytes"),

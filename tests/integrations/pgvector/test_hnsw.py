@@ -174,7 +174,7 @@ def test_an_index_of_others_serves(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table, index=HnswOptions(m=24))
     sink.finish()
     assert (
-        "the index 'my_other' stays as it is, with m=5; drop it to have it built with m=24"
+        "the existing index 'my_other' with m=5 is kept; drop it to build it with m=24"
         in (pg.lines[-1])
     )
 

@@ -104,7 +104,7 @@ def test_the_lock_is_taken_again(pg: Any, pg_table: str) -> None:
     sink = pg.begun(pg_table)
     pg.end_writers()
     sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
-    with pytest.raises(SinkError, match="another writer is at work"):
+    with pytest.raises(SinkError, match="another writer is active"):
         pg.begun(pg_table)
 
 
@@ -113,7 +113,7 @@ def test_a_writer_that_lost_its_lock_to_another_stops(pg: Any, pg_table: str) ->
     pg.end_writers()
     second = pg.begun(pg_table)
     second.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
-    with pytest.raises(SinkError, match="another writer is at work"):
+    with pytest.raises(SinkError, match="another writer is active"):
         first.write(pg.rows(5, 6), pg.vectors(pg.rows(5, 6)))
     assert numbers(pg, pg_table) == [0]
 
@@ -135,7 +135,7 @@ def test_it_gives_up_in_the_end(pg: Any, pg_table: str, monkeypatch: pytest.Monk
     pg.end_writers()
     dsn = "host=127.0.0.1 port=1"
     monkeypatch.setattr(sink._session, "_locate", lambda: dsn)
-    with pytest.raises(SinkError, match=r"gave up after \d+ s, run the load again to go on"):
+    with pytest.raises(SinkError, match=r"gave up after \d+ s, run the load again to continue"):
         sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
     assert pg.waits[:4] == [0.5, 1, 2, 4]
     assert GIVE_UP_AFTER_SECONDS <= sum(pg.waits) < GIVE_UP_AFTER_SECONDS + 60
@@ -148,7 +148,7 @@ def test_what_waiting_does_not_cure_is_not_waited_for(pg: Any, pg_table: str) ->
     with pytest.raises(SinkError, match=r'column "source_id" .* does not exist; the table was alt'):
         sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
     pg.fetch("DROP TABLE {}", pg_table)
-    with pytest.raises(SinkError, match="does not exist; the table was dropped meanwhile"):
+    with pytest.raises(SinkError, match="does not exist; the table was dropped during the load"):
         sink.write(pg.rows(0, 1), pg.vectors(pg.rows(0, 1)))
     assert pg.waits == []
 

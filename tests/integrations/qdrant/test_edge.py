@@ -179,10 +179,10 @@ def test_a_folder_of_others_is_left_alone(
 ) -> None:
     (tmp_path / "db" / content).mkdir(parents=True)
     sink = make()
-    with pytest.raises(SinkError, match="was not made by embedlib"):
+    with pytest.raises(SinkError, match="was not created by embedlib"):
         sink.begin(replace(TARGET, recreate=recreate), ignore)
     sink.close()
-    with pytest.raises(SinkError, match="was not made by embedlib"):
+    with pytest.raises(SinkError, match="was not created by embedlib"):
         make().inspect()
     assert os.listdir(tmp_path / "db") == [content.partition("/")[0]]
 
@@ -302,7 +302,7 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
         ("No space left on device (os error 28)", "make room"),
         ("Too many open files (os error 24)", "ulimit -n"),
         ("Cannot allocate memory (os error 12)", "memory is full"),
-        ("segment: bad magic number", "--recreate drops its rows"),
+        ("segment: bad magic number", "--recreate drops the rows"),
     ],
 )
 def test_what_the_system_refuses_is_no_reason_to_drop_the_rows(
@@ -326,7 +326,7 @@ def test_a_disk_that_is_nearly_full_is_told_before_the_engine_is_killed(
         edge_module, "shutil", SimpleNamespace(disk_usage=lambda _: SimpleNamespace(free=free))
     )
     sink = make()
-    with pytest.raises(SinkError, match="only 10 MiB of its disk are free and the next rows may"):
+    with pytest.raises(SinkError, match="only 10 MiB of its disk are free, the next rows may need"):
         sink.begin(TARGET, ignore)
     sink.close()
     free = 1 << 30
@@ -337,7 +337,7 @@ def test_a_disk_that_is_nearly_full_is_told_before_the_engine_is_killed(
         lambda: sink.write(rows[2:], make_vectors(rows[2:])),
         lambda: sink.write_metadata(rows[:2]),
     ):
-        with pytest.raises(SinkError, match="make room and run the load again to go on"):
+        with pytest.raises(SinkError, match="make room and run the load again to continue"):
             write()
     sink.close()
     sink = begin(make)  # what needs no room is done all the same
@@ -350,7 +350,7 @@ def test_other_options_than_it_was_made_with_are_refused(make: Callable[..., Any
     begin(make).close()
     begin(make, "?m=8&on_disk=false").close()
     sink = make("?m=9")
-    with pytest.raises(SinkError, match="was made with m=8, not 9; leave the option out"):
+    with pytest.raises(SinkError, match="was created with m=8, not 9; leave the option out"):
         sink.begin(TARGET, ignore)
     sink.begin(replace(TARGET, recreate=True), ignore)
     sink.close()

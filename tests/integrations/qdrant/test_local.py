@@ -141,7 +141,7 @@ def test_a_folder_that_is_open_elsewhere_is_one_line_and_can_be_inspected(
         (errno.EROFS, "copy the folder"),
         (errno.ENOSPC, "make room"),
         (errno.EMFILE, "ulimit -n"),
-        (errno.EIO, "see that the folder can be written"),
+        (errno.EIO, "make sure that the folder can be written"),
     ],
 )
 @pytest.mark.parametrize("mode", ["rb", "r+"])  # our look at the lock, and the client's own
@@ -181,10 +181,10 @@ def test_a_collection_of_others_is_left_alone(
     other.create_collection("embedlib", models.VectorParams(size=6, distance=models.Distance.DOT))
     other.close()
     sink = make()
-    with pytest.raises(SinkError, match="was not made by embedlib"):
+    with pytest.raises(SinkError, match="was not created by embedlib"):
         sink.begin(replace(TARGET, recreate=recreate), ignore)
     sink.close()
-    with pytest.raises(SinkError, match="was not made by embedlib"):
+    with pytest.raises(SinkError, match="was not created by embedlib"):
         make().inspect()
     assert make("?collection=free").inspect() is None
 
@@ -194,7 +194,7 @@ def test_a_folder_of_others_is_left_alone(make: Callable[..., Any], tmp_path: Pa
     (tmp_path / "db" / "notes.txt").write_text("x")
     sink = make()
     for action in (sink.inspect, lambda: sink.begin(TARGET, ignore)):
-        with pytest.raises(SinkError, match="is a folder that qdrant-client did not make"):
+        with pytest.raises(SinkError, match="is a folder that qdrant-client did not create"):
             action()
     sink.close()
     assert os.listdir(tmp_path / "db") == ["notes.txt"]
