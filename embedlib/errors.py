@@ -94,7 +94,7 @@ class EngineRunError(EngineError):
 
 
 class EngineOutOfMemoryError(EngineRunError):
-    """A batch did not fit into memory, even when split."""
+    """A batch did not fit into memory. The batch manager splits such a batch and retries."""
 
 
 class QueueFullError(EmbedlibError):
@@ -122,4 +122,4 @@ class TruncationWarning(UserWarning):
 
 
 class PromptWarning(UserWarning):
-    """Queries and documents need different prompts, and `encode` was called without either."""
+    """Queries and documents need different prompts, and the call of `encode` selects none."""

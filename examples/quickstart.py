@@ -37,9 +37,7 @@ def read_docstrings() -> dict[str, str]:
         inside = path.relative_to(stdlib).with_suffix("")
         if SKIPPED_FOLDERS.isdisjoint(inside.parts):
             try:
-                tree = ast.parse(
-                    path.read_bytes()
-                )  # parsed, not imported: no code of the module runs
+                tree = ast.parse(path.read_bytes())  # parsed, never imported: no code runs
             except (SyntaxError, ValueError):
                 continue
             collect(tree, ".".join(inside.parts).removesuffix(".__init__"), texts)

@@ -35,7 +35,8 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
     """Return float32[2, D] from an array, or from the .npy file that contains it.
 
     Raises:
-        ConfigError: if the file cannot be read, or the array is not float[2, D].
+        ConfigError: if the file cannot be read, the array is not float[2, D], or a minimum is not
+            below its maximum.
     """
     if not isinstance(ranges, (str, PathLike)):
         return _checked(np.asarray(ranges), dim)
@@ -71,11 +72,11 @@ def quantize(
 ) -> NDArray[Any]:
     """Return float32[N, D] in another precision.
 
-    float16: float16[N, D].
-    int8, uint8: int8[N, D] or uint8[N, D], 256 codes from the minimum to the maximum of each
-    dimension; values outside the range are clipped.
-    binary, ubinary: int8 or uint8[N, D / 8 rounded up], one bit per dimension, 1 where the value is
-    above 0.
+    - float16: float16[N, D].
+    - int8, uint8: int8[N, D] or uint8[N, D], 256 codes from the minimum to the maximum of each
+      dimension; values outside the range are clipped.
+    - binary, ubinary: int8 or uint8[N, D / 8 rounded up], one bit per dimension, 1 where the value
+      is above 0.
 
     Source: sentence-transformers 6.2, `util/quantization.py`. The codes are the same, except that
     there values outside the range wrap around.

@@ -2,7 +2,7 @@
 
 Source: triton/runtime/interpreter.py of 3.6.0, 3.7.1 and 3.9.0. Its casts to bfloat16 and FP8
 truncate or drop the carry, where a GPU rounds to nearest, ties to even. Its matrix product reads
-the bits of bfloat16 as integers. And it patches `triton.language` anew at every call of a function
+the bits of bfloat16 as integers. And it patches `triton.language` again at every call of a function
 from a kernel: names in the function's module, which stay patched, and those that the launch has
 patched already. Here each function is patched once.
 """
