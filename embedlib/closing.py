@@ -80,6 +80,6 @@ def timeout_error(
     """Return the error that names the threads that still run."""
     names = ", ".join(repr(thread.name) for thread in left)
     return CloseTimeoutError(
-        f"{what} was not closed within {timeout or 0:g} s: the thread {names} still runs; "
-        f"{consequence}"
+        f"{what} was not closed within {round(timeout or 0, 2):g} s: the thread {names} still "
+        f"runs; {consequence}"
     )

@@ -105,8 +105,8 @@ class TokenPipeline:
         deadline = Deadline(timeout)
         if not self._lock.acquire(timeout=-1 if timeout is None else deadline.seconds_left() or 0):
             raise CloseTimeoutError(
-                f"the model was not closed within {timeout:.3g} s: another thread still loads the "
-                "engine for vectors of tokens, and frees it afterwards"
+                f"the model was not closed within {round(timeout or 0, 2):g} s: another thread "
+                "still loads the engine for vectors of tokens, and frees it afterwards"
             )
         self._lock.release()
         if self._pipeline is not None:

@@ -1,12 +1,13 @@
 """A fake engine whose vectors identify its inputs, and checks for any engine.
 
-Nothing here sleeps or reads the clock: the engine holds batches until the test releases them.
+Nothing here sleeps or reads the clock: a gate holds batches back until the test releases them.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def fake_vector(token_ids: Sequence[int], num_prompt_tokens: int = 0) -> NDArray
 
 
 class FakeEngine:
-    """An engine without a model: returns `fake_vector` of every sequence, at once or on release."""
+    """An engine without a model: `fake_vector` of every sequence, at once or when released."""
 
     def __init__(
         self,
@@ -50,19 +51,21 @@ class FakeEngine:
         max_inflight_batches: int = 3,
         max_inflight_bulk: int = 2,
         memory_tokens: int | None = None,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        """Create an engine.
+        """Make an engine.
 
         Args:
-            is_padded: see `EngineLimits`.
-            is_per_token: see `EngineLimits`; a token's row is the `fake_vector` of the sequence up
-                to and including that token.
-            max_batch_tokens: see `EngineLimits`.
-            num_parallel_batches: see `EngineLimits`.
-            max_inflight_batches: see `EngineLimits`.
-            max_inflight_bulk: see `EngineLimits`.
-            memory_tokens: a batch with more tokens fails with EngineOutOfMemoryError; None: never.
+            is_padded: as in `EngineLimits`, and so are the following five.
+            is_per_token: a token's row is the `fake_vector` of the sequence up to it.
+            max_batch_tokens: token budget.
+            num_parallel_batches: batches computed side by side.
+            max_inflight_batches: batches taken at most.
+            max_inflight_bulk: bulk batches taken at most.
+            memory_tokens: the largest batch that the engine has memory for; None: any.
+            wait_seconds: `wait_submitted` fails after this time.
         """
+        self._wait_seconds = wait_seconds
         self.limits = EngineLimits(
             embedding_dim=FAKE_DIM,
             is_per_token=is_per_token,
@@ -108,10 +111,10 @@ class FakeEngine:
             AssertionError: if they are not submitted within `WAIT_SECONDS`.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self.batches) >= num_batches, WAIT_SECONDS):
-                raise AssertionError(
-                    f"{len(self.batches)} batches were submitted, not {num_batches}"
-                )
+            if not self._changed.wait_for(
+                lambda: len(self.batches) >= num_batches, self._wait_seconds
+            ):
+                raise AssertionError(f"{len(self.batches)} batches came, not {num_batches}")
 
     def fail_next(self, *errors: Exception) -> None:
         """Make the next batches fail, one per error."""
@@ -232,8 +235,14 @@ def fake_embedder(
     )
 
 
-def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) -> None:
-    """Check the contract of an engine, then close it; for the tests of your own engine.
+def check_engine(
+    engine: Engine,
+    spec: ModelSpec,
+    *,
+    tolerance: float = 1e-5,
+    wait_seconds: float = WAIT_SECONDS,
+) -> None:
+    """Check what every engine promises, then close it; for the tests of an engine.
 
     Rows are in batch order. A sequence gets the same vector alone, in any batch and in either lane,
     and also on the caller's thread if the engine supports that. One token and the longest sequence
@@ -243,7 +252,8 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
     Args:
         engine: the engine; it is closed at the end.
         spec: the model it runs.
-        tolerance: maximum difference of an element between two batches.
+        tolerance: the largest difference of an element between two batches.
+        wait_seconds: a batch that takes longer has failed.
 
     Raises:
         AssertionError: if the engine violates the contract.
@@ -260,7 +270,8 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
         )
         for length in lengths
     ]
-    alone = [_run(engine, [ids], Lane.QUERY)[0] for ids in sequences]
+    run = partial(_run, engine, wait_seconds)
+    alone = [run([ids], Lane.QUERY)[0] for ids in sequences]
     for vector, length in zip(alone, lengths, strict=True):
         shape = (length, spec.embedding_dim) if is_per_token else (spec.embedding_dim,)
         assert vector.dtype == np.float32, f"vectors are {vector.dtype}, not float32"
@@ -268,7 +279,7 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
         assert np.isfinite(vector).all(), "a vector is not finite"
     for lane in Lane:
         for order in (range(len(sequences)), random.permutation(len(sequences)), [2, 2, 2]):
-            vectors = _run(engine, [sequences[index] for index in order], lane)
+            vectors = run([sequences[index] for index in order], lane)
             for vector, index in zip(vectors, order, strict=True):
                 difference = float(np.abs(vector - alone[index]).max())
                 assert difference <= tolerance, (
@@ -288,14 +299,18 @@ def check_engine(engine: Engine, spec: ModelSpec, *, tolerance: float = 1e-5) ->
 
 
 def _run(
-    engine: Engine, sequences: Sequence[tuple[NDArray[np.int64], int]], lane: Lane
+    engine: Engine,
+    wait_seconds: float,
+    sequences: Sequence[tuple[NDArray[np.int64], int]],
+    lane: Lane,
 ) -> list[NDArray[np.float32]]:
     """Run one batch and return the rows of each sequence.
 
     Args:
-        engine: the engine under test.
-        sequences: token ids, and how many of them are of type 0.
-        lane: the lane of the batch.
+        engine: what runs it.
+        wait_seconds: a batch that takes longer has failed.
+        sequences: ids, and how many of them are of type 0.
+        lane: who waits.
     """
     batch = _batch(sequences, lane)
     done = threading.Semaphore(0)
@@ -304,7 +319,7 @@ def _run(
         done.release()
 
     pending = engine.submit(batch, on_done)
-    assert done.acquire(timeout=WAIT_SECONDS), f"on_done was not called in {WAIT_SECONDS} s"
+    assert done.acquire(timeout=wait_seconds), f"on_done was not called in {wait_seconds} s"
     vectors = pending.result()
     assert not done.acquire(blocking=False), "on_done was called twice"
     if engine.limits.is_per_token:

@@ -301,6 +301,97 @@ def test_a_signal_may_close_what_it_interrupts(call: str) -> None:
     check(run(FAKE, program), "True (6,)")
 
 
+IN_A_LOCK = {
+    "a query's tokenizer": (
+        "embedder._pipeline._manager",
+        "_changed",
+        "embedder.encode(['b'] * 2, role='query')",
+    ),
+    "a micro-batch": (
+        "embedder._pipeline._tokenizer_thread",
+        "_changed",
+        "embedder.encode(['b'] * 100)",
+    ),
+    "progress": (
+        "job.future",
+        "_condition",
+        "embedder.encode(['b'] * 100, show_progress_bar=True)",
+    ),
+    "a stream": ("job.future", "_condition", "list(embedder.encode_stream(['b']))"),
+    "a future": ("job.future", "_condition", "embedder.submit('b').result()"),
+    "vectors of tokens": (
+        "embedder._token_outputs",
+        "_lock",
+        "embedder.encode('b', output_value='token_embeddings')",
+    ),
+    "a coroutine": ("job.future", "_condition", "asyncio.run(embedder.aencode(['b'] * 100))"),
+}
+
+
+@pytest.mark.parametrize("call", IN_A_LOCK)
+def test_a_signal_may_close_wherever_a_call_holds_a_lock(call: str, model: Path) -> None:
+    # The signal comes right behind the moment at which the calling thread has taken the lock.
+    owner, name, code = IN_A_LOCK[call]
+    program = f"""
+    import asyncio, warnings
+    import embedlib.batching.pipeline
+    from embedlib.errors import EmbedlibError
+    signal.signal(signal.SIGTERM, lambda *_: embedder.close())
+
+    class Interrupting:
+        \"\"\"A lock, or a condition.\"\"\"
+        def __init__(self, original):
+            self.original = original
+        def __enter__(self):
+            found = self.original.__enter__()
+            if threading.current_thread() is threading.main_thread() and not done:
+                done.append(True)
+                signal.raise_signal(signal.SIGTERM)
+            return found
+        def __exit__(self, *exc_info):
+            return self.original.__exit__(*exc_info)
+        def __getattr__(self, name):
+            return getattr(self.original, name)
+
+    done = []
+    class Job(embedlib.batching.pipeline.Job):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.future._condition = Interrupting(self.future._condition)
+    if "{owner}" == "job.future":
+        embedlib.batching.pipeline.Job = Job
+    else:
+        {owner}.{name} = Interrupting({owner}.{name})
+    try:
+        {code}
+    except EmbedlibError as error:
+        assert "closed" in str(error), error
+    for thread in threading.enumerate():
+        if thread.name == "embedlib-close":
+            thread.join()
+    print(done, [t.name for t in threading.enumerate() if t.name.startswith("embedlib-")])
+    """
+    result = run(REAL, program, argument=model)
+    assert (result.returncode, result.stdout.strip()) == (0, "[True] []"), result.stderr
+
+
+def test_a_signal_between_calls_closes_before_its_handler_returns() -> None:
+    # Also where the program's own modules and threads have names like ours.
+    program = """
+    import types
+    module = types.ModuleType("embedlib.batching.mine")
+    exec("import signal\\ndef raise_it(): signal.raise_signal(signal.SIGTERM)", vars(module))
+    def close(*_):
+        embedder.close()
+        print(engine.is_closed)
+    signal.signal(signal.SIGTERM, close)
+    stream = embedder.encode_stream(["a", "b"])
+    next(stream)  # a generator that waits holds no lock
+    module.raise_it()
+    """
+    check(run(FAKE, program), "True")
+
+
 def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(model: Path) -> None:
     program = """
     import gc

@@ -122,12 +122,11 @@ def test_an_engine_that_says_done_twice_is_refused() -> None:
         check_engine(Twice(), fake_spec())
 
 
-def test_an_engine_that_never_says_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "WAIT_SECONDS", 0.01)
+def test_an_engine_that_never_says_done_is_refused() -> None:
     engine = FakeEngine()
     engine.hold()
     with pytest.raises(AssertionError, match="on_done was not called"):
-        check_engine(engine, fake_spec())
+        check_engine(engine, fake_spec(), wait_seconds=0.01)
 
 
 def test_an_engine_that_cannot_be_closed_twice_is_refused() -> None:
@@ -181,10 +180,9 @@ def test_the_gate_holds_and_lets_go_in_turn() -> None:
     assert pendings[1].result()[0, 0] == 2
 
 
-def test_waiting_for_what_does_not_come_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "WAIT_SECONDS", 0.01)
-    with pytest.raises(AssertionError, match="0 batches were submitted, not 1"):
-        FakeEngine().wait_submitted(1)
+def test_waiting_for_what_does_not_come_is_a_failure() -> None:
+    with pytest.raises(AssertionError, match="0 batches came, not 1"):
+        FakeEngine(wait_seconds=0.01).wait_submitted(1)
 
 
 def test_waiting_ends_when_the_batch_comes() -> None:

@@ -1,0 +1,302 @@
+"""What `close` does about an engine that never answers.
+
+Where a program ends, the case runs in a process of its own: a hang is the failure looked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib import Embedder
+from embedlib.batching.policy import BatchingPolicy
+from embedlib.config import Config
+from embedlib.engines.base import Lane
+from embedlib.errors import ClosedError, CloseTimeoutError
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
+
+ROOT = Path(__file__).parents[2]
+LIMIT_SECONDS = 60
+WAIT_SECONDS = 30
+SHORT = 0.05
+
+
+class QuickEmbedder(Embedder):
+    """Waits for a short time where the caller cannot say how long."""
+
+    _close_seconds = SHORT
+
+
+def quick_embedder(engine: FakeEngine, **options: Any) -> Embedder:
+    return QuickEmbedder.from_engine(engine, fake_spec(), byte_tokenizer(), Config(**options))
+
+
+def wait_ended(engine: FakeEngine) -> None:
+    """Let an engine answer and wait until the model's threads have ended."""
+    engine.release()
+    for thread in threading.enumerate():
+        if thread.name.startswith("embedlib-"):
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
+
+
+def test_an_engine_that_never_answers_is_named_and_no_call_waits() -> None:
+    engine = FakeEngine()
+    engine.hold()
+    embedder = fake_embedder(engine, max_queued_texts=64)
+    calls: dict[str, Callable[[], object]] = {
+        "encode": lambda: embedder.encode(["a" * 30] * 1000),
+        "query": lambda: embedder.encode("q"),
+        "stream": lambda: list(embedder.encode_stream(["b" * 30] * 1000)),
+        "aencode": lambda: asyncio.run(embedder.aencode(["c" * 30] * 1000)),
+    }
+    in_flight = embedder.submit("d")
+    engine.wait_submitted(1)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        outcomes = [pool.submit(call) for call in calls.values()]
+        engine.wait_submitted(3)
+        with pytest.raises(
+            CloseTimeoutError,
+            match=r"^the model was not closed within 0.05 s: the thread 'embedlib-batches' still ru"
+            r"ns; the engine is not freed before it answers, and all open calls have failed$",
+        ):
+            embedder.close(timeout=SHORT)
+        for outcome in outcomes:
+            assert isinstance(outcome.exception(WAIT_SECONDS), ClosedError)
+        error = in_flight.exception(0)
+    assert isinstance(error, ClosedError)
+    assert isinstance(error.__cause__, CloseTimeoutError)
+    assert not engine.is_closed
+    wait_ended(engine)
+    assert engine.is_closed  # once it has answered
+
+
+class NeverClosed(FakeEngine):
+    """An engine of another maker: its `close` takes no time limit, and hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_close = threading.Event()
+
+    def close(self) -> None:
+        assert self.may_close.wait(WAIT_SECONDS)
+        super().close()
+
+
+def test_an_engine_whose_close_hangs() -> None:
+    engine = NeverClosed()
+    embedder = fake_embedder(engine)
+    embedder.encode(["a"])
+    with pytest.raises(CloseTimeoutError, match="'embedlib-batches'"):
+        embedder.close(timeout=SHORT)
+    engine.may_close.set()
+    wait_ended(engine)
+    assert engine.is_closed
+
+
+def test_a_batch_that_hangs_in_submit() -> None:
+    begun, may_submit = threading.Event(), threading.Event()
+
+    class Hangs(FakeEngine):
+        def submit(self, batch: Any, on_done: Any) -> Any:
+            begun.set()
+            assert may_submit.wait(WAIT_SECONDS)
+            return super().submit(batch, on_done)
+
+    engine = Hangs()
+    embedder = fake_embedder(engine)
+    future = embedder.submit("a")
+    assert begun.wait(WAIT_SECONDS)
+    with pytest.raises(CloseTimeoutError):
+        embedder.close(timeout=SHORT)
+    assert isinstance(future.exception(0), ClosedError)
+    may_submit.set()
+    wait_ended(engine)
+
+
+def test_a_text_that_is_tokenized_for_ever() -> None:
+    may_tokenize, begun = threading.Event(), threading.Event()
+    engine = FakeEngine()
+    embedder = fake_embedder(engine)
+    tokenizer = embedder._tokenizer
+
+    class Hangs:
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            begun.set()
+            assert may_tokenize.wait(WAIT_SECONDS)
+            return tokenizer(*args, **kwargs)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(tokenizer, name)
+
+    embedder._tokenizer = Hangs()  # type: ignore[assignment]
+    future = embedder.submit_batch(["a"])
+    assert begun.wait(WAIT_SECONDS)
+    with pytest.raises(CloseTimeoutError, match="the thread 'embedlib-tokenizer' still runs"):
+        embedder.close(timeout=SHORT)
+    assert isinstance(future.exception(0), ClosedError)
+    may_tokenize.set()
+    wait_ended(engine)
+
+
+def test_what_close_of_an_engine_raises_is_raised() -> None:
+    class Broken(FakeEngine):
+        def close(self) -> None:
+            raise OSError("the device is gone")
+
+    with pytest.raises(OSError, match="the device is gone"):
+        fake_embedder(Broken()).close()
+
+
+def leave_block(engine: FakeEngine, error: Exception | None) -> None:
+    engine.hold()
+    with quick_embedder(engine) as embedder:
+        embedder.submit("a")
+        engine.wait_submitted(1)
+        if error is not None:
+            raise error
+
+
+def test_a_with_block_keeps_its_own_exception(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine()
+    with pytest.raises(ZeroDivisionError):
+        leave_block(engine, ZeroDivisionError())
+    assert "the thread 'embedlib-batches' still runs" in caplog.text
+    wait_ended(engine)
+
+
+def test_a_with_block_that_ends_well_raises() -> None:
+    engine = FakeEngine()
+    with pytest.raises(CloseTimeoutError):
+        leave_block(engine, None)
+    wait_ended(engine)
+
+
+def test_garbage_collection_logs(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine()
+    engine.hold()
+    embedder = quick_embedder(engine)
+    future = embedder.submit("a")
+    engine.wait_submitted(1)
+    with caplog.at_level(logging.ERROR):
+        del embedder
+    assert "the thread 'embedlib-batches' still runs" in caplog.text
+    assert isinstance(future.exception(0), ClosedError)
+    wait_ended(engine)
+
+
+def test_a_policy_is_handed_down() -> None:
+    engine = FakeEngine()
+    policy = BatchingPolicy(max_query_texts=1, micro_batch_texts=2)
+    with Embedder.from_engine(engine, fake_spec(), byte_tokenizer(), policy=policy) as embedder:
+        embedder.encode_query(["a", "b"])
+        assert {batch.lane for batch in engine.batches} == {Lane.BULK}
+        assert embedder._pipeline._manager._scheduler._policy is policy
+        sizes: list[int] = []
+        tokenizer = embedder._tokenizer
+        embedder._tokenizer = _noting(tokenizer, sizes)
+        embedder.encode(["a"] * 5)
+        assert sizes == [2, 2, 1]
+
+
+def _noting(tokenizer: Any, sizes: list[int]) -> Any:
+    class Noting:
+        max_seq_tokens = tokenizer.max_seq_tokens
+
+        def __call__(self, job: Any, first_row: int, texts: Any, prompt: Any) -> Any:
+            sizes.append(len(texts))
+            return tokenizer(job, first_row, texts, prompt)
+
+    return Noting()
+
+
+HANGING = """
+import sys, threading
+from embedlib import Embedder
+from embedlib.closing import WorkerThread
+from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
+
+class NeverAnswers(FakeEngine):
+    def close(self):
+        threading.Event().wait()
+
+class Quick(Embedder):
+    _close_seconds = 0.05
+
+engine = NeverAnswers()
+engine.hold()
+embedder = Quick.from_engine(engine, fake_spec(), byte_tokenizer())
+futures = [embedder.submit("a"), embedder.submit_batch(["b" * 30] * 100)]
+engine.wait_submitted(2)
+"""
+LOGGED = (
+    "the model was not closed within 0.05 s: the thread 'embedlib-batches' still runs; the engine "
+    "is not freed before it answers, and all open calls have failed"
+)
+ENDINGS = {
+    "at the end": ("", 0),
+    "garbage collection": (
+        """
+        import gc
+        embedder.me = embedder
+        del embedder
+        gc.collect()
+        """,
+        0,
+    ),
+    "with left by exception": (
+        """
+        with embedder:
+            sys.exit(5)
+        """,
+        5,
+    ),
+    "close refused": (
+        """
+        try:
+            embedder.close(timeout=0.01)
+        except Exception as error:
+            print(type(error).__name__, file=sys.stderr)
+        """,
+        0,
+    ),
+    "in a signal's handler": (
+        """
+        import signal
+        signal.signal(signal.SIGTERM, lambda *_: embedder.close(timeout=0.05))
+        class Interrupting:
+            def __call__(self, *arguments):
+                signal.raise_signal(signal.SIGTERM)
+        embedder._pipeline._manager._accept = Interrupting()
+        embedder.submit("c")
+        """,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_program_ends_although_its_engine_hangs(ending: str) -> None:
+    program, code = ENDINGS[ending]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", HANGING + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+        cwd=ROOT,
+        env=dict(os.environ) | {"PYTHONPATH": str(ROOT)},
+    )
+    expected = "CloseTimeoutError" if ending == "close refused" else LOGGED
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", expected)
