@@ -22,7 +22,7 @@ from embedlib.engines.base import (
     Lane,
     Pending,
 )
-from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 
 
 class _Job:
@@ -128,18 +128,22 @@ class ManyEngines:
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight and free all engines.
 
-        Each engine limits the time that its own `close` takes.
-
         Raises:
-            CloseTimeoutError: a batch is still in flight after `timeout` seconds.
+            CloseTimeoutError: a batch is still in flight after `timeout` seconds, or one of the
+                engines says so after a time of its own.
         """
         self._inbox.put(_Stop())
         check_ended("the group of engines", [self._thread], timeout, "a batch has not ended")
+        late: CloseTimeoutError | None = None
         for device in self._devices:
             try:
                 device.engine.close()
-            except Exception as error:  # the others are to be freed all the same
+            except CloseTimeoutError as error:  # the others are closed all the same
+                late = error
+            except Exception as error:
                 logging.getLogger(__name__).warning("closing %s failed: %s", device.name, error)
+        if late is not None:
+            raise late
 
     # Everything below runs on the thread.
 

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.sequence import Job
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, CallerEngine, Lane
 from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.prompts import Prompt
@@ -259,3 +261,56 @@ def test_a_signal_may_close_on_the_thread_that_computes(
     check(ask(pipeline, "abc"), "abc")
     with pytest.raises(ClosedError):
         ask(pipeline, "abc")
+
+
+def test_usage_of_a_lone_query_and_of_bulk(
+    open_pipeline: Callable[[FakeEngine], Pipeline], clock: Clock
+) -> None:
+    def pass_time() -> None:
+        clock.now += 2.0
+
+    class Slow(CallerFake):
+        def submit(self, batch: Batch, on_done: Callable[[], None]) -> Any:
+            pass_time()
+            return super().submit(batch, on_done)
+
+    pipeline = open_pipeline(Slow(pass_time))
+    tokenizer = Tokenizer(
+        byte_tokenizer(), 4, on_truncate="warn", excludes_prompt=False, meter=Meter(clock)
+    )
+
+    def tokenize(job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
+        sequences = tokenizer(job, first_row, texts, prompt=Prompt(prefix="p"))
+        clock.now += 1.0  # between the tokenizer and the queue of the engine
+        return sequences
+
+    for lane in Lane:
+        job = pipeline.open_job(1, lane)
+        pipeline.feed(job, ["abcde"], tokenize)
+        job.future.result(WAIT_SECONDS)
+        usage = Usage()
+        job.add_to(usage)
+        assert usage == Usage(
+            num_texts=1,
+            num_tokens=4,
+            truncated=[(0, 6)],
+            queue_seconds=1.0,
+            compute_seconds=2.0,
+            total_seconds=3.0,
+        )
+
+
+def test_usage_counts_the_tokens_of_all_windows(
+    open_pipeline: Callable[[FakeEngine], Pipeline], clock: Clock
+) -> None:
+    tokenizer = Tokenizer(
+        byte_tokenizer(), 4, on_truncate="chunk", excludes_prompt=False, meter=Meter(clock)
+    )
+    pipeline = open_pipeline(FakeEngine())
+    job = pipeline.open_job(2, Lane.BULK)
+    pipeline.feed(job, ["abcdef", "a"], partial(tokenizer, prompt=Prompt(prefix="p")))
+    job.future.result(WAIT_SECONDS)
+    usage = Usage()
+    job.add_to(usage)
+    # Windows of "p" and three bytes each, and "pa".
+    assert (usage.num_texts, usage.num_tokens, usage.truncated) == (2, 2 * 4 + 2, [])

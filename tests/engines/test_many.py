@@ -14,7 +14,7 @@ from embedlib import Embedder
 from embedlib.engines.base import Batch, CancellablePending, Engine, Lane, Pending
 from embedlib.engines.many import ManyEngines
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import (
@@ -303,6 +303,31 @@ def test_close_waits_for_what_is_in_flight() -> None:
     closing.join(WAIT_SECONDS)
     assert not closing.is_alive()
     assert submitted.result().shape == (1, 6)
+
+
+def test_close_waits_for_a_limited_time() -> None:
+    fake, other = FakeEngine(), FakeEngine()
+    fake.hold()
+    engine = many(fake, other)
+    submitted = Submitted(engine, make_batch("in flight"))
+    with pytest.raises(CloseTimeoutError, match="'embedlib-engines' still runs"):
+        engine.close(timeout=0.01)
+    assert not other.is_closed
+    fake.release()
+    engine.close()
+    assert other.is_closed
+    assert submitted.result().shape == (1, 6)
+
+
+def test_one_that_is_not_closed_in_time_is_told_once_the_others_are_closed() -> None:
+    class Late(FakeEngine):
+        def close(self) -> None:
+            raise CloseTimeoutError("late")
+
+    other = FakeEngine()
+    with pytest.raises(CloseTimeoutError, match="late"):
+        many(Late(), other).close()
+    assert other.is_closed
 
 
 class CancellingEngine(FakeEngine):

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import openvino as ov
@@ -19,10 +21,15 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import engine as engine_module
-from embedlib.engines.openvino.compiled import pad, run_error
+from embedlib.engines.openvino.compiled import CompiledModels, pad, run_error
 from embedlib.engines.openvino.engine import OpenVINOEngine, multiplies_via_onednn
 from embedlib.engines.openvino.graph import build_graph
-from embedlib.errors import EngineBuildError, EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import (
+    CloseTimeoutError,
+    EngineBuildError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+)
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
@@ -454,6 +461,96 @@ def test_32_threads_get_their_own_rows(tiny_folder: Callable[[str], Path]) -> No
             thread.join(2 * WAIT_SECONDS)
             assert not thread.is_alive()
     assert wrong == []
+
+
+def test_close_waits_for_a_limited_time_and_the_thread_frees_the_rest(files: ModelFiles) -> None:
+    engine, may_end, begun = make(files), threading.Event(), threading.Event()
+
+    def on_done() -> None:
+        begun.set()
+        assert may_end.wait(WAIT_SECONDS)
+
+    engine.submit(batch_of([[5]]), on_done)
+    assert begun.wait(WAIT_SECONDS)
+    with pytest.raises(CloseTimeoutError, match="'embedlib-openvino-bulk' still runs"):
+        engine.close(timeout=0.01)
+    models = engine._models
+    assert models._weights is not None, "the thread may read them"
+    may_end.set()
+    engine.close()
+    assert models._weights is None
+
+
+class Tracked:
+    """An object whose end is noted, and what makes others."""
+
+    inputs = ()
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self._log = log
+        weakref.finalize(self, log.append, name)
+
+    def compile_model(self, *_: object) -> Tracked:
+        return Tracked(self._log, "compiled")
+
+    def create_infer_request(self) -> Tracked:
+        return Tracked(self._log, "request")
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_what_reads_the_weights_is_freed_before_them(num_threads: int) -> None:
+    log: list[str] = []
+    models = CompiledModels(
+        cast(Any, Tracked(log, "weights")), cast(Any, Tracked(log, "graph")), is_per_token=False
+    )
+    models.compile(cast(Any, Tracked([], "core")), [{}, {}])
+    models._compiled = [cast(Any, Tracked(log, "compiled")) for _ in range(2)]
+    for index in (0, 1):
+        models.add_request(index)
+    for _ in range(num_threads):
+        models.enter()
+    for _ in range(num_threads):
+        models.leave()
+        assert log == [], "the engine is there"
+    models.leave()
+    assert log == ["request"] * 2 + ["compiled"] * 2 + ["graph", "weights"]
+
+
+def test_weights_are_freed_with_an_engine_in_a_cycle(files: ModelFiles) -> None:
+    class Weights(dict[str, Any]):
+        """A dict that can be referred to weakly."""
+
+    weights = Weights(load_weights(files))
+    engine = OpenVINOEngine(files.spec, weights, threads=2)
+    freed = weakref.finalize(weights, lambda: None)
+    threads = engine._threads
+    engine.me = engine  # type: ignore[attr-defined]
+    del engine, weights
+    gc.collect()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+    assert not freed.alive
+
+
+def test_weights_are_freed_when_a_request_cannot_be_made(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[CompiledModels] = []
+    free = CompiledModels.free
+
+    def broken(*_: object) -> int:
+        raise RuntimeError("no memory")
+
+    def note(models: CompiledModels) -> None:
+        free(models)
+        freed.append(models)
+
+    monkeypatch.setattr(CompiledModels, "add_request", broken)
+    monkeypatch.setattr(CompiledModels, "free", note)
+    with pytest.raises(EngineBuildError, match="no memory"):
+        make(files)
+    assert [(models._weights, models._compiled) for models in freed] == [(None, [])]
 
 
 CLOSED_ELSEWHERE = """

@@ -23,7 +23,6 @@ from embedlib.testing import (
     fake_spec,
     fake_vector,
 )
-from embedlib.testing import engine as engine_module
 
 
 def batch_of(*ids: list[int]) -> Batch:

@@ -103,7 +103,7 @@ class CudaEngine:
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[Job] = Turns()
         self._changed = threading.Condition()
-        """Guards the turns and `_is_closing`."""
+        """Guards the turns, `_is_closing` and `_is_closed`."""
         self._is_closing = False
         self._is_closed = False
         self._num_open = 0
@@ -168,8 +168,10 @@ class CudaEngine:
             self._is_closing = True
             self._changed.notify()
         check_ended("engine cuda", self._threads, timeout, "a batch has not ended")
-        self._is_closed = True
-        self._model.close()
+        with self._changed:
+            was_closed, self._is_closed = self._is_closed, True
+        if not was_closed:
+            self._model.close()
 
     def _keep_prefix(self, ids: Ints) -> Job:
         """Return the job that computes a prefix's keys and values."""

@@ -20,6 +20,7 @@ from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.reference import MASKED
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.errors import (
+    CloseTimeoutError,
     EngineBuildError,
     EngineOutOfMemoryError,
     EngineRunError,
@@ -485,6 +486,23 @@ def test_a_query_goes_between_two_groups_and_close_waits_for_all(
     assert launched == ["run", "run", "launch", "run", "run"]
     assert sorted(done) == ["bulk", "query"]
     assert bulk.result().shape == query.result().shape == (1, 32)
+
+
+def test_close_waits_for_a_limited_time(files: ModelFiles) -> None:
+    engine, may_end, begun = make(files), threading.Event(), threading.Event()
+
+    def on_done() -> None:
+        begun.set()
+        assert may_end.wait(WAIT_SECONDS)
+
+    pending = engine.submit(batch_of([[5, 6]]), on_done)
+    assert begun.wait(WAIT_SECONDS)
+    for _ in range(2):
+        with pytest.raises(CloseTimeoutError, match="'embedlib-cuda-end' still runs"):
+            engine.close(timeout=0.1)
+    may_end.set()
+    engine.close()
+    assert pending.result().shape == (1, 32)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

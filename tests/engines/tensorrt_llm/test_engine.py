@@ -25,6 +25,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.select import plan_engine
 from embedlib.errors import (
+    CloseTimeoutError,
     ConfigError,
     EngineBuildError,
     EngineOutOfMemoryError,
@@ -208,6 +209,24 @@ def packed(lengths: list[int]) -> Batch:
         num_prompt_tokens=zeros,
         num_type0_tokens=np.array(lengths, np.int32),
     )
+
+
+def test_close_waits_for_a_limited_time(compiled: Callable[..., Any]) -> None:
+    engine, may_end, begun = compiled("llama"), threading.Event(), threading.Event()
+
+    def on_done() -> None:
+        begun.set()
+        assert may_end.wait(30)
+
+    engine.submit(packed([5]), on_done)
+    assert begun.wait(30)
+    for _ in range(2):
+        with pytest.raises(CloseTimeoutError, match="'embedlib-tensorrt-llm-copies' still runs"):
+            engine.close(timeout=0.1)
+    assert engine._llm is not None
+    may_end.set()
+    engine.close()
+    assert engine._llm is None
 
 
 def test_a_cache_of_the_users_own(make: Make, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
