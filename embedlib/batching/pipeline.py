@@ -109,6 +109,7 @@ class Pipeline:
                 if self._manager.has_queries or not self._lone_queries.compute(sequences):
                     self._manager.add_queries(sequences)
                 return
+            self._tokenizer_thread.release_when_over(job)
             step = self._policy.micro_batch_texts
             for first_row in range(0, len(texts), step):
                 if job.is_over:  # failed or cancelled: the rest is not needed

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from embedlib.batching.sequence import Job, TokenizedText
@@ -58,18 +60,35 @@ class TokenizerThread:
     ) -> None:
         """Queue consecutive texts of a job; blocks while the queue is full, if it may.
 
+        Texts of a job that is over are dropped (`release_when_over` wakes a blocked caller then).
+
         Raises:
             ClosedError: closed, before or while waiting.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_closed or not may_wait or self._num_queued < self._max_queued_texts
+                lambda: (
+                    self._is_closed
+                    or not may_wait
+                    or self._num_queued < self._max_queued_texts
+                    or job.is_over
+                )
             )
             if self._is_closed:
                 raise ClosedError("this model is closed; load it again")
+            if job.is_over:
+                return
             self._chunks.append(_Chunk(job, first_row, texts, tokenize))
             self._num_queued += len(texts)
             self._changed.notify_all()
+
+    def release_when_over(self, job: Job) -> None:
+        """Wake a caller that is blocked in `put` when its job fails or is cancelled.
+
+        A cancelled coroutine leaves its `put` behind on a thread that the end of the program joins.
+        """
+        # No reference to this object: a caller may keep its future for long.
+        job.future.add_done_callback(partial(_wake, self._changed))
 
     @property
     def is_own_thread(self) -> bool:
@@ -112,5 +131,10 @@ class TokenizerThread:
             return
         try:
             self._send(chunk.tokenize(chunk.job, chunk.first_row, chunk.texts))
-        except BaseException as error:  # the thread lives on; the caller gets the cause
+        except BaseException as error:  # the thread goes on; the caller gets the error
             chunk.job.fail(error)
+
+
+def _wake(changed: threading.Condition, _: Future[Any]) -> None:
+    with changed:
+        changed.notify_all()

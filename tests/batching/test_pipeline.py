@@ -191,6 +191,23 @@ def test_a_producer_cannot_outrun_the_engine() -> None:
     pipeline.close()
 
 
+def test_a_cancelled_job_releases_its_blocked_producer() -> None:
+    # An engine that hangs makes no room in the queue, and the program may be about to end.
+    engine = FakeEngine(max_batch_tokens=MICRO_BATCH_TEXTS)
+    engine.hold()
+    pipeline = start(engine, max_queued_texts=MICRO_BATCH_TEXTS)
+    job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)
+    producer = threading.Thread(target=pipeline.feed, args=(job, ["a"] * job.num_texts, by_bytes()))
+    producer.start()
+    engine.wait_submitted(2)
+    assert producer.is_alive()
+    job.future.cancel()
+    producer.join(WAIT_SECONDS)
+    assert not producer.is_alive()
+    engine.release()
+    pipeline.close()
+
+
 def test_closing_while_the_producer_is_blocked() -> None:
     engine = FakeEngine(max_batch_tokens=1)
     engine.hold()

@@ -372,7 +372,6 @@ def test_a_signal_may_close_where_the_lock_of_a_future_is_held(call: str) -> Non
 IN_A_LOCK = {
     "queries": ("embedder._pipeline._manager", "_changed", "embedder.encode_query(['b'] * 2)"),
     "bulk": ("embedder._pipeline._tokenizer_thread", "_changed", "embedder.encode(['b'] * 100)"),
-    "statistics": ("embedder._pipeline._meter", "_lock", "embedder.encode(['b'] * 100)"),
     "vectors of tokens": (
         "embedder._token_outputs",
         "_lock",
