@@ -16,7 +16,7 @@ import torch
 from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.device_weights import Fp8Matrix
 from embedlib.errors import ModelWeightsError
-from embedlib.models.families.row import Rows
+from embedlib.models.families.row import FusedSlice
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
@@ -60,7 +60,7 @@ def open_weights(files: ModelFiles, folder: Path) -> DirectoryWeights:
         stem = place if place is not None else MODULE_TENSORS[type(module)]
         inside = _Folder(folder / path.relative_to(files.folder))
         for leaf, shape in module_shapes(module).items():
-            rows = Rows(f"{stem}.{leaf}", 0, 1)
+            rows = FusedSlice(f"{stem}.{leaf}", 0, 1)
             weights[f"modules.{position}.{leaf}"] = inside.read(rows, shape)
     return weights
 
@@ -71,10 +71,10 @@ def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor 
     weights: dict[str, torch.Tensor | Fp8Matrix] = {}
     for role, shape in encoder_shapes(files.spec.encoder).items():
         block = tensor_rows(role, family)
-        rows = Rows(prefix + block.name, block.index, block.count)
+        rows = FusedSlice(prefix + block.name, block.index, block.count)
         tensor = transformer.read(rows, shape)
         if tensor.dtype == FP8:
-            scales = Rows(f"{rows.name}_scale", rows.index, rows.count)
+            scales = FusedSlice(f"{rows.name}_scale", rows.index, rows.count)
             weights[role] = Fp8Matrix(tensor, transformer.read(scales, shape[:1]))
         elif family.stores_norms_less_one and role.endswith("norm.weight"):
             weights[role] = tensor.float() + 1
@@ -98,7 +98,7 @@ def _answer_row(files: ModelFiles, place: AnswerRows, transformer: _Folder) -> t
     encoder = files.spec.encoder
     anchor = tensor_name("tokens", FAMILIES[encoder.family])
     name = place.tensor or _prefix(files, transformer) + anchor
-    matrix = transformer.read(Rows(name, 0, 1), (encoder.vocab_size, encoder.hidden_size))
+    matrix = transformer.read(FusedSlice(name, 0, 1), (encoder.vocab_size, encoder.hidden_size))
     row = matrix[place.true_token_id].float()
     if place.false_token_id is not None:
         row = row - matrix[place.false_token_id].float()
@@ -115,7 +115,7 @@ class _Folder:
             self.tensors |= list_tensors(file, file.name)
         self._data = {tensor.path: map_file(tensor.path) for tensor in self.tensors.values()}
 
-    def read(self, rows: Rows, shape: tuple[int, ...]) -> torch.Tensor:
+    def read(self, rows: FusedSlice, shape: tuple[int, ...]) -> torch.Tensor:
         """Return one of several equal blocks of rows of a tensor, as a view onto the file."""
         stored = self.tensors.get(rows.name)
         whole = (rows.count * shape[0], *shape[1:])

@@ -29,7 +29,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FusedSlice:
     """One of several equal blocks of rows of a stored tensor: a projection fused with others."""
 
     name: str
@@ -137,7 +137,7 @@ class Family:
     """The class that transformers uses if tokenizer_config.json names none."""
     prefixes: tuple[str, ...]
     """Possible prefixes of tensor names; the class or library that wrote the file adds one."""
-    tensors: Mapping[str, str | Rows]
+    tensors: Mapping[str, str | FusedSlice]
     """Role to tensor name. `{i}` is the layer; a name without a leaf covers all its leaves."""
     stores_norms_less_one: bool = False
     """True: the files contain the weights of norms minus 1."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.families.row import Rows
+from embedlib.models.families.row import FusedSlice
 
-ENCODER_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+ENCODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "positions": "embeddings.position_embeddings.weight",
@@ -27,7 +27,7 @@ ENCODER_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
     }
 )
-DECODER_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+DECODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embed_tokens.weight",
         "layers.{i}.q": "layers.{i}.self_attn.q_proj",
@@ -45,7 +45,7 @@ DECODER_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
     }
 )
 
-DISTILBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+DISTILBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "positions": "embeddings.position_embeddings.weight",
@@ -61,7 +61,7 @@ DISTILBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
     }
 )
 
-MPNET_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+MPNET_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "positions": "embeddings.position_embeddings.weight",
@@ -77,17 +77,17 @@ MPNET_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
     }
 )
-MODERNBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+MODERNBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.tok_embeddings.weight",
         "embedding_norm": "embeddings.norm",
-        "layers.{i}.q": Rows("layers.{i}.attn.Wqkv", 0, 3),
-        "layers.{i}.k": Rows("layers.{i}.attn.Wqkv", 1, 3),
-        "layers.{i}.v": Rows("layers.{i}.attn.Wqkv", 2, 3),
+        "layers.{i}.q": FusedSlice("layers.{i}.attn.Wqkv", 0, 3),
+        "layers.{i}.k": FusedSlice("layers.{i}.attn.Wqkv", 1, 3),
+        "layers.{i}.v": FusedSlice("layers.{i}.attn.Wqkv", 2, 3),
         "layers.{i}.o": "layers.{i}.attn.Wo",
         "layers.{i}.attention_norm": "layers.{i}.attn_norm",
-        "layers.{i}.gate": Rows("layers.{i}.mlp.Wi", 0, 2),
-        "layers.{i}.up": Rows("layers.{i}.mlp.Wi", 1, 2),
+        "layers.{i}.gate": FusedSlice("layers.{i}.mlp.Wi", 0, 2),
+        "layers.{i}.up": FusedSlice("layers.{i}.mlp.Wi", 1, 2),
         "layers.{i}.down": "layers.{i}.mlp.Wo",
         "layers.{i}.mlp_norm": "layers.{i}.mlp_norm",
         "final_norm": "final_norm",
@@ -95,14 +95,14 @@ MODERNBERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
 )
 # The names of the model's own code. transformers reads and writes them too, by its
 # conversion_mapping.py, which also shows which of fc11 and fc12 is the gate.
-NOMIC_BERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+NOMIC_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "token_types": "embeddings.token_type_embeddings.weight",
         "embedding_norm": "emb_ln",
-        "layers.{i}.q": Rows("encoder.layers.{i}.attn.Wqkv", 0, 3),
-        "layers.{i}.k": Rows("encoder.layers.{i}.attn.Wqkv", 1, 3),
-        "layers.{i}.v": Rows("encoder.layers.{i}.attn.Wqkv", 2, 3),
+        "layers.{i}.q": FusedSlice("encoder.layers.{i}.attn.Wqkv", 0, 3),
+        "layers.{i}.k": FusedSlice("encoder.layers.{i}.attn.Wqkv", 1, 3),
+        "layers.{i}.v": FusedSlice("encoder.layers.{i}.attn.Wqkv", 2, 3),
         "layers.{i}.o": "encoder.layers.{i}.attn.out_proj",
         "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc11",
@@ -112,23 +112,23 @@ NOMIC_BERT_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
     }
 )
 # Source: modeling.py of huggingface.co/Alibaba-NLP/new-impl.
-NEW_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+NEW_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",
         "token_types": "embeddings.token_type_embeddings.weight",
         "embedding_norm": "embeddings.LayerNorm",
-        "layers.{i}.q": Rows("encoder.layer.{i}.attention.qkv_proj", 0, 3),
-        "layers.{i}.k": Rows("encoder.layer.{i}.attention.qkv_proj", 1, 3),
-        "layers.{i}.v": Rows("encoder.layer.{i}.attention.qkv_proj", 2, 3),
+        "layers.{i}.q": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 0, 3),
+        "layers.{i}.k": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 1, 3),
+        "layers.{i}.v": FusedSlice("encoder.layer.{i}.attention.qkv_proj", 2, 3),
         "layers.{i}.o": "encoder.layer.{i}.attention.o_proj",
         "layers.{i}.attention_norm": "encoder.layer.{i}.attn_ln",
-        "layers.{i}.up": Rows("encoder.layer.{i}.mlp.up_gate_proj", 0, 2),
-        "layers.{i}.gate": Rows("encoder.layer.{i}.mlp.up_gate_proj", 1, 2),
+        "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.up_gate_proj", 0, 2),
+        "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.up_gate_proj", 1, 2),
         "layers.{i}.down": "encoder.layer.{i}.mlp.down_proj",
         "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp_ln",
     }
 )
-GEMMA_TENSORS: Final[Mapping[str, str | Rows]] = MappingProxyType(
+GEMMA_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         **DECODER_TENSORS,
         "layers.{i}.attention_out_norm": "layers.{i}.post_attention_layernorm",

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
-from embedlib.models.families.row import Family, Rows
+from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
@@ -166,7 +166,7 @@ def _load_module(
         # The files also contain the transformer.
         stem = place
         stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
-    rows = {f"modules.{position}.{leaf}": Rows(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
+    rows = {f"modules.{position}.{leaf}": FusedSlice(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
     return _pick(stored, rows, shapes, (), where)
 
 
@@ -181,7 +181,7 @@ def _load_answer_rows(
         where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
         stored = _list_all(paths, files.folder)
         found = {name: stored[name] for name in stored if name == place.tensor}
-        rows = {"lm_head": Rows(place.tensor, 0, 1)}
+        rows = {"lm_head": FusedSlice(place.tensor, 0, 1)}
         matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
     subtracted = place.false_token_id
     return RowDifference(
@@ -192,7 +192,7 @@ def _load_answer_rows(
 
 def _pick(
     stored: Mapping[str, StoredTensor],
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, FusedSlice],
     shapes: Shapes,
     ignored: tuple[str, ...],
     where: str,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from embedlib.models.families.row import Family, Rows
+from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.spec import Dense, Encoder, LayerNorm
 
 Shapes = dict[str, tuple[int, ...]]
@@ -64,7 +64,7 @@ def module_shapes(module: Dense | LayerNorm) -> Shapes:
     return shapes
 
 
-def tensor_rows(role: str, family: Family) -> Rows:
+def tensor_rows(role: str, family: Family) -> FusedSlice:
     """Return where a family stores a role: the tensor name without prefix, and its rows."""
     template, layer, leaf = role, "", ""
     if role.startswith("layers."):
@@ -75,7 +75,7 @@ def tensor_rows(role: str, family: Family) -> Rows:
         leaf = dot + leaf
     stored = family.tensors[template]
     if isinstance(stored, str):
-        stored = Rows(stored, 0, 1)
+        stored = FusedSlice(stored, 0, 1)
     return replace(stored, name=stored.name.replace("{i}", layer) + leaf)
 
 
