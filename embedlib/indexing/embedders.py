@@ -103,8 +103,9 @@ def check_embedder(embedder: object, protocol: type[Any]) -> None:
     what = "it must be an Embedder, which is made with Embedder(MODEL)"
     if isinstance(embedder, (type, str)):
         raise ConfigError(f"embedder = {embedder!r:.60}; {what}")
+    found = set(dir(embedder))  # hasattr would compute properties; a fingerprint reads the weights
     for name in _members(protocol):
-        if not hasattr(embedder, name):
+        if name not in found and not hasattr(embedder, name):
             raise ConfigError(
                 f"embedder = {embedder!r:.60} has no {name}; {what}, or an object with all "
                 f"members of embedlib.indexing.{protocol.__name__}"

@@ -223,7 +223,7 @@ class ServerSink(CollectionSink):
         if self.read_info().config.hnsw_config.m != mark.options.m:
             self.call(lambda: self._switch_graph_on(mark))
             self._has_changed = True
-        told = None
+        last_progress = None
         # After changes, one green status may be from before the optimizer has started.
         needed_greens, greens = (2 if self._has_changed else 1), 0
         while True:
@@ -235,9 +235,9 @@ class ServerSink(CollectionSink):
             if greens == needed_greens:
                 break
             progress = f"{info.indexed_vectors_count or 0} of {info.points_count or 0} points"
-            if not is_green and progress != told and self.tell is not None:
+            if not is_green and progress != last_progress and self.tell is not None:
                 self.tell(f"{self.name}: building the index, {progress}")
-                told = progress
+                last_progress = progress
             self.sleep(_POLL_S)
         self._has_changed = False
 

@@ -12,7 +12,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Similarity
-from embedlib.errors import ConfigError, InputError, SinkError
+from embedlib.errors import ConfigError, InputError, SinkError, SourceError
 from embedlib.indexing import Document, QueryEmbedder, TextEmbedder, Vectors, index, search
 from embedlib.testing import FakeSink, FakeStore, byte_tokenizer
 
@@ -119,6 +119,32 @@ def test_an_object_without_a_member_is_refused(missing: str) -> None:
     members = {name: None for name in dir(HashEmbedder) if name != missing}
     with pytest.raises(ConfigError, match=rf"has no {missing}; it must be an Embedder, .* or an "):
         load(FakeStore(), SimpleNamespace(**members), documents(1))
+
+
+def test_looking_for_members_computes_no_property() -> None:
+    class Slow(HashEmbedder):
+        num_reads = 0
+
+        @property
+        def fingerprint(self) -> str:  # type: ignore[override]
+            self.num_reads += 1
+            return "hash:1"
+
+    embedder = Slow()
+    with pytest.raises(SourceError, match="no such file"):
+        index("missing.txt", FakeSink(FakeStore()), embedder=embedder)
+    assert embedder.num_reads == 0
+
+
+def test_members_behind_getattr_are_found() -> None:
+    class Proxy:
+        def __init__(self, behind: HashEmbedder) -> None:
+            self._behind = behind
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._behind, name)
+
+    assert load(FakeStore(), Proxy(HashEmbedder()), documents(3)).num_embedded == 3
 
 
 def test_search_needs_no_members_of_index() -> None:

@@ -69,7 +69,7 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
 
 
 def check_not_input(output: str | os.PathLike[str], inputs: Iterable[str], option: str) -> None:
-    """Refuse an output file that is also an input, under whatever names.
+    """Refuse an output file that is also an input, even under another name.
 
     Args:
         output: a file name; it need not exist.
@@ -134,16 +134,16 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
             )
         else:
             skipped[suffix_of(path) or PurePath(path).name] += 1
-    told = _describe_skipped(skipped)
+    notice = _describe_skipped(skipped)
     if not files:
         wanted = (
             f"file that fits {', '.join(options.glob)}" if options.glob else "text or Markdown file"
         )
         if not options.glob and options.input_format != "auto":
             wanted = f"{options.input_format} file"
-        raise SourceError(f"{name}: has no {wanted}{f'; {told}' if told else ''}")
-    if told and not options.glob:
-        tell(f"{name}: {told}")
+        raise SourceError(f"{name}: has no {wanted}{f'; {notice}' if notice else ''}")
+    if notice and not options.glob:
+        tell(f"{name}: {notice}")
     if links:
         tell(
             f"{name}: {len(links)} linked folders were not followed, such as {links[0]!r}; name "
