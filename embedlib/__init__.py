@@ -16,6 +16,7 @@ from embedlib.config import Config
 from embedlib.version import __version__
 
 if TYPE_CHECKING:
+    from embedlib.batching.usage import Usage
     from embedlib.classifier import Classifier
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index
@@ -29,6 +30,7 @@ __all__ = [
     "Document",
     "Embedder",
     "Reranker",
+    "Usage",
     "__version__",
     "errors",
     "index",
@@ -40,6 +42,7 @@ _LAZY = {
     "Document": "embedlib.indexing.rows",
     "Embedder": "embedlib.embedder",
     "Reranker": "embedlib.reranker",
+    "Usage": "embedlib.batching.usage",
     "index": "embedlib.indexing.pipeline",
     "search": "embedlib.indexing.searching",
 }

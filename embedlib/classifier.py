@@ -10,6 +10,7 @@ import numpy as np
 
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt
@@ -70,14 +71,16 @@ class Classifier(ScoringSession):
         *,
         raw_scores: bool = False,
         show_progress_bar: bool | None = None,
+        usage: Usage | None = None,
     ) -> Any:
         """Return the labels of texts with their scores, in the order of the texts.
 
         Args:
             texts: a text or any iterable of texts.
-            top_k: keep so many labels of each text; None: all.
+            top_k: keep only this many labels of each text; None: all.
             raw_scores: leave the model's numbers as they are, without softmax or sigmoid.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut texts and seconds.
 
         Returns:
             For each text a list of {"label", "score"}, the highest score first; for a single str
@@ -92,12 +95,17 @@ class Classifier(ScoringSession):
         """
         rows, is_single = check_texts(texts)
         check_top_k(top_k)
-        numbers = self._run(self._call(rows, is_single), show_progress_bar)
+        numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
     async def apredict(
-        self, texts: str | Iterable[str], top_k: int | None = None, *, raw_scores: bool = False
+        self,
+        texts: str | Iterable[str],
+        top_k: int | None = None,
+        *,
+        raw_scores: bool = False,
+        usage: Usage | None = None,
     ) -> Any:
         """Return what `predict` returns without blocking the event loop.
 
@@ -105,7 +113,7 @@ class Classifier(ScoringSession):
         """
         rows, is_single = check_texts(texts)
         check_top_k(top_k)
-        numbers = await self._arun(self._call(rows, is_single))
+        numbers = await self._arun(self._call(rows, is_single, usage))
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
@@ -115,6 +123,7 @@ class Classifier(ScoringSession):
         *,
         raw_scores: bool = False,
         show_progress_bar: bool | None = None,
+        usage: Usage | None = None,
     ) -> Scores:
         """Return the scores alone, in the order of `labels`.
 
@@ -122,6 +131,7 @@ class Classifier(ScoringSession):
             texts: a text or any iterable of texts.
             raw_scores: leave the model's numbers as they are, without softmax or sigmoid.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut texts and seconds.
 
         Returns:
             float32[N, num_labels] for N texts, float32[num_labels] for a single str.
@@ -130,22 +140,22 @@ class Classifier(ScoringSession):
             what `predict` raises.
         """
         rows, is_single = check_texts(texts)
-        numbers = self._run(self._call(rows, is_single), show_progress_bar)
+        numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 
     async def apredict_scores(
-        self, texts: str | Iterable[str], *, raw_scores: bool = False
+        self, texts: str | Iterable[str], *, raw_scores: bool = False, usage: Usage | None = None
     ) -> Scores:
         """Return what `predict_scores` returns without blocking the event loop."""
         rows, is_single = check_texts(texts)
-        numbers = await self._arun(self._call(rows, is_single))
+        numbers = await self._arun(self._call(rows, is_single, usage))
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 
-    def _call(self, texts: list[str], is_single: bool) -> Call:
+    def _call(self, texts: list[str], is_single: bool, usage: Usage | None) -> Call:
         tokenize = partial(self._tokenizer, prompt=Prompt())
-        return Call(texts=texts, lane=lane_of(is_single), tokenize=tokenize)
+        return Call(texts=texts, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
 
     def _activation(self, raw_scores: bool) -> Activation:
         return "identity" if raw_scores else self._head.activation

@@ -1,7 +1,7 @@
 """Embedder: texts to vectors.
 
-Longer than other files: all of it is one class, and half of it is the signatures and docstrings
-that editors show.
+This file is long because one class is one file, and half of it is signatures and docstrings that
+editors show.
 """
 
 from __future__ import annotations
@@ -10,37 +10,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.usage import Usage
 from embedlib.config import PrecisionName, Similarity
 from embedlib.engines.base import Lane
 from embedlib.errors import InputError, PromptWarning
 from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Examples, Role
-from embedlib.session.arguments import (
-    as_tensors,
-    check_choice,
-    check_inert,
-    check_inputs,
-    check_role,
-    import_torch,
-    one_of,
-    same_arguments_as,
-)
+from embedlib.session import arguments
 from embedlib.session.base import Session
 from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.streaming import stream, submit
-from embedlib.session.token_outputs import (
-    OUTPUT_VALUES,
-    OutputValue,
-    TokenPipeline,
-    make_token_call,
-)
+from embedlib.session.token_outputs import OUTPUT_VALUES, TokenPipeline, make_token_call
 from embedlib.vectors.quantization import calibrate
 from embedlib.vectors.similarity import similarity, similarity_pairwise
 from embedlib.vectors.tokens import Span
@@ -98,6 +85,7 @@ class Embedder(Session):
         role: Role | None = None,
         task: str | None = None,
         examples: Examples | None = None,
+        usage: Usage | None = None,
         chunks: Sequence[Span] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
@@ -109,9 +97,8 @@ class Embedder(Session):
             prompt: the prompt to put in front, as text; wins over `prompt_name`.
             batch_size: accepted as a hint; batches are made by token budget.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            output_value: "sentence_embedding", "token_embeddings", "sparse" or "multi_vector";
-                docs/outputs.md says what each is. The last three are as the model gives them,
-                whatever `normalize_embeddings` and `truncate_dim` say.
+            output_value: "sentence_embedding", "token_embeddings", "sparse" or "multi_vector", see
+                docs/outputs.md; `normalize_embeddings` and `truncate_dim` do not change the others.
             precision: "float32", "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
             convert_to_tensor: True returns one torch tensor; needs torch.
@@ -125,6 +112,7 @@ class Embedder(Session):
                 take an instruction, the task in words; `embedlib inspect` says which there are.
                 "query" and "document" mean the role.
             examples: few-shot examples for queries, instead of those of the Embedder.
+            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut texts and seconds.
             chunks: late chunking: spans of characters, (start, end), of a single text, to get a
                 vector each after one pass over the whole text.
             sentences: the former name of `inputs`.
@@ -143,33 +131,33 @@ class Embedder(Session):
             QueueFullError: `max_queued_texts` queries wait already.
             ClosedError: the Embedder was closed.
         """
-        check_inert(batch_size, device, pool, chunk_size)
-        check_choice("output_value", output_value, OUTPUT_VALUES)
+        arguments.check_inert(batch_size, device, pool, chunk_size)
+        arguments.check_choice("output_value", output_value, OUTPUT_VALUES)
         if convert_to_tensor or not convert_to_numpy:
-            import_torch()  # before the work, should it be missing
+            arguments.import_torch()  # before the work: it may be missing
         call = self._make_call(
-            one_of(inputs, sentences),
+            arguments.one_of(inputs, sentences),
             PromptArguments(prompt_name, prompt, role, task, examples),
             VectorArguments(normalize_embeddings, truncate_dim, precision),
+            usage,
         )
         if output_value == "sentence_embedding" and chunks is None:
             vectors = call.finish(self._run(call, show_progress_bar))
         else:
-            output = cast(OutputValue, output_value)
-            of_tokens = make_token_call(self._model, self.config, call, output, chunks)
+            of_tokens = make_token_call(self._model, self.config, call, output_value, chunks)
             self._pipeline.check_open()
             pipeline = self._token_pipeline.get()
             vectors = of_tokens.finish(self._run(of_tokens.call, show_progress_bar, pipeline))
         if convert_to_tensor or not convert_to_numpy:
-            return as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
+            return arguments.as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
         return vectors
 
-    @same_arguments_as(encode)
+    @arguments.same_arguments_as(encode)
     def encode_query(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of queries: `encode` with their prompt, ahead of bulk work."""
         return self.encode(*args, **{**kwargs, "role": "query"})
 
-    @same_arguments_as(encode)
+    @arguments.same_arguments_as(encode)
     def encode_document(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of documents: `encode` with their prompt, on the bulk lane."""
         return self.encode(*args, **{**kwargs, "role": "document"})
@@ -186,6 +174,7 @@ class Embedder(Session):
         role: Role | None = None,
         task: str | None = None,
         examples: Examples | None = None,
+        usage: Usage | None = None,
     ) -> Vectors:
         """Return what `encode` returns without blocking the event loop.
 
@@ -195,15 +184,16 @@ class Embedder(Session):
             inputs,
             PromptArguments(prompt_name, prompt, role, task, examples),
             VectorArguments(normalize_embeddings, truncate_dim, precision),
+            usage,
         )
         return call.finish(await self._arun(call))
 
-    @same_arguments_as(aencode)
+    @arguments.same_arguments_as(aencode)
     async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
         """Return what `encode_query` returns without blocking the event loop."""
         return await self.aencode(*args, **{**kwargs, "role": "query"})
 
-    @same_arguments_as(aencode)
+    @arguments.same_arguments_as(aencode)
     async def aencode_document(self, *args: Any, **kwargs: Any) -> Vectors:
         """Return what `encode_document` returns without blocking the event loop."""
         return await self.aencode(*args, **{**kwargs, "role": "document"})
@@ -220,6 +210,7 @@ class Embedder(Session):
         role: Role | None = None,
         task: str | None = None,
         examples: Examples | None = None,
+        usage: Usage | None = None,
     ) -> Iterator[Vectors]:
         """Yield the vector of every text, float32[D], in their order and in bounded memory.
 
@@ -231,11 +222,12 @@ class Embedder(Session):
         """
         if isinstance(inputs, str):
             raise InputError("inputs is one str; encode_stream takes an iterable of texts")
-        check_inputs(inputs)
+        arguments.check_inputs(inputs)
         call = self._make_call(
             (),
             PromptArguments(prompt_name, prompt, role, task, examples),
             VectorArguments(normalize_embeddings, truncate_dim, precision),
+            usage,
         )
         return stream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
 
@@ -248,6 +240,7 @@ class Embedder(Session):
         role: Role | None = "query",
         task: str | None = None,
         examples: Examples | None = None,
+        usage: Usage | None = None,
     ) -> Future[Vectors]:
         """Start a query and return the future of its vector, float32[D]; never blocks.
 
@@ -260,8 +253,8 @@ class Embedder(Session):
         """
         if not isinstance(text, str):
             raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")
-        arguments = PromptArguments(prompt_name, prompt, role, task, examples)
-        call = self._calls.make(text, self._tokenizer, arguments)
+        wanted = PromptArguments(prompt_name, prompt, role, task, examples)
+        call = self._calls.make(text, self._tokenizer, wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.QUERY))
 
     def submit_batch(
@@ -273,6 +266,7 @@ class Embedder(Session):
         role: Role | None = "document",
         task: str | None = None,
         examples: Examples | None = None,
+        usage: Usage | None = None,
     ) -> Future[Vectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
 
@@ -284,8 +278,8 @@ class Embedder(Session):
         """
         if isinstance(texts, str):
             raise InputError("texts is one str; submit_batch takes many, submit takes one")
-        arguments = PromptArguments(prompt_name, prompt, role, task, examples)
-        call = self._calls.make(texts, self._tokenizer, arguments)
+        wanted = PromptArguments(prompt_name, prompt, role, task, examples)
+        call = self._calls.make(texts, self._tokenizer, wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.BULK))
 
     def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
@@ -304,28 +298,27 @@ class Embedder(Session):
         """
         if isinstance(texts, str):
             raise InputError("texts is one str; calibrate takes some hundreds")
-        check_inputs(texts)
+        arguments.check_inputs(texts)
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges
 
     def count_room(self, role: Role | None = None, task: str | None = None) -> int:
         """Return how many tokens a text may have before it is cut: the limit less what is added."""
-        check_role(role)
+        arguments.check_role(role)
         return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
     def _make_call(
-        self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments
+        self,
+        inputs: Any,
+        prompt: PromptArguments,
+        vectors: VectorArguments,
+        usage: Usage | None,
     ) -> EmbeddingCall:
         """Check the arguments of a call; warns once where no argument chooses a prompt."""
-        call = self._calls.make(inputs, self._tokenizer, prompt, vectors)
+        call = self._calls.make(inputs, self._tokenizer, prompt, vectors, usage)
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
-            self._warn(
-                "this model has different prompts for queries and documents, and encode adds "
-                "neither; use encode_query and encode_document (--query and --document), or pass "
-                'prompt="" for texts as they are',
-                PromptWarning,
-            )
+            self._warn(arguments.MISSING_PROMPT, PromptWarning)
         return call
 
     # What the vectors are.
@@ -342,7 +335,7 @@ class Embedder(Session):
 
     def task_prompt_name(self, role: Role) -> str | None:
         """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
-        check_role(role)
+        arguments.check_role(role)
         return self._calls.prompts.role_name(role)
 
     @property

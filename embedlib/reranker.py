@@ -13,6 +13,7 @@ from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, ModelUnsupportedError
@@ -117,13 +118,14 @@ class Reranker(ScoringSession):
         *,
         instruction: str | None = None,
         raw_scores: bool = False,
+        usage: Usage | None = None,
     ) -> Ranking:
         """Sort documents by how well they answer a query.
 
         Args:
             query: what was asked.
             documents: the candidates.
-            top_k: keep so many; None: all.
+            top_k: keep only this many; None: all.
             return_documents: put each one's text beside its score.
             prompt_name: the prompt of the query, by name; None: the default one.
             prompt: the prompt of the query, as text; for a model with a template, its instruction.
@@ -136,6 +138,7 @@ class Reranker(ScoringSession):
             chunk_size: None.
             instruction: what to look for, where the model's template asks; None: its own.
             raw_scores: leave the model's numbers as they are.
+            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut pairs and seconds.
 
         Returns:
             {"corpus_id", "score"} of each document, the best first; equal ones in their order.
@@ -152,7 +155,7 @@ class Reranker(ScoringSession):
         self._check_can_rank(top_k)
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        call = self._rank_call(query, documents, tokenize)
+        call = self._rank_call(query, documents, tokenize, usage)
         numbers = self._run(call, show_progress_bar)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
@@ -168,6 +171,7 @@ class Reranker(ScoringSession):
         activation_fn: Activation | None = None,
         instruction: str | None = None,
         raw_scores: bool = False,
+        usage: Usage | None = None,
     ) -> Ranking:
         """Return what `rank` returns without blocking the event loop.
 
@@ -177,7 +181,7 @@ class Reranker(ScoringSession):
         self._check_can_rank(top_k)
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        numbers = await self._arun(self._rank_call(query, documents, tokenize))
+        numbers = await self._arun(self._rank_call(query, documents, tokenize, usage))
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
     def predict(
@@ -197,6 +201,7 @@ class Reranker(ScoringSession):
         *,
         instruction: str | None = None,
         raw_scores: bool = False,
+        usage: Usage | None = None,
         sentences: Iterable[Sequence[str]] | Sequence[str] | None = None,
     ) -> Any:
         """Return the scores of pairs of texts, in their order.
@@ -217,6 +222,7 @@ class Reranker(ScoringSession):
             chunk_size: None.
             instruction: what to look for, where the model's template asks; None: its own.
             raw_scores: leave the model's numbers as they are.
+            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut pairs and seconds.
             sentences: the former name of `inputs`.
 
         Returns:
@@ -232,7 +238,7 @@ class Reranker(ScoringSession):
         pairs, is_single = check_pairs(one_of(inputs, sentences))
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize)
+        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
         numbers = self._run(call, show_progress_bar)
         scores = self._scores(numbers, activation, apply_softmax)
         if convert_to_tensor or not convert_to_numpy:
@@ -252,6 +258,7 @@ class Reranker(ScoringSession):
         apply_softmax: bool | None = False,
         instruction: str | None = None,
         raw_scores: bool = False,
+        usage: Usage | None = None,
     ) -> Any:
         """Return what `predict` returns without blocking the event loop.
 
@@ -260,7 +267,7 @@ class Reranker(ScoringSession):
         pairs, is_single = check_pairs(inputs)
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
-        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize)
+        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
         numbers = await self._arun(call)
         scores = self._scores(numbers, activation, apply_softmax)
         return scores[0] if is_single else scores
@@ -317,12 +324,14 @@ class Reranker(ScoringSession):
             )
         check_top_k(top_k)
 
-    def _rank_call(self, query: str, documents: list[str], tokenize: Tokenize) -> Call:
+    def _rank_call(
+        self, query: str, documents: list[str], tokenize: Tokenize, usage: Usage | None
+    ) -> Call:
         pairs = [(query, document) for document in documents]
         # The queue of queries refuses what does not fit into it.
         limit = min(MAX_QUERY_DOCUMENTS, self.config.max_queued_texts)
         lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
-        return Call(texts=pairs, lane=lane, tokenize=tokenize)
+        return Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)
 
 
 def _ranking(

@@ -17,6 +17,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+MISSING_PROMPT = (
+    "this model has different prompts for queries and documents, and encode adds neither; use "
+    'encode_query and encode_document (--query and --document), or pass prompt="" for texts as '
+    "they are"
+)
+"""The message of a `PromptWarning`."""
+
 
 def one_config(config: Config | None, options: dict[str, Any]) -> Config:
     """Return the options, which were given as one object or by name.

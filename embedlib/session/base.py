@@ -218,6 +218,7 @@ class Session:
                 rows = _wait(job, progress)
         finally:
             job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
+        call.count(job)
         warn_truncated(job.truncated, len(job.truncated))
         return rows
 
@@ -237,6 +238,7 @@ class Session:
             rows = await asyncio.wrap_future(job.future)
         finally:
             job.future.cancel()  # the task was cancelled: drops what is still queued
+        call.count(job)
         warn_truncated(job.truncated, len(job.truncated))
         return rows
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.sequence import Vectors
+from embedlib.batching.sequence import Job, Vectors
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
+from embedlib.batching.usage import Usage
 from embedlib.config import Config, VectorPrecision, is_count
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
@@ -37,6 +38,13 @@ class Call:
     """Of the tokenizer at the start of the call, whose length limit the call keeps."""
     can_divide: bool = False
     """Whether on_truncate="chunk" would divide its texts."""
+    usage: Usage | None = None
+    """The caller's, to be filled before the result is returned."""
+
+    def count(self, job: Job) -> None:
+        """Add what a finished job of this call used to the caller's `Usage`, if there is one."""
+        if self.usage is not None:
+            job.add_to(self.usage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +133,7 @@ class CallFactory:
         tokenizer: Tokenizer,
         prompt: PromptArguments,
         vectors: VectorArguments = VectorArguments(),  # noqa: B008 - immutable
+        usage: Usage | None = None,
     ) -> EmbeddingCall:
         """Check the arguments that all ways of encoding share.
 
@@ -133,6 +142,7 @@ class CallFactory:
             tokenizer: that of the model, with the length limit of now.
             prompt: what chooses the prompt.
             vectors: how the vectors look.
+            usage: to be filled by the call.
 
         Raises:
             InputError: `inputs` is neither a str nor an ordered iterable.
@@ -157,6 +167,7 @@ class CallFactory:
             lane=self._lane(len(texts), prompt.role),
             tokenize=partial(tokenizer, prompt=resolved),
             can_divide=not resolved.suffix,  # windows have no place for a prompt on both sides
+            usage=usage,
             tokenizer=tokenizer,
             prompt=resolved,
             is_single=is_single,

@@ -46,7 +46,9 @@ def stream(
             if not jobs:
                 break
             pipeline.check_may_wait()
-            yield from call.finish(jobs[0].future.result())
+            rows = call.finish(jobs[0].future.result())
+            call.count(jobs[0])
+            yield from rows
             done = jobs.popleft()
             num_truncated += len(done.truncated)
             truncated = (truncated + done.truncated)[:TRUNCATED_ROWS_TOLD]
@@ -66,6 +68,7 @@ def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:
             return
         try:
             rows = call.finish(done.result())
+            call.count(job)
         except BaseException as error:  # goes to the caller who waits for the future
             settle = partial(future.set_exception, error)
         else:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ from embedlib.vectors.modules import apply_modules
 from embedlib.vectors.similarity import normalize
 from embedlib.vectors.tokens import Span, lexical_weights, pool_spans
 
-OutputValue = Literal["sentence_embedding", "token_embeddings", "sparse", "multi_vector"]
-OUTPUT_VALUES: Final[tuple[OutputValue, ...]] = get_args(OutputValue)
+OUTPUT_VALUES: Final = ("sentence_embedding", "token_embeddings", "sparse", "multi_vector")
 
 TokenVectors = NDArray[np.float32]
 """float32[L, H]: a vector for each of a text's L tokens."""
@@ -144,7 +143,7 @@ def make_token_call(
     model: RunningModel,
     config: Config,
     call: EmbeddingCall,
-    output_value: OutputValue,
+    output_value: str,
     chunks: Sequence[Span] | None,
 ) -> TokenCall:
     """Return the call that makes an output, after checking that the model has it.
@@ -153,7 +152,7 @@ def make_token_call(
         model: what is to be called.
         config: its options.
         call: the texts.
-        output_value: one of `OutputValue`.
+        output_value: one of OUTPUT_VALUES, checked before.
         chunks: spans of the call's only text, to get a vector each.
 
     Raises:
@@ -182,11 +181,11 @@ def make_token_call(
             f"precision = {call.precision!r} is for sentence embeddings; leave it out with {what}"
         )
     if output_value == "sparse":
-        head = load_token_head(model.files, output_value)
+        head = load_token_head(model.files, "sparse")
         ignored = ignored_token_ids(model.files, model.tokenizer)
         return TokenCall(call, partial(_sparse, head=head, ignored_ids=ignored))
     if output_value == "multi_vector":
-        head = load_token_head(model.files, output_value)
+        head = load_token_head(model.files, "multi_vector")
         return TokenCall(call, partial(_multi_vector, head=head))
     return TokenCall(call, _token_embeddings)
 
