@@ -1,4 +1,4 @@
-"""Classifier: labels of texts and how sure the model is, and the single score of a reward model."""
+"""Classifier: labels of texts with their scores, and the single score of a reward model."""
 
 from __future__ import annotations
 

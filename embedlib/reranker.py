@@ -1,4 +1,4 @@
-"""Reranker: how well documents answer a query, by a model that reads both together."""
+"""Reranker: scores how well documents answer a query, with a model that reads both together."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class Reranker(ScoringSession):
         """
         check_inert(batch_size, device, pool, chunk_size)
         if convert_to_tensor or not convert_to_numpy:
-            import_torch()  # before the work, should it be missing
+            import_torch()  # before the work: it may be missing
         pairs, is_single = check_pairs(one_of(inputs, sentences))
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)

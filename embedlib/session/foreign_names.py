@@ -1,4 +1,4 @@
-"""Names that other libraries have, and what takes their place here. See docs/migrating.md."""
+"""Names of other libraries, and what replaces each of them here; see docs/migrating.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("tokenize", "preprocess"), "use tokenizer.encode_batch(texts)"),
         **dict.fromkeys(
             ("encode_multi_process", "start_multi_process_pool", "stop_multi_process_pool"),
-            "encode uses all cores by itself; pass device= with several devices to the constructor",
+            "encode uses all cores already; pass device= with several devices to the constructor",
         ),
         **dict.fromkeys(
             ("save", "save_pretrained", "save_to_hub", "push_to_hub"),
@@ -33,4 +33,4 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Of sentence-transformers, fastembed and FlagEmbedding, and what takes their place."""
+"""Of sentence-transformers, fastembed and FlagEmbedding: what to use instead."""

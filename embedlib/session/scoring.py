@@ -1,4 +1,4 @@
-"""What Reranker and Classifier have in common: a model with a head, and scores from its numbers."""
+"""What Reranker and Classifier share: a model with a head, and scores from its numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EMBEDDING_OPTIONS = ("truncate_dim", "similarity_fn_name", "examples", "quantiz
 
 
 class ScoringSession(Session):
-    """A model that ends in one number per label."""
+    """A model whose engine returns one number per label."""
 
     _has_head: ClassVar[bool] = True
 
@@ -66,7 +66,7 @@ def lane_of(is_single: bool) -> Lane:
 
 
 def check_top_k(top_k: object) -> None:
-    """Refuse what cannot be a number of results.
+    """Refuse a `top_k` that is no number of results.
 
     Raises:
         ConfigError: it is neither None nor a whole number of at least 0.
@@ -78,7 +78,7 @@ def check_top_k(top_k: object) -> None:
 
 
 def check_activation(activation: Activation, num_labels: int) -> Activation:
-    """Return what `activate` takes, after a try: before the work and not after it.
+    """Try an activation on zeros, so that a wrong one fails before the work, and return it.
 
     Raises:
         ConfigError: it is no activation.
@@ -112,7 +112,7 @@ def _apply(activation: Activation, numbers: Scores) -> Scores:
                 f"{', '.join(_ACTIVATIONS)}"
             )
         return _ACTIVATIONS[activation](numbers)
-    torch = sys.modules.get("torch")  # whoever passes a module of torch has imported it
+    torch = sys.modules.get("torch")  # a caller who passes a module of torch has imported it
     if torch is not None and isinstance(activation, torch.nn.Module):
         scores: NDArray[Any] = activation(torch.from_numpy(numbers)).numpy(force=True)
     else:

@@ -373,7 +373,7 @@ IN_A_LOCK = {
     "queries": ("embedder._pipeline._manager", "_changed", "embedder.encode_query(['b'] * 2)"),
     "bulk": ("embedder._pipeline._tokenizer_thread", "_changed", "embedder.encode(['b'] * 100)"),
     "vectors of tokens": (
-        "embedder._token_outputs",
+        "embedder._token_pipeline",
         "_lock",
         "embedder.encode('b', output_value='token_embeddings')",
     ),
