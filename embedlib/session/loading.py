@@ -10,15 +10,18 @@ from functools import partial
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any
 
 import tokenizers
 from numpy.typing import NDArray
 
-from embedlib.config import Config, EngineName, PrecisionName
+from embedlib.config import Config, PrecisionName
 from embedlib.engines.base import Engine
+from embedlib.engines.kind import ChosenPrecision, EngineKind
+from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
+from embedlib.engines.precision import NOT_COMPILED
+from embedlib.engines.registry import OWN_KINDS
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError, ModelUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
@@ -39,9 +42,6 @@ from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
-
-PER_TOKEN_ENGINES: Final[tuple[EngineName, ...]] = ("openvino",)
-"""Engines that can give a vector for every token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,11 @@ class LoadedModel:
 
 
 def load_model(
-    name: str | PathLike[str], config: Config, *, with_head: bool = False
+    name: str | PathLike[str],
+    config: Config,
+    *,
+    with_head: bool = False,
+    machine: Machine | None = None,
 ) -> LoadedModel:
     """Find a model, or an engine directory, read its files and build its engine.
 
@@ -77,6 +81,7 @@ def load_model(
         name: a folder, a hub name or `package:NAME`.
         config: the options.
         with_head: load the head that makes scores: a reranker or classifier.
+        machine: answers what is here, once for the whole load; None: this machine.
 
     Raises:
         ConfigError: `name` is none, or `max_seq_tokens` is beyond what the model allows.
@@ -84,7 +89,8 @@ def load_model(
     """
     if not isinstance(name, str | PathLike) or not str(name):  # a variable that is not set
         raise ConfigError(f"model = {name!r:.60}; it must be a folder, a hub name or package:NAME")
-    choose_engine(config)  # nothing is fetched for an engine that is not here
+    machine = machine or Machine()
+    choose_engine(config, machine)  # nothing is fetched for an engine that is not here
     found = find_model(name, config)
     manifest = _read_compiled(found.path)
     folder = source_on_hub(found)
@@ -106,7 +112,7 @@ def load_model(
         hub_name=hub_name,
         hub_revision=folder.revision,
     )
-    plan = plan_engine(files, config, manifest)
+    plan = plan_engine(files, config, manifest, machine=machine)
     return LoadedModel(
         spec=files.spec,
         tokenizer=tokenizer,
@@ -121,12 +127,12 @@ def load_model(
         open_weights=partial(load_weights, files)
         if manifest is None or manifest.precision != "int8"
         else partial(int8_weights, folder.path),
-        lower_tokens=partial(_lower_tokens, cast(EngineName, plan.engine), files, config, manifest),
+        lower_tokens=partial(_lower_tokens, plan.kind, files, config, manifest),
     )
 
 
 def _lower_tokens(
-    engine: EngineName, files: ModelFiles, config: Config, manifest: Manifest | None
+    kind: EngineKind, files: ModelFiles, config: Config, manifest: Manifest | None
 ) -> Engine:
     """Make an engine without what follows the transformer.
 
@@ -134,13 +140,14 @@ def _lower_tokens(
         EngineUnsupportedError: this kind of engine cannot.
         EngineBuildError: compiling failed.
     """
-    if engine not in PER_TOKEN_ENGINES:
+    if not kind.can_per_token:
+        able = " or ".join(f"engine={own.name!r}" for own in OWN_KINDS if own.can_per_token)
         raise EngineUnsupportedError(
-            f"engine {engine} gives one vector for a text and none for its tokens; pass "
-            "engine='openvino' for these"
+            f"engine {kind.name} gives one vector for a text and none for its tokens; pass {able} "
+            "for these"
         )
     # Planned anew, since the first engine may have compiled what this one is to run.
-    plan = plan_engine(files, replace(config, engine=engine), manifest)
+    plan = plan_engine(files, replace(config, engine=kind.name), manifest)
     spec = replace(files.spec, modules=(), embedding_dim=files.spec.encoder.hidden_size)
     return make_engine(plan, replace(files, spec=spec, module_dirs=()), config)
 

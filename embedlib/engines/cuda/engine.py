@@ -18,14 +18,13 @@ from embedlib.engines.cuda.device_weights import HostWeights
 from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import Ints, check
 from embedlib.engines.cuda.jobs import Job
+from embedlib.engines.cuda.limits import MAX_BATCH_TOKENS
 from embedlib.engines.cuda.loaded_model import LoadedModel, Precision
 from embedlib.engines.cuda.prefixes import Prefixes, batch_of_one, without_first
 from embedlib.engines.cuda.results import Results
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.models.spec import ModelSpec, Pooling
 
-MAX_BATCH_TOKENS: Final = 16_384
-"""Enough rows to fill the matrix units; an estimate, to be measured."""
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one ready."""
 MAX_INFLIGHT_QUERIES: Final = 2

@@ -24,6 +24,7 @@ from embedlib.engines.cuda.executor import Executor, attention_shape, device_bat
 from embedlib.engines.cuda.groups import groups_of
 from embedlib.engines.cuda.inputs import Ints, fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.jobs import Prepared, first_line
+from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.cuda.lowering import build_plan, linear_roles
 from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import can_keep_prefix, prefix_keys, prefix_steps
@@ -68,8 +69,7 @@ class LoadedModel:
         self._prefix_steps = prefix_steps(self.plan)
         self.device = open_device(device, precision, memory_fraction)
         dtype = DTYPES[precision]
-        # A sequence of the model's full length is a batch, whatever the budget.
-        room = max(max_batch_tokens, spec.max_seq_tokens)
+        room = batch_room(spec, max_batch_tokens)
         has_prefix = keeps_prefix and can_keep_prefix(spec)
         self.prefix_tokens = min(MAX_PREFIX_TOKENS, room) if has_prefix else 0
         self._tile_queries = tile_queries(spec.encoder, is_short=False, itemsize=dtype.itemsize)

@@ -285,7 +285,7 @@ def _attention(model_config: Any, spec: ModelSpec, index: int) -> Any:
     if attention.head_dim != encoder.head_dim:
         raise EngineUnsupportedError(
             f"engine tensorrt_llm takes heads for {attention.head_dim} wide, and this model's are "
-            f"{encoder.head_dim}; engine = 'openvino' can run it"
+            f"{encoder.head_dim}; pass another engine, `embedlib doctor` lists them"
         )
     return attention
 
