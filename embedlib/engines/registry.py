@@ -3,7 +3,7 @@
 Another package brings an engine by an entry point of the group `embedlib.engines`: its name is the
 engine's, its value an `EngineKind`. The package is imported only when that engine is named or
 listed; `auto` takes embedlib's own engines alone. So an installed package never changes what an
-existing program computes with, and a broken one costs nobody else anything.
+existing program computes with, and a broken one leaves the other engines usable.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def find_devices(kind: EngineKind, config: Config, machine: Machine) -> EngineCh
     except Exception as error:
         if kind in OWN_KINDS:
             raise
-        return _unavailable(kind.name, f"its find() failed: {_one_line(error)}; report it there")
+        reason = f"its find() failed: {_one_line(error)}; report it to the authors of the engine"
+        return _unavailable(kind.name, reason)
 
 
 def _plugin_choice(name: str, config: Config, machine: Machine) -> EngineChoice:
