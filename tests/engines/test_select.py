@@ -201,7 +201,11 @@ def test_all_of_several_gpus(
 @pytest.mark.parametrize("packages", [{**TRTLLM, **CUDA}, CUDA, TRTLLM, {}])
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_a_load_lists_the_gpus_once(
-    packages: dict[str, str], has_gpu: bool, tiny_folder: Callable[[str], Path], tmp_path: Path
+    packages: dict[str, str],
+    has_gpu: bool,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[None] = []
 
@@ -213,9 +217,13 @@ def test_a_load_lists_the_gpus_once(
 
     machine = fake_machine(packages=packages, probe=probe)
     config = Config(engine_cache_dir=tmp_path, threads=1)
-    model = load_model(tiny_folder("bert"), config, machine=machine)
+    with caplog.at_level(logging.INFO):
+        model = load_model(tiny_folder("bert"), config, machine=machine)
     model.engine.close()
     assert len(asked) == (1 if packages else 0)
+    # The model was planned on the same machine.
+    num_small = sum("the model needs about" in record.message for record in caplog.records)
+    assert num_small == (len({"torch", "tensorrt_llm"} & packages.keys()) if has_gpu else 0)
 
 
 def test_an_engine_that_is_named_is_the_only_one_asked() -> None:

@@ -209,12 +209,9 @@ def test_too_few_texts_to_measure_on(
 
 
 def test_layers_of_a_reranker_are_searched(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
     pytest.importorskip("torch", reason="FP8 is emulated with torch")
-    from embedlib.engines.cuda import short_batches
-
-    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
     folder, comparison = compile_to_gate(
         tiny_folder("bert-reranker"),
         "fp8",

@@ -52,14 +52,6 @@ NO_GPU = fake_machine(packages=CUDA)
 
 
 @pytest.fixture
-def few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One size is recorded instead of six: quicker."""
-    from embedlib.engines.cuda import short_batches
-
-    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
-
-
-@pytest.fixture
 def config(tmp_path: Path) -> Config:
     return Config(engine_cache_dir=tmp_path / "cache", threads=2)
 
@@ -263,7 +255,6 @@ def one_layer(tmp_path: Path) -> Path:
 
 
 @needs_torch
-@pytest.mark.usefixtures("few_buckets")
 def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(one_layer: Path, config: Config) -> None:
     gate = Gate(mean=0.99983, p1=0.99975)
     measured = replace(config, precision="fp8")
@@ -288,7 +279,6 @@ def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(one_layer: Path, config:
 
 
 @needs_torch
-@pytest.mark.usefixtures("few_buckets")
 def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: Config) -> None:
     from embedlib.engines.cuda.engine import CudaEngine
     from embedlib.engines.cuda.engine_directory import open_weights
@@ -308,6 +298,7 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
             precision="fp8",
             excluded=open_engine_folder(folder).excluded,
             device="cpu",
+            bucket_tokens=(16,),
         )
         of_directory = model.embed(engine, FEW).all
         np.testing.assert_array_equal(choices.embed(excluded, FEW).all, of_directory)
@@ -316,7 +307,6 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
 
 
 @needs_torch
-@pytest.mark.usefixtures("few_buckets")
 def test_bf16_can_be_what_is_right(one_layer: Path, config: Config) -> None:
     config = replace(config, device="cpu", precision="fp8")
     report = verify(one_layer, texts=FEW, reference="bf16", config=config).report

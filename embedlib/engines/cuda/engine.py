@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Final
@@ -50,6 +50,7 @@ class CudaEngine:
         memory_fraction: float = 0.9,
         attention: AttentionName = "auto",
         keeps_prefix: bool = True,
+        bucket_tokens: Sequence[int] | None = None,
     ) -> None:
         """Load the weights and record the short batches.
 
@@ -67,6 +68,7 @@ class CudaEngine:
             attention: what computes attention of long batches, see `attention`; "own": our kernel.
             keeps_prefix: keep the keys of a common beginning, see `prefixes`; a benchmark that
                 embeds the same text again and again must not.
+            bucket_tokens: sizes of short batches that are recorded; None: `short_batches` says.
 
         Raises:
             EngineUnavailableError: there is no such device.
@@ -96,6 +98,7 @@ class CudaEngine:
                 memory_fraction=memory_fraction,
                 attention=attention,
                 keeps_prefix=keeps_prefix,
+                bucket_tokens=bucket_tokens,
             )
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[Job] = Turns()

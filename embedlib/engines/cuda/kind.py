@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 NAME: Final = "cuda"
 PACKAGES: Final = ("torch", "triton")
+EMULATED_BUCKETS: Final = (16,)
+"""Sizes of short batches that are recorded on a CPU, where a recording saves nothing and costs a
+computation."""
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
@@ -117,6 +120,7 @@ def _engine(
         precision=cast(Any, plan.precision.name),
         excluded=plan.precision.excluded,
         device=plan.devices[0],
+        bucket_tokens=EMULATED_BUCKETS if plan.devices[0] == "cpu" else None,
         max_batch_tokens=config.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
         memory_fraction=config.gpu_memory_fraction,

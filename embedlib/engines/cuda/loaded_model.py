@@ -52,6 +52,7 @@ class LoadedModel:
         memory_fraction: float,
         attention: AttentionName,
         keeps_prefix: bool,
+        bucket_tokens: Sequence[int] | None,
     ) -> None:
         """Load the weights, take the memory and record the short batches; then `warm_up`.
 
@@ -92,7 +93,9 @@ class LoadedModel:
             self.executor = Executor(spec, self.plan, loaded, kernels, self.served_whole, kept)
             max_seqs = max(1, room // TOKENS_PER_SEQ)
             self.workspace = Workspace(self.plan, room, max_seqs, dtype, on_device)
-            self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device)
+            self.short = ShortBatches(
+                spec, self.plan, self.executor, dtype, self.device, bucket_tokens
+            )
 
     def warm_up(self) -> None:
         """Launch one token as a long batch, on the thread that will launch all others.
