@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from embedlib.errors import ConfigError
 
-EngineName = Literal["auto", "tensorrt_llm", "cuda", "openvino"]
 PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
 OnTruncate = Literal["warn", "error", "ignore", "chunk"]
 VectorPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
@@ -105,8 +104,9 @@ class Config:
     similarity_fn_name: Similarity | None = None
     """What `similarity` computes: cosine, dot, euclidean or manhattan; None: the model's own."""
 
-    engine: EngineName = "auto"
-    """auto takes the fastest one that runs here; `embedlib doctor` says which and why."""
+    engine: str = "auto"
+    """auto takes the fastest one that runs here; `embedlib doctor` says which and why. Checked when
+    a model is loaded: other packages bring engines too."""
     device: str | Sequence[str] | None = None
     """cpu, cuda or cuda:N; several of them, as a tuple or with commas; or all. None: the engine's
     first one. Each device gets an engine of its own, and all work on one queue."""
@@ -143,7 +143,8 @@ class Config:
             value = getattr(self, name)
             if value is not None and not isinstance(value, types):
                 raise ConfigError(f"{name} = {value!r:.60}; it must be {what}")
-        self._check_choice("engine", get_args(EngineName))
+        if not isinstance(self.engine, str):
+            raise ConfigError(f"engine = {self.engine!r:.60}; it must be a str")
         self._check_choice("precision", get_args(PrecisionName))
         self._check_devices()
         fraction = self.gpu_memory_fraction

@@ -31,7 +31,6 @@ def test_counts_are_whole_numbers_of_at_least_one(name: str, value: Any) -> None
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("engine", "onnx", "auto, tensorrt_llm, cuda, openvino"),
         ("on_truncate", "raise", "warn, error, ignore, chunk"),
         ("precision", "fp16", "auto, float32, bf16, fp8, int8"),
         ("similarity_fn_name", "cos", "cosine, dot, euclidean, manhattan"),
@@ -40,6 +39,12 @@ def test_counts_are_whole_numbers_of_at_least_one(name: str, value: Any) -> None
 def test_choices_are_listed(name: str, value: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} = '{value}'; it must be one of {allowed}$"):
         Config(**{name: value})  # type: ignore[arg-type]
+
+
+def test_the_name_of_an_engine_is_checked_where_it_is_loaded() -> None:
+    assert Config(engine="of another package").engine == "of another package"
+    with pytest.raises(ConfigError, match=r"^engine = None; it must be a str$"):
+        Config(engine=None)  # type: ignore[arg-type]
 
 
 def test_a_prompt_must_be_a_str() -> None:

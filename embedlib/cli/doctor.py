@@ -11,7 +11,8 @@ from embedlib.cli.table import print_table
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def doctor(as_json: bool) -> None:
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
     """Show what this machine can run, and why.
 
     The machine, the packages, the engines, and which of them `auto` picks. Put it into bug reports.
@@ -21,23 +22,24 @@ def doctor(as_json: bool) -> None:
       embedlib doctor --json
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.config import Config
-    from embedlib.engines.machine import describe_machine, describe_packages
+    from embedlib.engines.machine import Machine, describe_machine, describe_packages
     from embedlib.engines.registry import available_engines
     from embedlib.engines.select import choose_engine
     from embedlib.errors import EngineUnavailableError
 
-    machine = describe_machine()
-    packages = describe_packages()
-    engines = available_engines()
+    machine = context.find_object(Machine) or Machine()  # a test hands one in
+    facts = describe_machine(machine)
+    packages = describe_packages(machine)
+    engines = available_engines(machine=machine)
     try:
-        chosen = choose_engine(Config())
+        chosen = choose_engine(Config(), machine)
         choice = f"{chosen.name}: {chosen.reason}"
     except EngineUnavailableError as error:
         choice = f"none: {error}"
     cache = str(Config().engine_cache_path)
     if as_json:
         content = {
-            "machine": machine,
+            "machine": facts,
             "packages": packages,
             "engines": [
                 {
@@ -53,7 +55,7 @@ def doctor(as_json: bool) -> None:
         }
         click.echo(json.dumps(content, indent=2))
         return
-    print_table(machine.items())
+    print_table(facts.items())
     click.echo()
     print_table((name, version or "not installed") for name, version in packages.items())
     click.echo()

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import click
 
 from embedlib.config import Config
+from embedlib.engines.registry import engine_names
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -34,14 +35,14 @@ ENGINE_OPTIONS = (
 
 _HELP = {
     "revision": "Branch, tag or commit of a hub model.  [default: its default branch]",
-    "token": "Hub token for private models; in the variable HF_TOKEN nobody else sees it.",
+    "token": "Hub token for private models; the variable HF_TOKEN keeps it out of process lists.",
     "cache_folder": "Folder for downloaded models.  [default: the hub's own cache]",
     "local_files_only": "Use downloaded files only; open no connection.",
-    "truncate_dim": "Keep only the first so many numbers of each vector.  [default: the model's]",
+    "truncate_dim": "Keep only this many leading numbers of each vector.  [default: the model's]",
     "max_seq_tokens": "Longest text in tokens.  [default: the model's own limit]",
     "on_truncate": "What to do with a longer text.",
     "template": "How a reranker is asked whose folder does not say; docs/rerank.md has the names.",
-    "engine": "What computes; `embedlib doctor` tells what auto would pick.",
+    "engine": "What computes; `embedlib doctor` shows what auto picks.",
     "device": "cpu, cuda:1, several with commas, or all.  [default: the engine's first]",
     "precision": "Numbers the model computes in; auto: the fastest one measured to be faithful.",
     "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
@@ -66,7 +67,8 @@ def config_options(*names: str) -> Callable[[_F], _F]:
 def _option(name: str) -> Callable[[_F], _F]:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"
-    kind = _kind(get_type_hints(Config)[name])
+    # Only the registry knows the names of engines.
+    kind = click.Choice(engine_names()) if name == "engine" else _kind(get_type_hints(Config)[name])
     if kind is bool:
         return click.option(flag, is_flag=True, default=field.default, help=_HELP[name])
     return click.option(

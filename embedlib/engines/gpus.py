@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,10 @@ TIMEOUT_S: Final = 20
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
+MIN_CAPABILITY: Final = (8, 0)
+"""Compute capability with bfloat16 in the matrix units, which came with Ampere."""
+MIN_FP8_CAPABILITY: Final = (8, 9)
+"""Compute capability with FP8 in the matrix units, which came with Ada."""
 LIBRARY_BYTES: Final = 2 * GIB
 """What torch, the kernels' code and the CUDA context take, whatever the model; an estimate on the
 safe side."""
@@ -35,21 +39,26 @@ class Gpu:
 
     name: str
     total_bytes: int | None
-    """None where the driver does not tell."""
+    """None where the driver does not report it."""
     free_bytes: int | None
     driver: str
     compute_capability: tuple[int, int]
+
+    @property
+    def has_fp8(self) -> bool:
+        """Whether its matrix units compute in FP8."""
+        return self.compute_capability >= MIN_FP8_CAPABILITY
 
 
 def list_gpus() -> list[Gpu]:
     """Return the GPUs that this process may use; `cuda:N` is the N-th of them.
 
-    They are in the order of the bus, as CUDA counts them with CUDA_DEVICE_ORDER=PCI_BUS_ID; where
-    all are alike it makes no difference.
+    They are in bus order, as CUDA counts them with CUDA_DEVICE_ORDER=PCI_BUS_ID; between GPUs of
+    one model the order makes no difference.
 
     Raises:
-        EngineUnavailableError: there is no driver, or it does not answer; the message is a reason
-            to be put behind a name.
+        EngineUnavailableError: there is no driver, or it does not answer; the message is the reason
+            alone, to follow an engine's name.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -96,7 +105,7 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
     """Refuse a GPU that a model does not fit into.
 
     Raises:
-        EngineUnavailableError: it is too small, or others use it.
+        EngineUnavailableError: it is too small, or other programs use its memory.
     """
     if gpu.total_bytes is None or gpu.free_bytes is None:
         return
@@ -108,6 +117,91 @@ def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
             f"{gpu.total_bytes / GIB:.1f} GiB, {gpu.free_bytes / GIB:.1f} GiB free, of which "
             f"gpu_memory_fraction = {fraction:g} allows {allowed / GIB:.1f} GiB"
         )
+
+
+def check_gpus(
+    devices: Sequence[str],
+    gpus: Sequence[Gpu],
+    precision: str,
+    needed: int,
+    fraction: float,
+) -> None:
+    """Refuse GPUs that lack the precision or the memory for a model.
+
+    Args:
+        devices: their names.
+        gpus: what they are.
+        precision: what the model is computed in.
+        needed: bytes that the model takes, see `needed_bytes`.
+        fraction: share of a GPU's memory that it may take.
+
+    Raises:
+        EngineUnavailableError: the message names the device.
+    """
+    for device, gpu in zip(devices, gpus, strict=True):
+        if precision == "fp8":
+            check_fp8(device, gpu)
+        try:
+            check_room(gpu, needed, fraction)
+        except EngineUnavailableError as error:
+            raise EngineUnavailableError(f"{device}: {error}") from error
+
+
+def check_wanted(gpus: Sequence[Gpu], wanted: Sequence[str]) -> None:
+    """Refuse devices that do not exist.
+
+    Raises:
+        EngineUnavailableError: there is no GPU, or a wanted device is not one of them.
+    """
+    if not gpus:
+        raise EngineUnavailableError(
+            "no NVIDIA GPU was found (nvidia-smi and CUDA_VISIBLE_DEVICES leave none)"
+        )
+    for name in wanted:
+        if name == "cpu":
+            raise EngineUnavailableError("it computes on NVIDIA GPUs, not on cpu")
+        if name != "all" and gpu_index(name) >= len(gpus):
+            raise EngineUnavailableError(
+                f"there is no {name}; this process sees {len(gpus)} GPUs, from cuda:0 on"
+            )
+
+
+def check_capability(gpu: Gpu) -> None:
+    """Refuse a GPU without bfloat16.
+
+    Raises:
+        EngineUnavailableError: it is too old.
+    """
+    if gpu.compute_capability < MIN_CAPABILITY:
+        raise EngineUnavailableError(
+            f"{gpu.name} is too old: compute capability "
+            f"{_version_text(gpu.compute_capability)}, at least {_version_text(MIN_CAPABILITY)} is "
+            "needed"
+        )
+
+
+def check_fp8(device: str, gpu: Gpu) -> None:
+    """Refuse a GPU without FP8.
+
+    Raises:
+        EngineUnavailableError: it has none.
+    """
+    if not gpu.has_fp8:
+        raise EngineUnavailableError(
+            f"{device}: {gpu.name} has no FP8 (compute capability "
+            f"{_version_text(gpu.compute_capability)}, FP8 needs "
+            f"{_version_text(MIN_FP8_CAPABILITY)}); precision = 'bf16' runs on it"
+        )
+
+
+def gpu_index(device: str) -> int:
+    """Return N of `cuda:N`; `cuda` is the first."""
+    return int(device.partition(":")[2] or 0)
+
+
+def _version_text(capability: tuple[int, int]) -> str:
+    """Return a compute capability as it is written: 9.0."""
+    return f"{capability[0]}.{capability[1]}"
 
 
 def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
@@ -130,8 +224,8 @@ def _gpu(row: list[str]) -> Gpu:
 def _visible(uuids: list[str]) -> list[str]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
-    Source: CUDA C++ Programming Guide, environment variables: numbers or the beginnings of names;
-    what stands behind one that does not exist is not seen either.
+    Source: CUDA C++ Programming Guide, environment variables: entries are indices or prefixes of
+    UUIDs; CUDA ignores every entry from the first invalid one on.
     """
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     if setting is None:

@@ -1,13 +1,19 @@
-"""Facts about this machine that decide how fast it embeds, read from the operating system."""
+"""What this machine has: GPUs, packages, CPU instructions. Nothing is asked before it is needed."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Final
 
-from embedlib.engines.gpus import list_gpus
+from embedlib.engines.gpus import Gpu, list_gpus
 from embedlib.errors import EngineUnavailableError
 
 _PACKAGES = (
@@ -31,24 +37,17 @@ _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_
 _GIB = 1 << 30
 
 
-def describe_machine() -> dict[str, str]:
-    """Return names and values to show; what cannot be found out is left out."""
-    cpuinfo = _cpuinfo()
-    facts = {
-        "python": f"{platform.python_version()} ({platform.python_implementation()})",
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "cpu": cpuinfo.get("model name", platform.processor()),
-        "cores": _cores(),
-        "instructions": _instructions(cpuinfo.get("flags", "")),
-        "memory": _memory(),
-        "gpu": _gpus(),
-    }
-    return {name: value for name, value in facts.items() if value}
+ENTRY_POINT_GROUP: Final = "embedlib.engines"
+"""The name of an entry point is an engine's, its value an `EngineKind`."""
+VNNI_FLAGS: Final = frozenset({"avx512_vnni", "avx_vnni"})
+"""x86 flags: with either, OpenVINO rounds activations to int8 too; without, they stay float32.
+
+Source: `useDynamicQuantizationImpl` of OpenVINO 2026, intel_cpu/src/nodes/executors/dnnl.
+"""
 
 
-def describe_packages() -> dict[str, str | None]:
-    """Return the version of each package that matters here, without importing any."""
-    return {name: _version(name) for name in _PACKAGES}
+def _has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
 
 
 def _version(name: str) -> str | None:
@@ -58,9 +57,99 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _cpuinfo() -> dict[str, str]:
-    """The first processor's entry."""
-    entry = _read("/proc/cpuinfo").split("\n\n", 1)[0]
+def _plugins() -> Iterable[EntryPoint]:
+    return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def package_of(point: EntryPoint) -> str:
+    """Return the package that declares an entry point."""
+    return point.dist.name if point.dist is not None else point.module
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Answers what engines ask about this machine; keeps its GPUs and plug-ins once it knows them.
+
+    `load_model` makes one and hands it to every step, so that nvidia-smi runs once per load. Tests
+    replace the fields.
+    """
+
+    probe_gpus: Callable[[], Sequence[Gpu]] = list_gpus
+    """Returns the GPUs of this process, or raises EngineUnavailableError with the reason."""
+    has_module: Callable[[str], bool] = _has_module
+    """Whether a module can be imported; imports nothing."""
+    version: Callable[[str], str | None] = _version
+    """The installed version of a package; None: it is not installed."""
+    probe_plugins: Callable[[], Iterable[EntryPoint]] = _plugins
+    """Returns the entry points of engines that other packages declare."""
+    read: Callable[[str], str] = _read
+    """The content of a file of the system; empty where there is none."""
+    architecture: Callable[[], str] = platform.machine
+    """The CPU's architecture: "x86_64"."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs that this process may use; `cuda:N` is the N-th of them.
+
+        Raises:
+            EngineUnavailableError: there is no driver, or it does not answer.
+        """
+        found = self._gpus
+        if isinstance(found, EngineUnavailableError):
+            raise EngineUnavailableError(str(found)) from found
+        return found
+
+    @cached_property
+    def _gpus(self) -> tuple[Gpu, ...] | EngineUnavailableError:
+        # An error is kept too: a driver that does not answer costs seconds each time.
+        try:
+            return tuple(self.probe_gpus())
+        except EngineUnavailableError as error:
+            return error
+
+    @cached_property
+    def plugins(self) -> tuple[EntryPoint, ...]:
+        """The entry points of other packages' engines, sorted by name and package."""
+        found = self.probe_plugins()
+        return tuple(sorted(found, key=lambda point: (point.name, package_of(point))))
+
+    def int8_hardware(self) -> str:
+        """Return the kind of CPU, as far as int8 vectors depend on it: "x86_64 with VNNI"."""
+        flags = self.read("/proc/cpuinfo").split()
+        return self.architecture() + " with VNNI" * (not VNNI_FLAGS.isdisjoint(flags))
+
+
+def describe_machine(machine: Machine | None = None) -> dict[str, str]:
+    """Return names and values to show; what is unknown is left out."""
+    machine = machine or Machine()
+    cpuinfo = _cpuinfo(machine)
+    facts = {
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "cpu": cpuinfo.get("model name", platform.processor()),
+        "cores": _cores(machine),
+        "instructions": _instructions(cpuinfo.get("flags", "")),
+        "memory": _memory(machine),
+        "gpu": _gpus(machine),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def describe_packages(machine: Machine | None = None) -> dict[str, str | None]:
+    """Return the version of each package that matters here, without importing any."""
+    machine = machine or Machine()
+    return {name: machine.version(name) for name in _PACKAGES}
+
+
+def _cpuinfo(machine: Machine) -> dict[str, str]:
+    """Return the first processor's entry."""
+    entry = machine.read("/proc/cpuinfo").split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in entry.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
@@ -70,33 +159,33 @@ def _instructions(flags: str) -> str:
     return ", ".join(flag for flag in _CPU_FLAGS if flag in present)
 
 
-def _cores() -> str:
+def _cores(machine: Machine) -> str:
     total = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
     text = f"{usable} of {total} usable"
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    quota, _, period = machine.read("/sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.strip().isdigit():
         text += f", limited to the time of {int(quota) / int(period):g} by the container"
     return text
 
 
-def _memory() -> str:
-    pairs = (line.partition(":") for line in _read("/proc/meminfo").splitlines())
+def _memory(machine: Machine) -> str:
+    pairs = (line.partition(":") for line in machine.read("/proc/meminfo").splitlines())
     kib = {name: int(value.split()[0]) for name, _, value in pairs if value.split()}
     if not {"MemTotal", "MemAvailable"} <= kib.keys():
         return ""
     total, free = (kib[name] * 1024 / _GIB for name in ("MemTotal", "MemAvailable"))
     text = f"{total:.1f} GiB, {free:.1f} GiB free"
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    limit = machine.read("/sys/fs/cgroup/memory.max").strip()
     if limit.isdigit() and int(limit) / _GIB < total:
         text += f", limited to {int(limit) / _GIB:.1f} GiB by the container"
     return text
 
 
-def _gpus() -> str:
-    """One line per GPU that this process may use."""
+def _gpus(machine: Machine) -> str:
+    """Return one line per GPU that this process may use."""
     try:
-        gpus = list_gpus()
+        gpus = machine.gpus()
     except EngineUnavailableError as error:
         return f"none: {error}"
     lines = []
@@ -110,10 +199,3 @@ def _gpus() -> str:
             f"{major}.{minor}"
         )
     return "\n".join(lines) or "none: CUDA_VISIBLE_DEVICES leaves none"
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""

@@ -1,20 +1,19 @@
 """Which precision a model is computed in, and the weights that have it.
 
-`auto` takes the fastest precision whose stored fidelity report, made on the same engine and on
-hardware that rounds alike, passes the gate; one that was never measured is not used. The last
-precision of an engine needs no report.
+`auto` takes the fastest precision with a stored fidelity report that passes the gate and was made
+on the same engine and on hardware that rounds alike. It skips a precision that was never measured.
+The last precision of an engine needs no report.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision, EngineKind
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.engine_folder import Manifest, Precision
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, template_facts
@@ -24,83 +23,65 @@ from embedlib.models.reading.files import ModelFiles
 if TYPE_CHECKING:
     from embedlib.models.compiled.cache import Compiled
 
-ENGINE_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "tensorrt_llm": ("fp8", "bf16"),
-        "cuda": ("fp8", "bf16"),
-        "openvino": ("int8", "float32"),
-    }
-)
-"""By engine, the fastest first."""
-
-POOLED_ROWS_ENGINE: Final = "cuda"
-"""The only one that keeps `engines.pooled_rows` out of FP8."""
+ListCompiled: TypeAlias = "Callable[[ModelFiles, Config], list[Compiled]]"
 
 NOT_COMPILED: Final = "float32"
 """Computed from the model's own files."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChosenPrecision:
-    """A precision and where its weights are."""
-
-    name: str
-    excluded: tuple[str, ...] = ()
-    """Roles of linear layers in a higher precision, and `engines.pooled_rows`."""
-    folder: Path | None = None
-    """The engine directory; None: still to be compiled, or the model's own files."""
-
-    def __str__(self) -> str:
-        """Return what decides the vectors, for a fingerprint."""
-        return f"{self.name} without {', '.join(self.excluded)}" if self.excluded else self.name
-
-
-def check_precision(engine: str, config: Config) -> None:
+def check_precision(kind: EngineKind, config: Config) -> None:
     """Refuse a wanted precision that an engine does not have.
 
     Raises:
         ConfigError: it has others.
     """
-    allowed = ("auto", *ENGINE_PRECISIONS[engine])
+    allowed = ("auto", *kind.precisions)
     if config.precision not in allowed:
         raise ConfigError(
-            f"precision = {config.precision!r}: the engine {engine} has {', '.join(allowed)}"
+            f"precision = {config.precision!r}: the engine {kind.name} has {', '.join(allowed)}"
         )
 
 
 def choose_precision(
-    engine: str, hardware: str, files: ModelFiles, config: Config, manifest: Manifest | None
+    kind: EngineKind,
+    hardware: str,
+    files: ModelFiles,
+    config: Config,
+    manifest: Manifest | None = None,
+    list_compiled: ListCompiled | None = None,
 ) -> ChosenPrecision:
     """Return the precision to compute a model in; compiles nothing.
 
     Args:
-        engine: the engine's name.
-        hardware: what it computes on, as `EngineChoice.hardware` says it.
+        kind: the engine.
+        hardware: what it computes on, as in `EngineChoice.hardware`.
         files: the model, or an engine directory.
         config: says which precision is wanted and where compiled models are.
-        manifest: of the engine directory, where it is one.
+        manifest: of the engine directory, where `files` is one.
+        list_compiled: returns the compiled models of a model; None: reads the cache.
 
     Raises:
         ConfigError: the engine does not have the precision.
     """
-    check_precision(engine, config)
-    if manifest is not None and manifest.precision in ENGINE_PRECISIONS[engine]:
+    check_precision(kind, config)
+    if manifest is not None and manifest.precision in kind.precisions:
         return ChosenPrecision(
             name=manifest.precision, excluded=manifest.excluded, folder=files.folder
         )
-    if config.precision == "auto":
-        return _fastest_faithful(engine, hardware, files, config)
     wanted = config.precision
     if wanted == NOT_COMPILED:
         return ChosenPrecision(name=wanted)
-    versions = [v for v in _versions(engine, files, config) if v.precision == wanted]
+    versions = _usable(kind, (list_compiled or _compiled)(files, config))
+    if wanted == "auto":
+        return _fastest_faithful(kind, hardware, files, versions)
+    versions = [version for version in versions if version.precision == wanted]
     # Among several, the one that was measured to be faithful.
-    versions.sort(key=lambda v: (bool(_doubt(v, engine, hardware, files)), len(v.excluded)))
+    versions.sort(key=lambda v: (bool(_doubt(v, kind, hardware, files)), len(v.excluded)))
     return _chosen(versions[0]) if versions else ChosenPrecision(name=wanted)
 
 
 def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
-    """Return the engine directory of a chosen precision, which is made now where there is none.
+    """Return the engine directory of a chosen precision, compiled now where there is none.
 
     Raises:
         EngineUnavailableError: a package that compiling needs is missing.
@@ -121,24 +102,23 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
 
 
 def _fastest_faithful(
-    engine: str, hardware: str, files: ModelFiles, config: Config
+    kind: EngineKind, hardware: str, files: ModelFiles, versions: list[Compiled]
 ) -> ChosenPrecision:
-    *lower, default = ENGINE_PRECISIONS[engine]
-    versions = _versions(engine, files, config)
+    *lower, default = kind.precisions
     logger = logging.getLogger(__name__)
     for precision in lower:
         faithful = []
         for version in versions:
             if version.precision != precision:
                 continue
-            doubt = _doubt(version, engine, hardware, files)
+            doubt = _doubt(version, kind, hardware, files)
             if doubt is None:
                 faithful.append(version)
             else:
-                logger.info("%s is not used by itself: %s", version.folder, doubt)
+                logger.info("%s is not used automatically: %s", version.folder, doubt)
         if faithful:
             fastest = min(faithful, key=lambda version: len(version.excluded))
-            logger.info("engine %s, precision %s: %s", engine, precision, _figures(fastest))
+            logger.info("engine %s, precision %s: %s", kind.name, precision, _figures(fastest))
             return _chosen(fastest)
     if default == NOT_COMPILED:
         return ChosenPrecision(name=default)
@@ -146,29 +126,28 @@ def _fastest_faithful(
     return _chosen(plain[0]) if plain else ChosenPrecision(name=default)
 
 
-def _versions(engine: str, files: ModelFiles, config: Config) -> list[Compiled]:
+def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
     """Return the compiled models that an engine can run."""
-    found = _compiled(files, config)
-    return [v for v in found if engine == POOLED_ROWS_ENGINE or POOLED_ROWS not in v.excluded]
+    return [v for v in versions if kind.keeps_pooled_rows or POOLED_ROWS not in v.excluded]
 
 
 def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
-    # Imported only here: its module looks into every kind of compiled model.
+    # Imported only here: its module reads every kind of compiled model.
     from embedlib.models.compiled.cache import compiled_versions
 
     return compiled_versions(files, config)
 
 
-def _doubt(version: Compiled, engine: str, hardware: str, files: ModelFiles) -> str | None:
+def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> str | None:
     """Return why a compiled model is not known to be faithful here; None: it is."""
     report = version.report
     if report is None:
         return "it was not measured"
     if report.template != template_facts(files.spec):
         return "it was measured with another template, or its vectors were and not its scores"
-    if (report.engine, report.hardware) != (engine, hardware):
+    if (report.engine, report.hardware) != (kind.name, hardware):
         return f"it was measured on {report.engine}, {report.hardware}"
-    if report.reference not in (NOT_COMPILED, ENGINE_PRECISIONS[engine][-1]):
+    if report.reference not in (NOT_COMPILED, kind.precisions[-1]):
         return f"it was compared with {report.reference}"
     if report.max_seq_tokens < files.spec.max_seq_tokens:
         return f"it was measured on texts cut at {report.max_seq_tokens} tokens"

@@ -1,188 +1,132 @@
-"""Which engines can run on this machine, and why not; none of them is imported."""
+"""The table of engines: embedlib's own rows in the order of `auto`, then those of other packages.
+
+Another package brings an engine by an entry point of the group `embedlib.engines`: its name is the
+engine's, its value an `EngineKind`. The package is imported only when that engine is named or
+listed; `auto` takes embedlib's own engines alone. So an installed package never changes what an
+existing program computes with, and a broken one leaves the other engines usable.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from typing import Final
 
 from embedlib.config import Config
-from embedlib.engines.gpus import Gpu, list_gpus
-from embedlib.errors import EngineUnavailableError
-from embedlib.models.compiled.int8 import int8_hardware
+from embedlib.engines.cuda.kind import KIND as CUDA
+from embedlib.engines.kind import EngineChoice, EngineKind
+from embedlib.engines.machine import Machine, package_of
+from embedlib.engines.openvino.kind import KIND as OPENVINO
+from embedlib.engines.tensorrt_llm.kind import KIND as TENSORRT_LLM
+from embedlib.errors import ConfigError, EngineUnavailableError
 
-_Check = Callable[[Config], "EngineChoice"]
-"""Raises where the engine cannot be used."""
-
-MIN_CAPABILITY: Final = (8, 0)
-"""Of a GPU: bfloat16 in its matrix units, which came with Ampere."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineChoice:
-    """An engine and whether it can run here."""
-
-    name: str
-    is_available: bool
-    reason: str
-    """Why it can or cannot be used; one line."""
-    version: str | None = None
-    """Of the library it stands on, where that is installed."""
-    devices: tuple[str, ...] = ()
-    """What it would run on."""
-    gpus: tuple[Gpu, ...] = ()
-    """What the devices are, where they are GPUs."""
-    hardware: str = ""
-    """What lower precisions are computed with; vectors of two of the same name are alike."""
+OWN_KINDS: Final[tuple[EngineKind, ...]] = (TENSORRT_LLM, CUDA, OPENVINO)
+"""In the order of `auto`, fastest first."""
 
 
-def available_engines(config: Config | None = None) -> list[EngineChoice]:
-    """Return every engine, fastest first, with whether it can run here; imports none of them.
+def available_engines(
+    config: Config | None = None, machine: Machine | None = None
+) -> list[EngineChoice]:
+    """Return every engine, fastest first, with whether it can run here; imports no engine.
 
     Args:
         config: the devices that are wanted; None: the default options.
+        machine: answers what is here; None: this machine.
     """
-    config = config or Config()
-    return [
-        _checked("tensorrt_llm", _tensorrt_llm, config),
-        _checked("cuda", _cuda, config),
-        _checked("openvino", _openvino, config),
-    ]
+    config, machine = config or Config(), machine or Machine()
+    own = [find_devices(kind, config, machine) for kind in OWN_KINDS]
+    names = dict.fromkeys(point.name for point in machine.plugins)
+    return [*own, *(_plugin_choice(name, config, machine) for name in names)]
 
 
-def _checked(name: str, check: _Check, config: Config) -> EngineChoice:
-    """Return an engine's choice from a function that raises where it cannot be used."""
+def engine_names(machine: Machine | None = None) -> tuple[str, ...]:
+    """Return the values of the option `engine`; imports no other package."""
+    own = ("auto", *(kind.name for kind in OWN_KINDS))
+    return tuple(dict.fromkeys([*own, *(point.name for point in (machine or Machine()).plugins)]))
+
+
+def find_kind(name: str, machine: Machine) -> EngineKind:
+    """Return the row of an engine, which imports the package that brings it.
+
+    Raises:
+        ConfigError: there is no engine of this name.
+        EngineUnavailableError: two packages bring one, or the package is broken; the message is
+            the reason alone, to follow the engine's name.
+    """
+    points = [point for point in machine.plugins if point.name == name]
+    own = next((kind for kind in OWN_KINDS if kind.name == name), None)
+    if own is None and not points:
+        names = ", ".join(engine_names(machine))
+        raise ConfigError(f"engine = {name!r}; it must be one of {names}")
+    _check_unique(name, own, points)
+    return own or _load(points[0])
+
+
+def find_devices(kind: EngineKind, config: Config, machine: Machine) -> EngineChoice:
+    """Return the devices of an engine, or why it cannot be used."""
     try:
-        return check(config)
+        return kind.find(config, machine)
     except EngineUnavailableError as error:
-        return EngineChoice(name=name, is_available=False, reason=str(error))
+        return _unavailable(kind.name, str(error))
+    except Exception as error:
+        if kind in OWN_KINDS:
+            raise
+        reason = f"its find() failed: {_one_line(error)}; report it to the authors of the engine"
+        return _unavailable(kind.name, reason)
 
 
-def _openvino(config: Config) -> EngineChoice:
-    if importlib.util.find_spec("openvino") is None:
-        raise EngineUnavailableError("the package openvino is missing; pip install openvino")
-    wanted = config.devices or ("cpu",)
-    others = [name for name in wanted if name not in ("cpu", "all")]
-    if others:
-        raise EngineUnavailableError(f"it computes on the CPU, not on {', '.join(others)}")
-    return EngineChoice(
-        name="openvino",
-        is_available=True,
-        reason="runs on any x86-64 or ARM CPU, in float32 or int8",
-        version=importlib.metadata.version("openvino"),
-        devices=("cpu",) if "all" in wanted else wanted,
-        hardware=int8_hardware(),
-    )
-
-
-def _tensorrt_llm(config: Config) -> EngineChoice:
-    from embedlib.engines.tensorrt_llm.support import check_version
-
-    if importlib.util.find_spec("tensorrt_llm") is None:
-        raise EngineUnavailableError(
-            "the package tensorrt-llm is missing; pip install 'embedlib[trtllm]' with NVIDIA's "
-            "package index, see docs/engines.md"
-        )
+def _plugin_choice(name: str, config: Config, machine: Machine) -> EngineChoice:
     try:
-        version = importlib.metadata.version("tensorrt_llm")
-    except importlib.metadata.PackageNotFoundError:
-        version = "unknown"
-    check_version(version)
-    gpus = list_gpus()
-    _check_any(gpus, config.devices)
-    _check_first(config.devices)
-    _check_capability(gpus[0])
-    others = f", one of {len(gpus)} GPUs here" if len(gpus) > 1 else ""
-    return EngineChoice(
-        name="tensorrt_llm",
-        is_available=True,
-        reason=f"runs on cuda:0, {gpus[0].name}{others}, in FP8 or bfloat16",
-        version=version,
-        devices=("cuda:0",),
-        gpus=(gpus[0],),
-        hardware=gpus[0].name,
-    )
+        kind = find_kind(name, machine)
+    except EngineUnavailableError as error:
+        return _unavailable(name, str(error))
+    return find_devices(kind, config, machine)
 
 
-def _cuda(config: Config) -> EngineChoice:
-    for package in ("torch", "triton"):
-        if importlib.util.find_spec(package) is None:
-            raise EngineUnavailableError(
-                f"the package {package} is missing; pip install 'embedlib[cuda]'"
-            )
-    gpus = list_gpus()
-    _check_any(gpus, config.devices)
-    wanted = config.devices or ("cuda:0",)
-    indices = range(len(gpus)) if "all" in wanted else [gpu_index(name) for name in wanted]
-    chosen = tuple(gpus[index] for index in indices)
-    for gpu in chosen:
-        _check_capability(gpu)
-    names = sorted({gpu.name for gpu in chosen})
-    return EngineChoice(
-        name="cuda",
-        is_available=True,
-        reason=f"runs on {', '.join(names)}, in FP8 or bfloat16; never tried on a GPU so far",
-        version=importlib.metadata.version("torch"),
-        devices=tuple(f"cuda:{index}" for index in indices),
-        gpus=chosen,
-        hardware=" and ".join(names),
-    )
+def _unavailable(name: str, reason: str) -> EngineChoice:
+    return EngineChoice(name=name, is_available=False, reason=reason)
 
 
-def _check_any(gpus: Sequence[Gpu], wanted: Sequence[str]) -> None:
-    """Refuse devices that are not there.
-
-    Raises:
-        EngineUnavailableError: there is no GPU, or a wanted device is none of them.
-    """
-    if not gpus:
+def _check_unique(name: str, own: EngineKind | None, points: Sequence[EntryPoint]) -> None:
+    packages = [package_of(point) for point in points]
+    if own is not None and packages:
         raise EngineUnavailableError(
-            "no NVIDIA GPU was found (nvidia-smi and CUDA_VISIBLE_DEVICES leave none)"
+            f"the package {packages[0]} brings an engine of the name {name!r} too, which is "
+            f"embedlib's own; pip uninstall {packages[0]}"
         )
-    for name in wanted:
-        if name == "cpu":
-            raise EngineUnavailableError("it computes on NVIDIA GPUs, not on cpu")
-        if name != "all" and gpu_index(name) >= len(gpus):
-            raise EngineUnavailableError(
-                f"there is no {name}; this process sees {len(gpus)} GPUs, from cuda:0 on"
-            )
-
-
-def _check_first(wanted: Sequence[str]) -> None:
-    """Refuse all but the first visible GPU of the process, where `LLM.encode` works.
-
-    Raises:
-        EngineUnavailableError: another one was asked for, or several.
-    """
-    for name in wanted:
-        if name not in ("all", "cuda", "cuda:0") or len(wanted) > 1:
-            raise EngineUnavailableError(
-                "it works on one GPU of a process, the first visible one; set "
-                f"CUDA_VISIBLE_DEVICES={gpu_index(name)} and leave device out"
-            )
-
-
-def _check_capability(gpu: Gpu) -> None:
-    """Refuse a GPU without bfloat16.
-
-    Raises:
-        EngineUnavailableError: it is too old.
-    """
-    if gpu.compute_capability < MIN_CAPABILITY:
+    if len(packages) > 1:
         raise EngineUnavailableError(
-            f"{gpu.name} is too old: compute capability "
-            f"{version_text(gpu.compute_capability)}, at least {version_text(MIN_CAPABILITY)} is "
-            "needed"
+            f"the packages {' and '.join(packages)} each bring an engine of this name; uninstall "
+            "all but one"
         )
 
 
-def gpu_index(device: str) -> int:
-    """Return N of `cuda:N`; `cuda` is the first."""
-    return int(device.partition(":")[2] or 0)
+def _load(point: EntryPoint) -> EngineKind:
+    """Import the package and return its row.
+
+    Raises:
+        EngineUnavailableError: it cannot be imported, or the value is no row of this name.
+    """
+    package = package_of(point)
+    try:
+        kind = point.load()
+    except Exception as error:  # whatever the package's import raises
+        raise EngineUnavailableError(
+            f"the package {package} cannot be imported: {_one_line(error)}; upgrade or uninstall it"
+        ) from error
+    if not isinstance(kind, EngineKind):
+        raise _broken(point, f"is a {type(kind).__name__} and must be an EngineKind")
+    if kind.name != point.name:
+        raise _broken(point, f"has the name {kind.name!r}, and its entry point {point.name!r}")
+    return kind
 
 
-def version_text(capability: tuple[int, int]) -> str:
-    """Return a compute capability as it is written: 9.0."""
-    return f"{capability[0]}.{capability[1]}"
+def _broken(point: EntryPoint, problem: str) -> EngineUnavailableError:
+    return EngineUnavailableError(
+        f"the package {package_of(point)} is broken: {point.value} {problem}; upgrade or uninstall "
+        "it"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

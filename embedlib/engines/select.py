@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from embedlib.config import Config
-from embedlib.engines.gpus import Gpu, check_room, needed_bytes
-from embedlib.engines.make import EnginePlan
-from embedlib.engines.precision import (
-    ENGINE_PRECISIONS,
-    ChosenPrecision,
-    check_precision,
-    choose_precision,
-)
-from embedlib.engines.registry import EngineChoice, available_engines, version_text
+from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, EnginePlan
+from embedlib.engines.machine import Machine, package_of
+from embedlib.engines.precision import ListCompiled, check_precision, choose_precision
+from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
 from embedlib.errors import ConfigError, EngineError, EngineUnavailableError
 from embedlib.models.compiled.engine_folder import Manifest
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.reading.files import ModelFiles
 
-MIN_FP8_CAPABILITY: Final = (8, 9)
-"""FP8 in the matrix units of a GPU, which came with Ada."""
+Candidate = tuple[EngineKind, EngineChoice]
 
 
-def choose_engine(config: Config) -> EngineChoice:
+def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoice:
     """Return the engine for these options, whatever the model.
 
+    Args:
+        config: the options.
+        machine: answers what is here; None: this machine.
+
     Raises:
-        ConfigError: the wanted engine does not have the wanted precision.
+        ConfigError: there is no such engine, or it does not have the wanted precision.
         EngineUnavailableError: the wanted engine or device cannot be used here.
     """
-    return _candidates(config)[0]
+    return _candidates(config, machine or Machine())[0][1]
 
 
-def plan_engine(files: ModelFiles, config: Config, manifest: Manifest | None = None) -> EnginePlan:
+def plan_engine(
+    files: ModelFiles,
+    config: Config,
+    manifest: Manifest | None = None,
+    *,
+    machine: Machine | None = None,
+    list_compiled: ListCompiled | None = None,
+) -> EnginePlan:
     """Return the engine, devices and precision for a model.
 
     With engine = "auto" an engine that cannot run this model is passed over.
@@ -43,41 +47,60 @@ def plan_engine(files: ModelFiles, config: Config, manifest: Manifest | None = N
         files: the model, or an engine directory.
         config: the options.
         manifest: of the engine directory, where it is one.
+        machine: answers what is here; None: this machine.
+        list_compiled: returns the compiled models of a model; None: reads the cache.
 
     Raises:
-        ConfigError: the engine does not have the wanted precision.
+        ConfigError: there is no such engine, or it does not have the wanted precision.
         EngineUnavailableError: no engine for the model can be used here.
         EngineUnsupportedError: the wanted engine cannot run this model.
     """
+    machine = machine or Machine()
     if manifest is not None:
-        _check_compiled(files, config, manifest)
-    candidates = _candidates(config, manifest)
-    for choice in candidates:
+        _check_compiled(files, config, manifest, machine)
+    candidates = _candidates(config, machine, manifest)
+    for kind, choice in candidates:
         try:
-            return _plan(choice, files, config, manifest)
+            kind.check(files.spec)
+            precision = choose_precision(
+                kind, choice.hardware, files, config, manifest, list_compiled
+            )
+            plan = _plan(kind, choice, precision)
+            if kind.check_memory is not None:
+                kind.check_memory(plan, choice, files.spec, config)
         except EngineError as error:
-            if choice is candidates[-1]:
+            if choice is candidates[-1][1]:
                 raise
-            logging.getLogger(__name__).info("engine %s is not used: %s", choice.name, error)
+            logging.getLogger(__name__).info("engine %s is not used: %s", kind.name, error)
+        else:
+            return plan
     raise AssertionError("the last candidate returns or raises")
 
 
-def _candidates(config: Config, manifest: Manifest | None = None) -> list[EngineChoice]:
+def _plan(kind: EngineKind, choice: EngineChoice, precision: ChosenPrecision) -> EnginePlan:
+    return EnginePlan(
+        kind=kind,
+        devices=choice.devices,
+        hardware=choice.hardware,
+        precision=precision,
+        warning=choice.warning,
+    )
+
+
+def _candidates(
+    config: Config, machine: Machine, manifest: Manifest | None = None
+) -> list[Candidate]:
     """Return the engines that these options allow and that can run here; never none."""
-    names = [name for name in ENGINE_PRECISIONS if config.engine in ("auto", name)]
-    if config.engine == "auto" and config.precision != "auto":
-        names = [name for name in names if config.precision in ENGINE_PRECISIONS[name]]
-    elif config.engine != "auto":
-        check_precision(config.engine, config)
     what = f"engine = {config.engine!r}"
+    kinds = _wanted_kinds(config, machine)
     if manifest is not None and not _is_model(manifest):
-        names = [name for name in names if manifest.precision in ENGINE_PRECISIONS[name]]
+        kinds = [kind for kind in kinds if manifest.precision in kind.precisions]
         what = f"a model compiled to {manifest.precision}"
-    wanted = [choice for choice in available_engines(config) if choice.name in names]
-    usable = [choice for choice in wanted if choice.is_available]
+    found = [(kind, find_devices(kind, config, machine)) for kind in kinds]
+    usable = [(kind, choice) for kind, choice in found if choice.is_available]
     if usable:
         return usable
-    reasons = "; ".join(f"{choice.name}: {choice.reason}" for choice in wanted)
+    reasons = "; ".join(f"{choice.name}: {choice.reason}" for _, choice in found)
     if config.precision != "auto":
         what += f", precision = {config.precision!r}"
     if config.devices:
@@ -85,7 +108,34 @@ def _candidates(config: Config, manifest: Manifest | None = None) -> list[Engine
     raise EngineUnavailableError(f"{what} cannot be used here: {reasons}")
 
 
-def _check_compiled(files: ModelFiles, config: Config, manifest: Manifest) -> None:
+def _wanted_kinds(config: Config, machine: Machine) -> list[EngineKind]:
+    """Return the rows that the options `engine` and `precision` allow."""
+    if config.engine != "auto":
+        kind = _named(config, machine)
+        check_precision(kind, config)
+        return [kind]
+    for point in machine.plugins:
+        logging.getLogger(__name__).info(
+            "engine %s of the package %s is used only where it is named: engine = %r",
+            point.name,
+            package_of(point),
+            point.name,
+        )
+    return [kind for kind in OWN_KINDS if config.precision in ("auto", *kind.precisions)]
+
+
+def _named(config: Config, machine: Machine) -> EngineKind:
+    try:
+        return find_kind(config.engine, machine)
+    except EngineUnavailableError as error:
+        raise EngineUnavailableError(
+            f"engine = {config.engine!r} cannot be used here: {error}"
+        ) from error
+
+
+def _check_compiled(
+    files: ModelFiles, config: Config, manifest: Manifest, machine: Machine
+) -> None:
     """Refuse an engine and a precision that an engine directory was not made for."""
     if _is_model(manifest):
         return
@@ -99,7 +149,9 @@ def _check_compiled(files: ModelFiles, config: Config, manifest: Manifest) -> No
             f"precision = {config.precision!r}: {files.folder} was compiled to "
             f"{manifest.precision}; give the model it was made from, or leave precision out"
         )
-    if config.engine != "auto" and manifest.precision not in ENGINE_PRECISIONS[config.engine]:
+    if config.engine == "auto":
+        return
+    if manifest.precision not in _named(config, machine).precisions:
         raise ConfigError(
             f"engine = {config.engine!r} cannot run {files.folder}, which was compiled to "
             f"{manifest.precision}; give the model it was made from, or leave engine out"
@@ -109,49 +161,3 @@ def _check_compiled(files: ModelFiles, config: Config, manifest: Manifest) -> No
 def _is_model(manifest: Manifest) -> bool:
     """Whether an engine directory is a model like any other, only with other numbers."""
     return manifest.precision == "bf16"
-
-
-def _plan(
-    choice: EngineChoice, files: ModelFiles, config: Config, manifest: Manifest | None
-) -> EnginePlan:
-    if choice.name == "tensorrt_llm":
-        from embedlib.engines.tensorrt_llm.support import check_supported
-
-        check_supported(files.spec)
-    elif choice.name == "cuda":
-        from embedlib.engines.cuda.lowering import build_plan
-
-        build_plan(files.spec)
-    precision = choose_precision(choice.name, choice.hardware, files, config, manifest)
-    for device, gpu in zip(choice.devices, choice.gpus, strict=False):
-        _check_gpu(device, gpu, precision, files, config)
-    return EnginePlan(
-        engine=choice.name,
-        devices=choice.devices,
-        hardware=choice.hardware,
-        precision=precision,
-    )
-
-
-def _check_gpu(
-    device: str, gpu: Gpu, precision: ChosenPrecision, files: ModelFiles, config: Config
-) -> None:
-    """Refuse a GPU that lacks the precision or the memory.
-
-    Raises:
-        EngineUnavailableError: it does.
-    """
-    from embedlib.engines.tensorrt_llm.support import batch_tokens
-
-    if precision.name == "fp8" and gpu.compute_capability < MIN_FP8_CAPABILITY:
-        raise EngineUnavailableError(
-            f"{device}: {gpu.name} has no FP8 (compute capability "
-            f"{version_text(gpu.compute_capability)}, FP8 needs "
-            f"{version_text(MIN_FP8_CAPABILITY)}); precision = 'bf16' runs on it"
-        )
-    tokens = batch_tokens(files.spec, config.max_batch_tokens)
-    needed = needed_bytes(files.spec, precision.name, precision.excluded, tokens)
-    try:
-        check_room(gpu, needed, config.gpu_memory_fraction)
-    except EngineUnavailableError as error:
-        raise EngineUnavailableError(f"{device}: {error}") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,11 @@ from typing import Any, Final, Literal
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Engine
-from embedlib.engines.make import EnginePlan, make_engine
+from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
+from embedlib.engines.machine import Machine
+from embedlib.engines.make import make_engine
+from embedlib.engines.precision import NOT_COMPILED
+from embedlib.engines.registry import OWN_KINDS
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
@@ -30,22 +32,19 @@ from embedlib.models.weights.load import load_weights
 Reference = Literal["float32", "bf16"]
 """What is taken for right: float32 on the CPU, or bf16 on the engine that is measured."""
 
-CPU_ENGINE: Final = "openvino"
 ALONE: Final = 1
 """Token budget with which every text is a batch of its own, so that results can be repeated: in
 int8 a text's vector depends a little on its batch."""
-PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
-    "openvino": ("openvino",),
-    "cuda": ("torch", "triton"),
-    "tensorrt_llm": ("tensorrt_llm",),
-}
-"""What an engine computes with; an emulation does without some."""
 
 Weights = Mapping[str, NDArray[Any]]
 
 
 def reference_vectors(
-    model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts, reference: Reference
+    model: MeasuredModel,
+    plan: EnginePlan,
+    texts: FidelityTexts,
+    reference: Reference,
+    machine: Machine,
 ) -> Embedded:
     """Return the vectors that are taken for right.
 
@@ -54,6 +53,7 @@ def reference_vectors(
         plan: what is measured.
         texts: what to embed.
         reference: its precision.
+        machine: answers what is here.
 
     Raises:
         ConfigError: the engine that is measured does not have it.
@@ -61,29 +61,49 @@ def reference_vectors(
     if reference == "float32":
         return model.embed(cpu_engine(model, load_weights(model.files)), texts)
     config = replace(model.config, precision=reference)
-    return planned_vectors(model, plan_reference(plan, model.files, config), texts)
+    return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
 
 
 def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts) -> Embedded:
     """Return the vectors of a planned engine."""
     config = model.config
-    if plan.engine == CPU_ENGINE:
+    if "cpu" in plan.kind.device_types:
         config = replace(config, max_batch_tokens=ALONE)
     return model.embed(make_engine(plan, model.files, config), texts)
 
 
-def cpu_engine(model: MeasuredModel, weights: Weights) -> Engine:
-    """Return an engine on the CPU that computes with these weights, each text alone."""
-    # Imported only now: an engine's library is heavy.
-    from embedlib.engines.openvino.engine import OpenVINOEngine
+def reference_kind() -> EngineKind:
+    """Return the engine that all others are compared with: float32 on the CPU."""
+    for kind in OWN_KINDS:
+        if NOT_COMPILED in kind.precisions and "cpu" in kind.device_types and kind.lower:
+            return kind
+    raise AssertionError("no engine computes in float32 on the CPU; this is a bug in embedlib")
 
-    return OpenVINOEngine(
-        model.files.spec,
-        weights,
-        threads=model.config.num_threads,
-        max_batch_tokens=ALONE,
-        cache_dir=None,
+
+def cpu_engine(model: MeasuredModel, weights: Weights) -> Engine:
+    """Return the reference engine with these weights, each text alone."""
+    plan = EnginePlan(
+        kind=reference_kind(),
+        devices=("cpu",),
+        hardware="",
+        precision=ChosenPrecision(name=NOT_COMPILED),
     )
+    return lowered(model, weights, plan)
+
+
+def lowered(model: MeasuredModel, weights: Weights, plan: EnginePlan) -> Engine:
+    """Return the planned engine with weights from memory; on the CPU it computes each text alone.
+
+    Args:
+        model: the model.
+        weights: by role.
+        plan: the engine, which has a `lower`, its device, and which layers are kept.
+    """
+    assert plan.kind.lower is not None, "only searched engines get here; a bug in embedlib"
+    config = model.config
+    if "cpu" in plan.kind.device_types:
+        config = replace(config, max_batch_tokens=ALONE)
+    return plan.kind.lower(model.files.spec, weights, plan, config)
 
 
 def compare_planned(
@@ -92,6 +112,7 @@ def compare_planned(
     texts: FidelityTexts,
     right: Embedded,
     reference: Reference,
+    machine: Machine,
 ) -> Comparison:
     """Compare the vectors of a planned engine with those that are right."""
     subject = Subject(
@@ -104,24 +125,22 @@ def compare_planned(
         max_seq_tokens=model.files.spec.max_seq_tokens,
         template=template_facts(model.files.spec),
         texts_digest=texts.digest,
-        versions=versions(plan.engine),
+        versions=versions(plan.kind, machine),
     )
     found = planned_vectors(model, plan, texts)
     return compare(right, found, model.row_texts(texts), subject)
 
 
-def versions(engine: str) -> dict[str, str]:
-    """Return the versions of what computes."""
-    names = ("embedlib", "numpy", *PACKAGES[engine])
-    return {
-        name: importlib.metadata.version(name) for name in names if importlib.util.find_spec(name)
-    }
+def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:
+    """Return the versions of what computes; an emulation may do without some packages."""
+    found = {name: machine.version(name) for name in ("embedlib", "numpy", *kind.packages)}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def store_report(folder: Path, report: FidelityReport) -> None:
-    """Put a report into an engine directory, in the place of an older one.
+    """Write a report into an engine directory, which replaces an older one.
 
-    What a GPU gave is worth more than an emulation, and stays.
+    The report of an emulation does not replace that of a GPU.
 
     Raises:
         EngineBuildError: it cannot be written.

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
-from embedlib.config import Config, EngineName
-from embedlib.engines.make import EnginePlan
+from embedlib.config import Config
+from embedlib.engines.kind import EngineKind, EnginePlan
+from embedlib.engines.machine import Machine
 from embedlib.engines.precision import choose_precision
-from embedlib.engines.registry import available_engines
-from embedlib.engines.select import MIN_FP8_CAPABILITY, plan_engine
-from embedlib.errors import EngineUnavailableError
+from embedlib.engines.registry import OWN_KINDS, find_devices
+from embedlib.engines.select import plan_engine
 from embedlib.models.reading.files import ModelFiles
 
-EMULATING_ENGINE: Final = "cuda"
-"""On the CPU it computes in plain torch, and rounds where it rounds on a GPU."""
 EMULATED: Final = "emulated on "
-"""How the hardware of an emulation begins. No GPU is called so: no report of an emulation is taken
-for one of a GPU."""
+"""Prefix of an emulation's hardware. No GPU has such a name, so a report of an emulation is never
+taken for one of a GPU."""
 
 
-def plan_measurement(files: ModelFiles, config: Config) -> EnginePlan:
+def plan_measurement(files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:
     """Return what computes `config.precision` here.
 
     FP8 is emulated where no GPU here has it, or where the CPU is asked for.
+
+    Args:
+        files: the model.
+        config: the options, with the precision to measure.
+        machine: answers what is here.
 
     Raises:
         EngineUnavailableError: torch is missing, which emulates.
         EngineUnsupportedError: the model cannot be computed in FP8.
         what `plan_engine` raises.
     """
-    if not _is_to_be_emulated(config):
-        return plan_engine(files, config)
-    if importlib.util.find_spec("torch") is None:
-        raise EngineUnavailableError(
-            "precision = 'fp8': no GPU that has it was found, and emulating it takes the package "
-            "torch, which is missing; pip install torch"
-        )
-    # Imported only now: it is of one engine.
-    from embedlib.engines.cuda.lowering import build_plan, linear_roles
-
-    build_plan(files.spec, linear_roles(files.spec.encoder))  # refused now, not after minutes
-    return _emulation(files, config)
+    emulating = _emulating_kind(config)
+    if emulating is None or not _is_to_be_emulated(config, machine):
+        return plan_engine(files, config, machine=machine)
+    assert emulating.check_emulation is not None, "it was chosen for it; a bug in embedlib"
+    emulating.check_emulation(files.spec, machine)  # refused now, not after minutes
+    return _emulation(emulating, files, config)
 
 
-def plan_reference(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
+def plan_reference(
+    plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
+) -> EnginePlan:
     """Return what computes `config.precision` where `plan` computes another one.
 
     Raises:
@@ -54,8 +52,8 @@ def plan_reference(plan: EnginePlan, files: ModelFiles, config: Config) -> Engin
         what `plan_engine` raises.
     """
     if is_emulated(plan.hardware):
-        return _emulation(files, config)
-    return plan_engine(files, replace(config, engine=cast(EngineName, plan.engine)))
+        return _emulation(plan.kind, files, config)
+    return plan_engine(files, replace(config, engine=plan.engine), machine=machine)
 
 
 def is_emulated(hardware: str) -> bool:
@@ -63,22 +61,29 @@ def is_emulated(hardware: str) -> bool:
     return hardware.startswith(EMULATED)
 
 
-def _emulation(files: ModelFiles, config: Config) -> EnginePlan:
+def _emulation(kind: EngineKind, files: ModelFiles, config: Config) -> EnginePlan:
+    """Return a plan for the CPU, where the engine rounds as it does on a GPU."""
     hardware = EMULATED + platform.machine()
     return EnginePlan(
-        engine=EMULATING_ENGINE,
+        kind=kind,
         devices=("cpu",),
         hardware=hardware,
-        precision=choose_precision(EMULATING_ENGINE, hardware, files, config, None),
+        precision=choose_precision(kind, hardware, files, config),
     )
 
 
-def _is_to_be_emulated(config: Config) -> bool:
-    if config.precision != "fp8" or config.engine not in ("auto", EMULATING_ENGINE):
+def _emulating_kind(config: Config) -> EngineKind | None:
+    """Return the engine among those the options allow that can emulate FP8 on the CPU."""
+    for kind in OWN_KINDS:
+        if kind.check_emulation is not None and config.engine in ("auto", kind.name):
+            return kind
+    return None
+
+
+def _is_to_be_emulated(config: Config, machine: Machine) -> bool:
+    if config.precision != "fp8":
         return False
     if config.devices:
         return config.devices == ("cpu",)
-    gpus = [
-        gpu for choice in available_engines(config) if choice.is_available for gpu in choice.gpus
-    ]
-    return not any(gpu.compute_capability >= MIN_FP8_CAPABILITY for gpu in gpus)
+    choices = [find_devices(kind, config, machine) for kind in OWN_KINDS]
+    return not any(gpu.has_fp8 for choice in choices for gpu in choice.gpus)

@@ -7,7 +7,9 @@ from os import PathLike
 from typing import cast
 
 from embedlib.config import Config, PrecisionName
-from embedlib.engines.precision import ENGINE_PRECISIONS, compiled_weights
+from embedlib.engines.machine import Machine
+from embedlib.engines.precision import compiled_weights
+from embedlib.engines.registry import find_kind
 from embedlib.engines.select import choose_engine
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
@@ -29,12 +31,13 @@ def verify(
     texts: FidelityTexts | None = None,
     reference: Reference = "float32",
     config: Config | None = None,
+    machine: Machine | None = None,
 ) -> Comparison:
     """Measure a precision on the engine that computes in it here; FP8 without a GPU is emulated.
 
     A compiled model that is missing is made. A report on at least `MIN_TEXTS` texts is stored with
-    the compiled model, in the place of an older one: with precision "auto" an Embedder then takes
-    or leaves it. One of an emulation says so in its `hardware`, and decides nothing.
+    the compiled model and replaces an older one: with precision "auto" an Embedder then takes or
+    leaves it. That of an emulation says so in its `hardware`, and decides nothing.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
@@ -42,6 +45,7 @@ def verify(
         reference: what is taken for right: "float32" on the CPU, or "bf16" on the engine that is
             measured, where float32 would take hours.
         config: the options, with the precision to measure; "auto": the engine's fastest one.
+        machine: answers what is here; None: this machine.
 
     Raises:
         ConfigError: the precision is what it would be compared with, the engine does not have it,
@@ -49,21 +53,21 @@ def verify(
         EngineUnavailableError: no engine of this precision can run here.
         what `Embedder` raises.
     """
-    config = config or Config()
+    config, machine = config or Config(), machine or Machine()
     if config.precision == "auto":
-        fastest = ENGINE_PRECISIONS[choose_engine(config).name][0]
+        fastest = find_kind(choose_engine(config, machine).name, machine).precisions[0]
         config = replace(config, precision=cast(PrecisionName, fastest))
     if config.precision == reference:
         raise ConfigError(f"precision = {reference!r} would be compared with itself")
     if config.precision == "float32":
         raise ConfigError("precision = 'float32' is what others are compared with; give another")
     measured = open_model(model, config)
-    plan = plan_measurement(measured.files, config)
+    plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
-    right = reference_vectors(measured, plan, texts, reference)
+    right = reference_vectors(measured, plan, texts, reference, machine)
     folder = compiled_weights(plan.precision, measured.files, config)
     plan = replace(plan, precision=replace(plan.precision, folder=folder))
-    comparison = compare_planned(measured, plan, texts, right, reference)
+    comparison = compare_planned(measured, plan, texts, right, reference, machine)
     if comparison.report.num_texts >= MIN_TEXTS:
         store_report(folder, comparison.report)
     return comparison

@@ -7,15 +7,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol
 
 import tokenizers
 from numpy.typing import NDArray
 
-from embedlib.config import Config, EngineName, PrecisionName
+from embedlib.config import Config, PrecisionName
 from embedlib.engines.base import Engine
-from embedlib.engines.make import EnginePlan, make_engine
-from embedlib.engines.precision import NOT_COMPILED, ChosenPrecision
+from embedlib.engines.kind import ChosenPrecision, EnginePlan
+from embedlib.engines.machine import Machine
+from embedlib.engines.make import make_engine
+from embedlib.engines.precision import NOT_COMPILED
+from embedlib.engines.registry import OWN_KINDS
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
@@ -27,9 +30,6 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
-
-PER_TOKEN_ENGINES: Final[tuple[EngineName, ...]] = ("openvino",)
-"""Engines that can give a vector for every token."""
 
 Weights = Mapping[str, NDArray[Any]]
 """By role."""
@@ -146,6 +146,8 @@ class ModelFromFiles:
     opened: OpenedModel
     files: ModelFiles
     tokenizer: tokenizers.Tokenizer
+    machine: Machine
+    """What the load asked; it answers the same as long as the model lives."""
     plan: EnginePlan
     engine: Engine
 
@@ -174,11 +176,8 @@ class ModelFromFiles:
         """Return `fingerprint` with another option `precision`; compiles nothing."""
         config = replace(self.opened.config, precision=precision)
         try:
-            chosen = plan_engine(self.files, config, self.opened.manifest).precision
-        except (
-            ConfigError,
-            EngineError,
-        ):  # not on this machine, but maybe where the rows were made
+            chosen = self._plan(config).precision
+        except (ConfigError, EngineError):  # the rows may have been made on another machine
             chosen = ChosenPrecision(name=precision)
         settings = {**settings, "precision": str(chosen)}
         return model_and_settings_fingerprint(self.opened, self.files, chosen, settings)
@@ -197,21 +196,29 @@ class ModelFromFiles:
             EngineUnsupportedError: this kind of engine has no vectors of tokens.
             EngineBuildError: compiling failed.
         """
-        engine = cast(EngineName, self.plan.engine)
-        if engine not in PER_TOKEN_ENGINES:
+        kind = self.plan.kind
+        if not kind.can_per_token:
+            able = " or ".join(f"engine={own.name!r}" for own in OWN_KINDS if own.can_per_token)
             raise EngineUnsupportedError(
-                f"engine {engine} gives one vector for a text and none for its tokens; pass "
-                "engine='openvino' for these"
+                f"engine {kind.name} gives one vector for a text and none for its tokens; pass "
+                f"{able} for these"
             )
         config = self.opened.config
-        # Planned again: the first engine may have compiled what this one is to run.
-        plan = plan_engine(self.files, replace(config, engine=engine), self.opened.manifest)
+        # Planned again: the first engine may have compiled the weights that this one runs.
+        plan = self._plan(replace(config, engine=kind.name))
         spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
         return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
 
+    def _plan(self, config: Config) -> EnginePlan:
+        return plan_engine(self.files, config, self.opened.manifest, machine=self.machine)
+
 
 def load_model(
-    name: str | PathLike[str], config: Config, *, with_head: bool = False
+    name: str | PathLike[str],
+    config: Config,
+    *,
+    with_head: bool = False,
+    machine: Machine | None = None,
 ) -> ModelFromFiles:
     """Find a model, or an engine directory, read its files and build its engine.
 
@@ -219,6 +226,7 @@ def load_model(
         name: a folder, a hub name or `package:NAME`.
         config: the options.
         with_head: load the head that makes scores: a reranker or classifier.
+        machine: answers what is here, once for the whole load; None: this machine.
 
     Raises:
         ConfigError: `name` is empty or no name, or `max_seq_tokens` is beyond what the model
@@ -227,17 +235,19 @@ def load_model(
     """
     if not isinstance(name, str | PathLike) or not str(name):  # a variable that is not set
         raise ConfigError(f"model = {name!r:.60}; it must be a folder, a hub name or package:NAME")
-    choose_engine(config)  # downloads nothing for an engine that cannot run here
+    machine = machine or Machine()
+    choose_engine(config, machine)  # downloads nothing for an engine that cannot run here
     opened = OpenedModel.find(name, config)
     opened.check_bytes()
     files = opened.read_files(with_head=with_head)
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
-    plan = plan_engine(files, config, opened.manifest)
+    plan = plan_engine(files, config, opened.manifest, machine=machine)
     return ModelFromFiles(
         opened=opened,
         files=files,
         tokenizer=tokenizer,
+        machine=machine,
         plan=plan,
         engine=make_engine(plan, files, config),
     )

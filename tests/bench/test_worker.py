@@ -12,11 +12,11 @@ from embedlib import fidelity
 from embedlib.bench.contestants import EmbedlibInt8Contestant
 from embedlib.bench.worker import ContestantCalls
 from embedlib.config import Config
+from embedlib.engines.machine import Machine
 from embedlib.measuring.child import peak_memory_mib
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
-from embedlib.models.compiled.int8 import int8_hardware
 from embedlib.models.reading.files import read_model_files
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -160,7 +160,7 @@ def report_of(fingerprint: str) -> FidelityReport:
     return FidelityReport(
         fingerprint=fingerprint,
         engine="openvino",
-        hardware=int8_hardware(),
+        hardware=Machine().int8_hardware(),
         precision="int8",
         excluded=("layers.0.v",),
         reference="float32",

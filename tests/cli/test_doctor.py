@@ -4,15 +4,18 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
-from embedlib.config import Config
-from embedlib.engines import machine
+from embedlib.cli import main
+from embedlib.engines.gpus import Gpu
+from embedlib.engines.machine import Machine, describe_machine, describe_packages
 from embedlib.errors import EngineUnavailableError
+from tests.machines import CUDA, H200, TRTLLM, fake_machine
 
 Run = Callable[..., Result]
 
@@ -27,41 +30,30 @@ model name\t: Another One
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n"
 
 
-@pytest.fixture
-def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the system's files hold; those that are not named do not exist."""
-    contents: dict[str, str] = {}
-    monkeypatch.setattr(machine, "_read", lambda path: contents.get(path, ""))
-    return contents
-
-
-@pytest.fixture
-def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Put a tool of that name in front of all others; it runs the given shell lines."""
-
-    def install(script: str) -> None:
-        tool = tmp_path / "nvidia-smi"
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-    return install
-
-
-def test_every_engine_and_the_choice_are_shown(run: Run) -> None:
-    from embedlib.engines.registry import available_engines
-    from embedlib.engines.select import choose_engine
-
-    done = run("doctor")
+def doctor(machine: Machine, *arguments: str) -> str:
+    """Run `embedlib doctor` on a machine and return what it prints."""
+    done = CliRunner().invoke(main, ["doctor", *arguments], obj=machine)
     assert done.exit_code == 0, done.output
-    lines = done.stdout.splitlines()
-    for engine in available_engines():
-        state = "yes" if engine.is_available else "no"
-        assert any(line.split()[:2] == [engine.name, f"{state}:"] for line in lines)
-    assert any(
-        line.startswith(f"auto picks     {choose_engine(Config()).name}: ") for line in lines
-    )
-    assert f"python         {sys.version.split()[0]}" in done.stdout
+    return done.stdout
+
+
+def test_every_engine_and_the_choice_are_shown() -> None:
+    lines = doctor(fake_machine(H200, packages=CUDA)).splitlines()
+    for name, state in (("tensorrt_llm", "no:"), ("cuda", "yes:"), ("openvino", "yes:")):
+        assert any(line.split()[:2] == [name, state] for line in lines)
+    assert any(line.startswith("auto picks     cuda: runs on NVIDIA H200, ") for line in lines)
+    assert any(line.startswith(f"python         {sys.version.split()[0]}") for line in lines)
+
+
+def test_it_lists_the_gpus_once() -> None:
+    asked: list[None] = []
+
+    def probe() -> list[Gpu]:
+        asked.append(None)
+        return [H200]
+
+    doctor(fake_machine(packages={**CUDA, **TRTLLM}, probe=probe))
+    assert len(asked) == 1
 
 
 def test_json(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -75,75 +67,75 @@ def test_json(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert content["auto"]
 
 
-def test_a_machine_without_any_engine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(config: Config) -> None:
-        raise EngineUnavailableError("nothing runs here")
-
-    monkeypatch.setattr("embedlib.engines.select.choose_engine", choose)
-    done = run("doctor")
-    assert done.exit_code == 0, done.output
-    assert "auto picks     none: nothing runs here" in done.stdout
+def test_this_machine(run: Run) -> None:
+    assert "openvino       yes: runs on any" in run("doctor").stdout
 
 
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_PACKAGES", ("numpy", "no-such-package"))
-    assert machine.describe_packages() == {"numpy": version("numpy"), "no-such-package": None}
+def test_a_machine_without_any_engine() -> None:
+    bare = replace(fake_machine(), has_module=lambda name: False)
+    told = "auto picks     none: engine = 'auto' cannot be used here: tensorrt_llm: the package "
+    assert told in doctor(bare)
 
 
-def test_cpu_and_memory(files: dict[str, str]) -> None:
-    files |= {"/proc/cpuinfo": CPUINFO, "/proc/meminfo": MEMINFO}
-    facts = machine.describe_machine()
+def test_a_package_that_is_not_installed() -> None:
+    versions = describe_packages(fake_machine(packages=CUDA))
+    assert (versions["numpy"], versions["torch"]) == (version("numpy"), "2.13.0")
+    assert versions["tensorrt-llm"] is None
+
+
+def test_cpu_and_memory() -> None:
+    files = {"/proc/cpuinfo": CPUINFO, "/proc/meminfo": MEMINFO}
+    facts = describe_machine(fake_machine(files=files))
     assert facts["cpu"] == "Fast Chip 9000"
     assert facts["instructions"] == "avx2, avx512f, amx_tile"
     assert facts["memory"] == "16.0 GiB, 8.0 GiB free"
     assert facts["cores"] == f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable"
 
 
-def test_limits_of_a_container(files: dict[str, str]) -> None:
-    files |= {
+def test_limits_of_a_container() -> None:
+    files = {
         "/proc/meminfo": MEMINFO,
         "/sys/fs/cgroup/cpu.max": "150000 100000\n",
         "/sys/fs/cgroup/memory.max": f"{4 << 30}\n",
     }
-    facts = machine.describe_machine()
+    facts = describe_machine(fake_machine(files=files))
     assert facts["cores"].endswith("usable, limited to the time of 1.5 by the container")
     assert facts["memory"].endswith("free, limited to 4.0 GiB by the container")
 
 
-def test_no_limits_of_a_container(files: dict[str, str]) -> None:
-    files |= {
+def test_no_limits_of_a_container() -> None:
+    files = {
         "/proc/meminfo": MEMINFO,
         "/sys/fs/cgroup/cpu.max": "max 100000\n",
         "/sys/fs/cgroup/memory.max": "max\n",
     }
-    facts = machine.describe_machine()
+    facts = describe_machine(fake_machine(files=files))
     assert "limited" not in facts["cores"] + facts["memory"]
 
 
-def test_a_system_without_such_files(files: dict[str, str]) -> None:
-    assert "memory" not in machine.describe_machine()
+def test_a_system_without_such_files() -> None:
+    assert "memory" not in describe_machine(fake_machine(files={}))
 
 
-def test_gpus(nvidia_smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    nvidia_smi(
-        "echo 'GPU-1, NVIDIA H200, 143771, 143000, 570.1, 9.0'\n"
-        "echo 'GPU-2, NVIDIA T4, 15360, [N/A], 570.1, 7.5'"
+def test_gpus() -> None:
+    t4 = Gpu(
+        name="NVIDIA T4",
+        total_bytes=15360 << 20,
+        free_bytes=None,
+        driver="570.1",
+        compute_capability=(7, 5),
     )
-    assert machine.describe_machine()["gpu"].splitlines() == [
-        "cuda:0: NVIDIA H200, 140.4 GiB, 139.6 GiB free, driver 570.1, compute capability 9.0",
+    assert describe_machine(fake_machine(H200, t4))["gpu"].splitlines() == [
+        "cuda:0: NVIDIA H200, 140.4 GiB, 139.6 GiB free, driver 580.1, compute capability 9.0",
         "cuda:1: NVIDIA T4, memory unknown, driver 570.1, compute capability 7.5",
     ]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine.describe_machine()["gpu"] == "none: CUDA_VISIBLE_DEVICES leaves none"
+    hidden = fake_machine(probe=lambda: ())
+    assert describe_machine(hidden)["gpu"] == "none: CUDA_VISIBLE_DEVICES leaves none"
 
 
-def test_a_driver_that_does_not_answer(nvidia_smi: Callable[[str], None]) -> None:
-    nvidia_smi("echo 'no devices were found' >&2\nexit 9")
-    assert "nvidia-smi failed (CalledProcessError)" in machine.describe_machine()["gpu"]
+def test_a_driver_that_does_not_answer() -> None:
+    def probe() -> list[Gpu]:
+        raise EngineUnavailableError("the GPUs are unknown: nvidia-smi failed")
 
-
-def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    told = "none: no NVIDIA GPU was found (there is no nvidia-smi)"
-    assert machine.describe_machine()["gpu"] == told
+    facts = describe_machine(fake_machine(probe=probe))
+    assert facts["gpu"] == "none: the GPUs are unknown: nvidia-smi failed"

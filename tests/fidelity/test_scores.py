@@ -16,16 +16,18 @@ from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.select import plan_engine
 from embedlib.errors import ConfigError, ModelUnsupportedError
-from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, to_gate, verify
+from embedlib.fidelity import FidelityTexts, Gate, built_in_texts, compile_to_gate, verify
 from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import NUM_CANDIDATES, NUM_ROWS_PER_QUERY, _pairs
+from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.engine_folder import open_engine_folder
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
+from tests.machines import CUDA, fake_machine
 
 PAIRS = [("who ran", "two dogs ran"), ("who ran", "the cat sat on the mat")]
 WORDS = ("the", "a", "two", "my", "no", "our", "this", "that", "one", "it")
@@ -207,16 +209,17 @@ def test_too_few_texts_to_measure_on(
 
 
 def test_layers_of_a_reranker_are_searched(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
     pytest.importorskip("torch", reason="FP8 is emulated with torch")
-    from embedlib.engines.cuda import short_batches
-
-    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
-    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     folder, comparison = compile_to_gate(
-        tiny_folder("bert-reranker"), "fp8", gate=Gate(mean=0.9, p1=0), texts=TEXTS, config=config
+        tiny_folder("bert-reranker"),
+        "fp8",
+        gate=Gate(mean=0.9, p1=0),
+        texts=TEXTS,
+        config=config,
+        size=SearchSize(min_texts=1),
+        machine=fake_machine(packages=CUDA),
     )
     assert comparison.report.num_texts == 6
     assert 0.9 < comparison.report.mean < 0.999999

@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from embedlib import Embedder
 from embedlib.config import Config
-from embedlib.engines.gpus import Gpu
+from embedlib.engines.cuda.kind import KIND as CUDA_KIND
 from embedlib.engines.precision import choose_precision
-from embedlib.engines.registry import EngineChoice
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
-from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, to_gate, verify
-from embedlib.fidelity import choices as choices_module
+from embedlib.fidelity import FidelityTexts, Gate, compile_to_gate, plans, verify
+from embedlib.fidelity.choices import LayerChoices, layer_units
 from embedlib.fidelity.measure import cpu_engine, store_report
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
+from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.search import Search, Target, Unit, max_measurements
+from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
 from embedlib.models.compiled.checkpoint import FUSED_LAYERS
 from embedlib.models.compiled.compile import compile_model
@@ -33,6 +34,7 @@ from embedlib.models.compiled.fidelity_report import read_report, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
+from tests.machines import CUDA, TRTLLM, fake_machine, gpu
 
 FEW = FidelityTexts(("a cat", "who ran"), ("two dogs ran", "the cat sat on the mat", "no", "it"))
 needs_torch = pytest.mark.skipif(
@@ -40,17 +42,10 @@ needs_torch = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_gate, "MIN_TEXTS", 1)
-
-
-@pytest.fixture
-def few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One size is recorded instead of six: quicker."""
-    from embedlib.engines.cuda import short_batches
-
-    monkeypatch.setattr(short_batches, "BUCKET_TOKENS", (16,))
+SMALL = SearchSize(min_texts=1, max_units=6)
+"""Six kinds of layers, in two layers each: quicker."""
+ALL = SearchSize(min_texts=1)
+NO_GPU = fake_machine(packages=CUDA)
 
 
 @pytest.fixture
@@ -147,20 +142,17 @@ def test_the_worst_texts_count_too(p1: float) -> None:
     assert found == (() if p1 == 0.5 else ("a",))
 
 
-def test_layers_computed_as_one_are_kept_together(
-    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_computed_as_one_are_kept_together(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("mistral"))
-    single = choices_module.layer_units(files, ())
+    single = layer_units(files, ())
     assert all(len(unit.layers) == 1 for unit in single)
-    fused = choices_module.layer_units(files, FUSED_LAYERS)
+    fused = layer_units(files, FUSED_LAYERS)
     assert {tuple(sorted(unit.layers)) for unit in fused} == {
         tuple(f"layers.{layer}.{leaf}" for leaf in leaves)
         for layer in (0, 1)
         for leaves in ("kqv", "o", ("gate", "up"), ("down",))
     }
-    monkeypatch.setattr(choices_module, "MAX_UNITS", len(single) // 2)
-    units = choices_module.layer_units(files, ())
+    units = layer_units(files, (), len(single) // 2)
     assert units[0].layers == ("layers.0.q", "layers.1.q")
     assert len(units) <= len(single) // 2 + 1
     for some in (fused, units):
@@ -174,9 +166,8 @@ def test_layers_computed_as_one_are_kept_together(
 
 
 @pytest.fixture
-def spoiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def spoiled(tmp_path: Path) -> Path:
     """A model with one layer whose rows have an outlier each, which int8 does badly."""
-    monkeypatch.setattr(choices_module, "MAX_UNITS", 6)  # six kinds, in two layers each: quicker
 
     def outlier(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
         matrix[:, 3] = 300
@@ -195,6 +186,7 @@ def test_the_layer_that_costs_int8_most_is_kept(spoiled: Path, config: Config) -
         texts=FEW,
         config=config,
         report=lambda *numbers: seen.append(numbers),
+        size=SMALL,
     )
     assert open_engine_folder(folder).excluded == ("layers.0.o", "layers.1.o")
     report = comparison.report
@@ -230,23 +222,20 @@ def test_nothing_is_kept_that_need_not_be(
 ) -> None:
     gate, out = Gate(mean=0.9, p1=0.9), tmp_path / "out"
     folder, comparison = compile_to_gate(
-        tiny_folder("bert"), "int8", gate=gate, texts=FEW, config=config, out=out
+        tiny_folder("bert"), "int8", gate=gate, texts=FEW, config=config, out=out, size=ALL
     )
     assert folder == out
     assert comparison.report.excluded == ()
     assert 0.9 < comparison.report.mean < 0.99999
 
 
-def test_what_has_no_search_is_refused(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_search_is_refused(tiny_folder: Callable[[str], Path], config: Config) -> None:
     folder = tiny_folder("bert")
-    with pytest.raises(ConfigError, match=r"^precision = 'bf16': layers are searched for int8 and"):
+    with pytest.raises(ConfigError, match=r"^precision = 'bf16': layers are searched for fp8 and"):
         compile_to_gate(folder, "bf16", config=config)  # type: ignore[arg-type]
     wrong = replace(config, engine="tensorrt_llm")
     with pytest.raises(ConfigError, match=r"searched on the engine cuda; leave engine out$"):
         compile_to_gate(folder, "fp8", config=wrong)
-    monkeypatch.setattr(to_gate, "MIN_TEXTS", 100)
     with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers takes 100 or more"):
         compile_to_gate(folder, "int8", texts=FEW, config=config)
 
@@ -263,15 +252,14 @@ def one_layer(tmp_path: Path) -> Path:
 
 
 @needs_torch
-@pytest.mark.usefixtures("few_buckets")
-def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(
-    one_layer: Path, config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plans, "available_engines", lambda config: [])
+def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(one_layer: Path, config: Config) -> None:
     gate = Gate(mean=0.99983, p1=0.99975)
-    plain = verify(one_layer, texts=FEW, config=replace(config, precision="fp8")).report
+    measured = replace(config, precision="fp8")
+    plain = verify(one_layer, texts=FEW, config=measured, machine=NO_GPU).report
     assert not plain.passes(gate)
-    folder, comparison = compile_to_gate(one_layer, "fp8", gate=gate, texts=FEW, config=config)
+    folder, comparison = compile_to_gate(
+        one_layer, "fp8", gate=gate, texts=FEW, config=config, size=ALL, machine=NO_GPU
+    )
     report = comparison.report
     assert report.passes(gate)
     assert report.excluded == open_engine_folder(folder).excluded == ("layers.1.down",)
@@ -283,19 +271,19 @@ def test_fp8_misses_a_gate_and_one_layer_kept_passes_it(
     # What a GPU has is another name: auto does not go by an emulation.
     files = read_model_files(one_layer)
     for hardware in ("NVIDIA H200", "x86_64"):
-        auto = choose_precision("cuda", hardware, files, replace(config, precision="auto"), None)
+        auto = choose_precision(CUDA_KIND, hardware, files, replace(config, precision="auto"))
         assert auto.name == "bf16"
 
 
 @needs_torch
-@pytest.mark.usefixtures("few_buckets")
 def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: Config) -> None:
     from embedlib.engines.cuda.engine import CudaEngine
     from embedlib.engines.cuda.engine_directory import open_weights
 
     model = open_model(one_layer, replace(config, device="cpu"))
     kept = ("layers.1.down",)
-    choices = choices_module.Fp8Choices(model, "cpu")
+    plan = plan_measurement(model.files, replace(config, precision="fp8"), NO_GPU)
+    choices = LayerChoices(model, plan)
     compiled = {
         excluded: compile_model(model.files, "fp8", excluded, config) for excluded in ((), kept)
     }
@@ -307,6 +295,7 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
             precision="fp8",
             excluded=open_engine_folder(folder).excluded,
             device="cpu",
+            bucket_tokens=(16,),
         )
         of_directory = model.embed(engine, FEW).all
         np.testing.assert_array_equal(choices.embed(excluded, FEW).all, of_directory)
@@ -315,7 +304,6 @@ def test_an_engine_directory_of_the_search_is_honoured(one_layer: Path, config: 
 
 
 @needs_torch
-@pytest.mark.usefixtures("few_buckets")
 def test_bf16_can_be_what_is_right(one_layer: Path, config: Config) -> None:
     config = replace(config, device="cpu", precision="fp8")
     report = verify(one_layer, texts=FEW, reference="bf16", config=config).report
@@ -325,12 +313,12 @@ def test_bf16_can_be_what_is_right(one_layer: Path, config: Config) -> None:
 
 
 def test_without_torch_and_without_a_gpu(
-    tiny_folder: Callable[[str], Path], config: Config, monkeypatch: pytest.MonkeyPatch
+    tiny_folder: Callable[[str], Path], config: Config
 ) -> None:
-    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(plans, "available_engines", lambda config: [])
     with pytest.raises(EngineUnavailableError) as caught:
-        compile_to_gate(tiny_folder("bert"), "fp8", texts=FEW, config=config)
+        compile_to_gate(
+            tiny_folder("bert"), "fp8", texts=FEW, config=config, size=ALL, machine=fake_machine()
+        )
     assert str(caught.value) == (
         "precision = 'fp8': no GPU that has it was found, and emulating it takes the package "
         "torch, which is missing; pip install torch"
@@ -354,26 +342,20 @@ def test_without_torch_and_without_a_gpu(
 def test_where_fp8_is_emulated(
     tiny_folder: Callable[[str], Path],
     config: Config,
-    monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int] | None,
     options: dict[str, Any],
     is_emulated: bool,
 ) -> None:
-    gpus = ()
-    if capability is not None:
-        gpu = Gpu(
-            name="G", total_bytes=None, free_bytes=None, driver="", compute_capability=capability
-        )
-        gpus = (gpu,)
-    choice = EngineChoice(name="cuda", is_available=bool(gpus), reason="", gpus=gpus)
-    monkeypatch.setattr(plans, "available_engines", lambda config: [choice])
-    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda name: object())
-    planned = object()
-    monkeypatch.setattr(plans, "plan_engine", lambda files, config: planned)
+    gpus = [] if capability is None else [gpu("G", 80 << 10, 79 << 10, capability)]
+    machine = fake_machine(*gpus, packages={**CUDA, **TRTLLM})
     files = read_model_files(tiny_folder("bert"))
     config = replace(config, **{"precision": "fp8", **options})
-    plan = plans.plan_measurement(files, config)
-    assert (plan is not planned) is is_emulated
+    if not is_emulated and config.precision == "fp8" and capability == (8, 0):
+        with pytest.raises(EngineUnavailableError, match="G has no FP8"):
+            plan_measurement(files, config, machine)
+        return
+    plan = plan_measurement(files, config, machine)
+    assert plans.is_emulated(plan.hardware) is is_emulated
     if is_emulated:
         assert (plan.engine, plan.devices, plan.precision.name) == ("cuda", ("cpu",), "fp8")
 
@@ -382,7 +364,7 @@ def test_an_emulation_does_not_take_the_place_of_a_measurement(
     spoiled: Path, config: Config
 ) -> None:
     folder, comparison = compile_to_gate(
-        spoiled, "int8", gate=Gate(mean=0, p1=0), texts=FEW, config=config
+        spoiled, "int8", gate=Gate(mean=0, p1=0), texts=FEW, config=config, size=SMALL
     )
     emulated = replace(comparison.report, hardware="emulated on x86_64")
     store_report(folder, emulated)
@@ -392,29 +374,6 @@ def test_an_emulation_does_not_take_the_place_of_a_measurement(
     assert read_report(folder) == replace(emulated, mean=0.5)
     store_report(folder, comparison.report)
     assert read_report(folder) == comparison.report
-
-
-@needs_torch
-def test_the_model_waits_on_the_gpu_where_there_is_room(
-    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    from embedlib.engines.cuda.device_weights import Fp8Matrix
-    from embedlib.engines.cuda.engine_directory import open_weights
-
-    files = read_model_files(tiny_folder("bert"))
-    folder = compile_model(files, "fp8", (), Config(), out=tmp_path / "out")
-    weights = open_weights(files, folder)
-    stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-    for free, device in ((3 * stored, "meta"), (2 * stored, "cpu")):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda name, free=free: (free, 1 << 40))
-        found = choices_module._on_device(weights, "meta")
-        assert found.keys() == weights.keys()
-        matrix = found["layers.0.q.weight"]
-        assert isinstance(matrix, Fp8Matrix)
-        for tensor in (matrix.codes, matrix.scales, found["tokens"]):
-            assert tensor.device.type == device
 
 
 def has_fp8() -> bool:
@@ -428,7 +387,9 @@ def has_fp8() -> bool:
 @pytest.mark.skipif(not has_fp8(), reason="needs an NVIDIA GPU with FP8")
 def test_on_a_gpu_it_is_a_measurement(one_layer: Path, config: Config) -> None:
     gate = Gate(mean=0.99983, p1=0.99975)
-    folder, comparison = compile_to_gate(one_layer, "fp8", gate=gate, texts=FEW, config=config)
+    folder, comparison = compile_to_gate(
+        one_layer, "fp8", gate=gate, texts=FEW, config=config, size=ALL
+    )
     assert open_engine_folder(folder).excluded == ("layers.1.down",)
     assert comparison.report.passes(gate)
     assert not plans.is_emulated(comparison.report.hardware)

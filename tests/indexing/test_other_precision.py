@@ -11,6 +11,7 @@ import pytest
 
 from embedlib import Embedder
 from embedlib.config import Config
+from embedlib.engines.machine import Machine
 from embedlib.engines.precision import ChosenPrecision
 from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
@@ -19,7 +20,6 @@ from embedlib.indexing.searching import search
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
-from embedlib.models.compiled.int8 import int8_hardware
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import model_and_settings_fingerprint
@@ -62,7 +62,7 @@ def compile_faithfully(folder: Path, caches: Path) -> None:
     report = FidelityReport(
         fingerprint=model_fingerprint(files, file_hashes(config)),
         engine="openvino",
-        hardware=int8_hardware(),
+        hardware=Machine().int8_hardware(),
         precision="int8",
         excluded=(),
         reference="float32",

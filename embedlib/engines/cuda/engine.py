@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Final
@@ -19,14 +19,13 @@ from embedlib.engines.cuda.device_weights import HostWeights
 from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import Ints, check
 from embedlib.engines.cuda.jobs import Job
+from embedlib.engines.cuda.limits import MAX_BATCH_TOKENS
 from embedlib.engines.cuda.loaded_model import LoadedModel, Precision
 from embedlib.engines.cuda.prefixes import Prefixes, batch_of_one, without_first
 from embedlib.engines.cuda.results import Results
 from embedlib.engines.cuda.turns import Turn, Turns
 from embedlib.models.spec import ModelSpec, Pooling
 
-MAX_BATCH_TOKENS: Final = 16_384
-"""Enough rows to fill the matrix units; an estimate, to be measured."""
 MAX_INFLIGHT_BULK: Final = 2
 """One computing, one ready."""
 MAX_INFLIGHT_QUERIES: Final = 2
@@ -52,6 +51,7 @@ class CudaEngine:
         memory_fraction: float = 0.9,
         attention: AttentionName = "auto",
         keeps_prefix: bool = True,
+        bucket_tokens: Sequence[int] | None = None,
     ) -> None:
         """Load the weights and record the short batches.
 
@@ -70,6 +70,7 @@ class CudaEngine:
                 our kernel.
             keeps_prefix: keep the keys of a prefix that many sequences share, see `prefixes`; turn
                 it off in a benchmark that embeds the same text repeatedly.
+            bucket_tokens: sizes of short batches to record; None: those of `short_batches`.
 
         Raises:
             EngineUnavailableError: the device does not exist.
@@ -99,6 +100,7 @@ class CudaEngine:
                 memory_fraction=memory_fraction,
                 attention=attention,
                 keeps_prefix=keeps_prefix,
+                bucket_tokens=bucket_tokens,
             )
         self._prefixes = Prefixes(self._model.prefix_tokens)
         self._turns: Turns[Job] = Turns()

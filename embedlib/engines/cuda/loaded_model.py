@@ -24,6 +24,7 @@ from embedlib.engines.cuda.executor import Executor, attention_shape, device_bat
 from embedlib.engines.cuda.groups import groups_of
 from embedlib.engines.cuda.inputs import Ints, fill, layout_of, split, tile_queries
 from embedlib.engines.cuda.jobs import Prepared, first_line
+from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.cuda.lowering import build_plan, linear_roles
 from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import can_keep_prefix, prefix_keys, prefix_steps
@@ -51,6 +52,7 @@ class LoadedModel:
         memory_fraction: float,
         attention: AttentionName,
         keeps_prefix: bool,
+        bucket_tokens: Sequence[int] | None,
     ) -> None:
         """Load the weights, allocate memory and record the short batches; call `warm_up` next.
 
@@ -69,7 +71,7 @@ class LoadedModel:
         self.device = open_device(device, precision, memory_fraction)
         dtype = DTYPES[precision]
         # A sequence of the model's full length must fit, even if it exceeds the token budget.
-        room = max(max_batch_tokens, spec.max_seq_tokens)
+        room = batch_room(spec, max_batch_tokens)
         has_prefix = keeps_prefix and can_keep_prefix(spec)
         self.prefix_tokens = min(MAX_PREFIX_TOKENS, room) if has_prefix else 0
         self._tile_queries = tile_queries(spec.encoder, is_short=False, itemsize=dtype.itemsize)
@@ -92,7 +94,9 @@ class LoadedModel:
             self.executor = Executor(spec, self.plan, loaded, kernels, self.served_whole, kept)
             max_seqs = max(1, room // TOKENS_PER_SEQ)
             self.workspace = Workspace(self.plan, room, max_seqs, dtype, on_device)
-            self.short = ShortBatches(spec, self.plan, self.executor, dtype, self.device)
+            self.short = ShortBatches(
+                spec, self.plan, self.executor, dtype, self.device, bucket_tokens
+            )
 
     def warm_up(self) -> None:
         """Launch one token as a long batch; the thread that launches all batches must call this.

@@ -156,7 +156,7 @@ class _PlanBuilder:
         if encoder.head_dim > MAX_HEAD_DIM:
             raise EngineUnsupportedError(
                 f"engine cuda: head_dim = {encoder.head_dim}; the attention kernel allows at most "
-                f"{MAX_HEAD_DIM}; use engine='openvino'"
+                f"{MAX_HEAD_DIM}; leave engine out"
             )
         pooling = next((m for m in self.spec.modules if isinstance(m, Pooling)), None)
         modes = ", ".join(pooling.modes) if pooling else "none"

@@ -7,7 +7,7 @@ recorded for a fixed layout (`inputs.Layout`), and a batch uses the smallest lay
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,15 +43,32 @@ class ShortBatches:
     """Keeps a recording for each bucket and replays them."""
 
     def __init__(
-        self, spec: ModelSpec, plan: Plan, executor: Executor, dtype: torch.dtype, device: Device
+        self,
+        spec: ModelSpec,
+        plan: Plan,
+        executor: Executor,
+        dtype: torch.dtype,
+        device: Device,
+        bucket_tokens: Sequence[int] | None = None,
     ) -> None:
-        """Record all buckets; they share one workspace, since only one of them runs at a time."""
+        """Record all buckets; they share one workspace, since only one of them runs at a time.
+
+        Args:
+            spec: the model.
+            plan: its steps.
+            executor: runs them.
+            dtype: the type of activations.
+            device: records and replays.
+            bucket_tokens: sizes to record, ascending; None: `BUCKET_TOKENS`.
+        """
         self._spec = spec
         self._plan = plan
         self._device = device
         self._pools = any(isinstance(module, Pooling) for module in spec.modules)
         layouts = bucket_layouts(
-            plan, tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize)
+            plan,
+            tile_queries(spec.encoder, is_short=True, itemsize=dtype.itemsize),
+            bucket_tokens or BUCKET_TOKENS,
         )
         largest = layouts[-1]
         self._workspace = Workspace(
@@ -84,7 +101,7 @@ class ShortBatches:
         return _Recording(layout, inputs, *self._device.record(launch))
 
 
-def bucket_layouts(plan: Plan, tile_queries: int) -> list[Layout]:
+def bucket_layouts(plan: Plan, tile_queries: int, sizes: Sequence[int]) -> list[Layout]:
     """Return the layouts of all buckets, the smallest first."""
     num_modes = len(plan.pooled_modes)
-    return [Layout(size, size // TOKENS_PER_SEQ, num_modes, tile_queries) for size in BUCKET_TOKENS]
+    return [Layout(size, size // TOKENS_PER_SEQ, num_modes, tile_queries) for size in sizes]

@@ -23,13 +23,13 @@ from tempfile import TemporaryFile
 from typing import TypeAlias
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.openvino.compiled import CompiledModels, last_line
 from embedlib.engines.openvino.graph import build_graph
+from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.weighted import Weights
 from embedlib.errors import EngineBuildError, EngineRunError

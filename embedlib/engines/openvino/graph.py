@@ -10,10 +10,9 @@ float32 weights are views onto the memory-mapped file: building a graph does not
 from __future__ import annotations
 
 import numpy as np
-import openvino as ov
-from openvino import opset15 as op
 
 from embedlib.engines.openvino.layers import Layers, Sight
+from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import (
     MASKED,
     activate,

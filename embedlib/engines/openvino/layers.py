@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import openvino as ov
-from openvino import opset15 as op
-
+from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import activate, float_constant, int_constant, int_constants
 from embedlib.engines.openvino.positions import Rotation
 from embedlib.engines.openvino.weighted import Weighted

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset15 as op
+
+from embedlib.engines.openvino.library import op, ov
 
 DYNAMIC_GROUP: Final = 64
 """Activations per quantization group where the matrix is int8.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import openvino as ov
-from openvino import opset15 as op
 
+from embedlib.engines.openvino.library import op, ov
 from embedlib.models.spec import Activation
 
 MASKED = np.float32(np.finfo(np.float32).min / 2)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset15 as op
 
+from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import MASKED, float_constant, int_constant, int_constants
 from embedlib.models.position_bias import buckets
 from embedlib.models.rope import inverse_frequencies

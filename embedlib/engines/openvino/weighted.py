@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset15 as op
 
+from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import float_matrix, matrix
 from embedlib.engines.openvino.nodes import int_constant, int_constants
 

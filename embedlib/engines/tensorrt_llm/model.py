@@ -285,7 +285,7 @@ def _attention(model_config: Any, spec: ModelSpec, index: int) -> Any:
     if attention.head_dim != encoder.head_dim:
         raise EngineUnsupportedError(
             f"engine tensorrt_llm computes head_dim = {attention.head_dim}, but this model has "
-            f"{encoder.head_dim}; engine = 'openvino' can run it"
+            f"{encoder.head_dim}; pass another engine, `embedlib doctor` lists them"
         )
     return attention
 

@@ -61,7 +61,7 @@ def check_supported(spec: ModelSpec) -> None:
     if missing:
         raise EngineUnsupportedError(
             f"engine tensorrt_llm cannot run this {spec.encoder.family} model: "
-            f"{'; '.join(missing)}; engine = 'openvino' can"
+            f"{'; '.join(missing)}; leave engine out"
         )
 
 

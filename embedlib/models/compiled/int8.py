@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -15,23 +13,6 @@ INT8_MAX: Final = 127.0
 """-128 is not used, so that every code has its negative."""
 SMALLEST_SCALE: Final = float(np.finfo(np.float32).tiny)
 """A smaller scale would be subnormal, and 1 / scale infinite."""
-
-
-VNNI_FLAGS: Final = frozenset({"avx512_vnni", "avx_vnni"})
-"""x86 CPU flags: with either, OpenVINO rounds activations to int8 too, else keeps them in float32.
-
-Source: `useDynamicQuantizationImpl` of OpenVINO 2026, intel_cpu/src/nodes/executors/dnnl.
-"""
-CPUINFO: Final = Path("/proc/cpuinfo")
-
-
-def int8_hardware() -> str:
-    """Return the kind of CPU, as far as int8 vectors depend on it, such as "x86_64 with VNNI"."""
-    try:
-        flags = CPUINFO.read_text(encoding="utf-8").split()
-    except OSError:  # not Linux
-        flags = []
-    return platform.machine() + " with VNNI" * (not VNNI_FLAGS.isdisjoint(flags))
 
 
 def quantize_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:

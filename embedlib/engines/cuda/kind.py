@@ -1,0 +1,170 @@
+"""The row of the CUDA engine; imports neither torch nor triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from embedlib.engines.cuda.limits import batch_room
+from embedlib.engines.gpus import (
+    check_capability,
+    check_gpus,
+    check_wanted,
+    gpu_index,
+    needed_bytes,
+)
+from embedlib.engines.kind import EngineChoice, EngineKind
+from embedlib.errors import EngineUnavailableError
+
+if TYPE_CHECKING:
+    from embedlib.config import Config
+    from embedlib.engines.base import Engine
+    from embedlib.engines.kind import EnginePlan
+    from embedlib.engines.machine import Machine
+    from embedlib.models.reading.files import ModelFiles
+    from embedlib.models.spec import ModelSpec
+
+NAME: Final = "cuda"
+PACKAGES: Final = ("torch", "triton")
+EMULATED_BUCKETS: Final = (16,)
+"""Sizes of short batches that are recorded on a CPU, where a recording saves nothing and costs a
+computation."""
+
+
+def find(config: Config, machine: Machine) -> EngineChoice:
+    """Return the GPUs that the options ask for; the first one where they name none.
+
+    Raises:
+        EngineUnavailableError: a package is missing, or a device does not exist or is too old.
+    """
+    for package in PACKAGES:
+        if not machine.has_module(package):
+            raise EngineUnavailableError(
+                f"the package {package} is missing; pip install 'embedlib[cuda]'"
+            )
+    gpus = machine.gpus()
+    check_wanted(gpus, config.devices)
+    wanted = config.devices or ("cuda:0",)
+    indices = range(len(gpus)) if "all" in wanted else [gpu_index(name) for name in wanted]
+    chosen = tuple(gpus[index] for index in indices)
+    for gpu in chosen:
+        check_capability(gpu)
+    names = sorted({gpu.name for gpu in chosen})
+    return EngineChoice(
+        name=NAME,
+        is_available=True,
+        reason=f"runs on {', '.join(names)}, in FP8 or bfloat16; never tried on a GPU so far",
+        version=machine.version("torch"),
+        devices=tuple(f"cuda:{index}" for index in indices),
+        gpus=chosen,
+        hardware=" and ".join(names),
+    )
+
+
+def check(spec: ModelSpec) -> None:
+    """Refuse a model whose plan this engine cannot express.
+
+    Raises:
+        EngineUnsupportedError: the message names the trait.
+    """
+    from embedlib.engines.cuda.lowering import build_plan
+
+    build_plan(spec)
+
+
+def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config) -> None:
+    """Refuse GPUs that lack the memory or the precision for the model.
+
+    Raises:
+        EngineUnavailableError: the message names the device.
+    """
+    precision = plan.precision
+    room = batch_room(spec, config.max_batch_tokens)
+    needed = needed_bytes(spec, precision.name, precision.excluded, room)
+    check_gpus(choice.devices, choice.gpus, precision.name, needed, config.gpu_memory_fraction)
+
+
+def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
+    """Load an engine directory onto a GPU.
+
+    Raises:
+        what `CudaEngine` raises.
+    """
+    from embedlib.engines.cuda.engine_directory import open_weights
+    from embedlib.models.compiled.pooled_rows import POOLED_ROWS
+    from embedlib.models.weights.load import load_weights
+
+    folder = plan.precision.folder
+    assert folder is not None, "this engine reads engine directories; this is a bug in embedlib"
+    if POOLED_ROWS in plan.precision.excluded:
+        # Pooled rows read layers in both precisions. The model's own weights have both: rounded at
+        # load, FP8 is the same as in the directory.
+        return _engine(files.spec, load_weights(files), plan, config)
+    return _engine(files.spec, open_weights(files, folder), plan, config)
+
+
+def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
+    """Load weights in memory onto a GPU; on "cpu" plain torch emulates it."""
+    return _engine(spec, weights, plan, config)
+
+
+def _engine(
+    spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config
+) -> Engine:
+    from embedlib.engines.cuda.engine import CudaEngine
+
+    return CudaEngine(
+        spec,
+        weights,
+        precision=cast(Any, plan.precision.name),
+        excluded=plan.precision.excluded,
+        device=plan.devices[0],
+        bucket_tokens=EMULATED_BUCKETS if plan.devices[0] == "cpu" else None,
+        max_batch_tokens=config.max_batch_tokens,
+        max_inflight_bulk=config.max_inflight_batches,
+        memory_fraction=config.gpu_memory_fraction,
+    )
+
+
+def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, Any]:
+    """Return the weights of an engine directory, in the GPU's memory where they leave room."""
+    from embedlib.engines.cuda.engine_directory import open_weights
+    from embedlib.engines.cuda.resident import free_bytes, resident
+
+    weights = open_weights(files, folder)
+    return weights if device == "cpu" else resident(weights, device, free_bytes(device))
+
+
+def check_emulation(spec: ModelSpec, machine: Machine) -> None:
+    """Refuse a model that plain torch cannot emulate in FP8 on this machine.
+
+    Raises:
+        EngineUnavailableError: torch is missing.
+        EngineUnsupportedError: the model cannot be computed in FP8.
+    """
+    if not machine.has_module("torch"):
+        raise EngineUnavailableError(
+            "precision = 'fp8': no GPU that has it was found, and emulating it takes the package "
+            "torch, which is missing; pip install torch"
+        )
+    from embedlib.engines.cuda.lowering import build_plan, linear_roles
+
+    build_plan(spec, linear_roles(spec.encoder))
+
+
+KIND: Final = EngineKind(
+    name=NAME,
+    precisions=("fp8", "bf16"),
+    packages=PACKAGES,
+    device_types=("cuda",),
+    find=find,
+    check=check,
+    make=make,
+    check_memory=check_memory,
+    keeps_pooled_rows=True,
+    lower=lower,
+    open_weights=open_weights,
+    searched_precision="fp8",
+    check_emulation=check_emulation,
+)

@@ -1,0 +1,43 @@
+"""Weights that stay on the GPU between engines, for a search that makes many of one model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from embedlib.engines.cuda.device_weights import Fp8Matrix
+from embedlib.engines.cuda.engine_directory import DirectoryWeights
+
+RESIDENT_SHARE: Final = 1 / 3
+"""Share of a GPU's free memory that the model in FP8 may fill between measurements. The rest is for
+an engine: its own copies of fused layers, and kept layers, which take twice the bytes; an
+estimate."""
+
+
+def free_bytes(device: str) -> int:
+    """Return the free memory of a GPU."""
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def resident(weights: DirectoryWeights, device: str, free: int) -> DirectoryWeights:
+    """Return weights in a device's memory, or unchanged where they would take too much of it.
+
+    Args:
+        weights: those of an engine directory.
+        device: where to copy them.
+        free: its free memory in bytes.
+    """
+    num_bytes = sum(
+        part.nbytes
+        for value in weights.values()
+        for part in ((value.codes, value.scales) if isinstance(value, Fp8Matrix) else (value,))
+    )
+    if num_bytes > RESIDENT_SHARE * free:
+        return weights
+    return {
+        role: Fp8Matrix(value.codes.to(device), value.scales.to(device))
+        if isinstance(value, Fp8Matrix)
+        else value.to(device)
+        for role, value in weights.items()
+    }

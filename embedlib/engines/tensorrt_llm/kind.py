@@ -1,0 +1,143 @@
+"""The row of the engine on TensorRT-LLM; imports neither that nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from embedlib.engines.gpus import (
+    Gpu,
+    check_capability,
+    check_gpus,
+    check_wanted,
+    gpu_index,
+    needed_bytes,
+)
+from embedlib.engines.kind import EngineChoice, EngineKind
+from embedlib.errors import EngineUnavailableError
+
+if TYPE_CHECKING:
+    from embedlib.config import Config
+    from embedlib.engines.base import Engine
+    from embedlib.engines.kind import EnginePlan
+    from embedlib.engines.machine import Machine
+    from embedlib.models.reading.files import ModelFiles
+    from embedlib.models.spec import ModelSpec
+
+NAME: Final = "tensorrt_llm"
+PACKAGE: Final = "tensorrt_llm"
+DEVICE: Final = "cuda:0"
+
+
+def find(config: Config, machine: Machine) -> EngineChoice:
+    """Return the first GPU of the process, the only one that this engine works on.
+
+    Raises:
+        EngineUnavailableError: the package is missing or too old, or there is no such GPU.
+    """
+    from embedlib.engines.tensorrt_llm.support import check_version
+
+    if not machine.has_module(PACKAGE):
+        raise EngineUnavailableError(
+            "the package tensorrt-llm is missing; pip install 'embedlib[trtllm]' with NVIDIA's "
+            "package index, see docs/engines.md"
+        )
+    version = machine.version(PACKAGE) or "unknown"
+    check_version(version)
+    gpus = machine.gpus()
+    check_wanted(gpus, config.devices)
+    _check_first(config.devices)
+    check_capability(gpus[0])
+    others = f", one of {len(gpus)} GPUs here" if len(gpus) > 1 else ""
+    return EngineChoice(
+        name=NAME,
+        is_available=True,
+        reason=f"runs on {DEVICE}, {gpus[0].name}{others}, in FP8 or bfloat16",
+        version=version,
+        devices=(DEVICE,),
+        gpus=(gpus[0],),
+        hardware=gpus[0].name,
+        warning=_warning(config, gpus),
+    )
+
+
+def _warning(config: Config, gpus: Sequence[Gpu]) -> str:
+    if "all" not in config.devices or len(gpus) == 1:
+        return ""
+    return (
+        f"device = 'all': TensorRT-LLM works on one GPU of a process, {DEVICE}; start a process "
+        "for each of the others, with CUDA_VISIBLE_DEVICES"
+    )
+
+
+def _check_first(wanted: Sequence[str]) -> None:
+    """Refuse all but the first visible GPU of the process, where `LLM.encode` works.
+
+    Raises:
+        EngineUnavailableError: another one was asked for, or several.
+    """
+    for name in wanted:
+        if name not in ("all", "cuda", DEVICE) or len(wanted) > 1:
+            raise EngineUnavailableError(
+                "it works on one GPU of a process, the first visible one; set "
+                f"CUDA_VISIBLE_DEVICES={gpu_index(name)} and leave device out"
+            )
+
+
+def check(spec: ModelSpec) -> None:
+    """Refuse a model with a trait that this engine does not compute.
+
+    Raises:
+        EngineUnsupportedError: the message names all of them.
+    """
+    from embedlib.engines.tensorrt_llm.support import check_supported
+
+    check_supported(spec)
+
+
+def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config) -> None:
+    """Refuse a GPU that lacks the memory or the precision for the model.
+
+    Raises:
+        EngineUnavailableError: the message names the device.
+    """
+    from embedlib.engines.tensorrt_llm.support import batch_tokens
+
+    precision = plan.precision
+    tokens = batch_tokens(spec, config.max_batch_tokens)
+    needed = needed_bytes(spec, precision.name, precision.excluded, tokens)
+    check_gpus(choice.devices, choice.gpus, precision.name, needed, config.gpu_memory_fraction)
+
+
+def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
+    """Load an engine directory onto the GPU.
+
+    Raises:
+        what `TensorRTLLMEngine` raises.
+    """
+    # Imported only now: the library is heavy.
+    from embedlib.engines.tensorrt_llm.engine import TensorRTLLMEngine
+
+    folder = plan.precision.folder
+    assert folder is not None, "this engine reads engine directories; this is a bug in embedlib"
+    return TensorRTLLMEngine(
+        files,
+        folder,
+        excluded=plan.precision.excluded,
+        max_batch_tokens=config.max_batch_tokens,
+        max_inflight_bulk=config.max_inflight_batches,
+        gpu_memory_fraction=config.gpu_memory_fraction,
+        cache_dir=config.engine_cache_path / NAME,
+    )
+
+
+KIND: Final = EngineKind(
+    name=NAME,
+    precisions=("fp8", "bf16"),
+    packages=(PACKAGE,),
+    device_types=("cuda",),
+    find=find,
+    check=check,
+    make=make,
+    check_memory=check_memory,
+)
