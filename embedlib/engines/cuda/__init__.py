@@ -9,7 +9,7 @@ are bound by the matrix units, which compute twice as much per second in FP8 as 
 short query they are bound by memory, which reads twice as many FP8 weights as bfloat16 ones. So
 FP8 helps both, and the rest of the engine is about not spending the gain: nothing is padded,
 nothing is written to memory that could be kept in registers, nothing is launched one by one that
-could be launched as one, and nobody waits for work that could wait itself.
+could be launched as one, and no batch waits for work that could wait for it.
 
 **FP8 here.** e4m3 has 3 bits of mantissa and ends at 448. A product of two matrices in it needs
 two scales: one for each row of activations, found as the kernel before writes the row, and one for
@@ -19,7 +19,7 @@ from the others. Rounding is relative: some 2.6 % of a row's size for either sid
 whatever the scale. That is why a scale per tensor would be as good on most rows and bad on some,
 why finer scales would gain nothing, and why a layer whose product hurts a model is left in
 bfloat16 by name rather than scaled otherwise. So are, where wanted, the few rows that a vector is
-made of, in every layer (`engines.pooled_rows`). Residual, attention, norms and everything behind
+made of, in every layer (`pooled_rows`). Residual, attention, norms and everything behind
 pooling are never FP8.
 
 **How to read it**, in the order of a batch:
@@ -31,9 +31,8 @@ pooling are never FP8.
 - `device_weights`, `engine_directory`: fused matrices; FP8 from the files' pages or rounded at
   load.
 - `reference`: the arithmetic of every step in plain torch, with its one rounding.
-- `kernels`: the same on the GPU: `row_kernels` (embedding, residual and norm, activation, each
-  with the quantization of what it writes), `rotate_kernel`, `attention_kernel`,
-  `pool_kernel`, and cuBLAS for products.
+- `kernels`: the same on the GPU: `rows` (embedding, residual and norm, activation, each with the
+  quantization of what it writes), `rotation`, `attention`, `pooling`, and cuBLAS for products.
 - `buffers`, `executor`: memory taken once; a plan's steps on it.
 - `attention`: where FlashAttention 3 computes attention in place of our kernel.
 - `short_batches`: a CUDA graph per size for queries. `groups`, `turns`: bulk in groups of bounded
