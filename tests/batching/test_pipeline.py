@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
@@ -193,18 +194,24 @@ def test_a_producer_cannot_outrun_the_engine() -> None:
 
 def test_a_cancelled_job_releases_its_blocked_producer() -> None:
     # An engine that hangs makes no room in the queue, and the program may be about to end.
-    engine = FakeEngine(max_batch_tokens=MICRO_BATCH_TEXTS)
-    engine.hold()
-    pipeline = start(engine, max_queued_texts=MICRO_BATCH_TEXTS)
+    pipeline = start(FakeEngine(), max_queued_texts=MICRO_BATCH_TEXTS)
+    begun, may_tokenize = threading.Event(), threading.Event()
+
+    def tokenize(job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
+        begun.set()
+        assert may_tokenize.wait(WAIT_SECONDS)
+        return by_bytes()(job, first_row, texts)
+
     job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)
-    producer = threading.Thread(target=pipeline.feed, args=(job, ["a"] * job.num_texts, by_bytes()))
+    producer = threading.Thread(target=pipeline.feed, args=(job, ["a"] * job.num_texts, tokenize))
     producer.start()
-    engine.wait_submitted(2)
-    assert producer.is_alive()
+    assert begun.wait(WAIT_SECONDS)
+    while not pipeline._tokenizer_thread._changed._waiters:  # type: ignore[attr-defined]
+        producer.join(0.001)
     job.future.cancel()
     producer.join(WAIT_SECONDS)
     assert not producer.is_alive()
-    engine.release()
+    may_tokenize.set()
     pipeline.close()
 
 
