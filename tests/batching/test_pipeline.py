@@ -199,7 +199,7 @@ def test_a_cancelled_job_releases_its_blocked_producer() -> None:
 
     def tokenize(job: Job, first_row: int, texts: Sequence[str]) -> list[TokenizedText]:
         begun.set()
-        assert may_tokenize.wait(WAIT_SECONDS)
+        assert may_tokenize.wait(2 * WAIT_SECONDS)
         return by_bytes()(job, first_row, texts)
 
     job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)
