@@ -9,7 +9,7 @@ from time import monotonic
 from embedlib.errors import CloseTimeoutError
 
 CLOSE_SECONDS = 30.0
-"""How long `close` waits unless it is told otherwise. A batch takes milliseconds on a GPU and
+"""Default time limit of `close`. A batch takes milliseconds on a GPU and
 seconds at most on a CPU, so a thread that works ends long before. Service managers wait about as
 long before they kill: 30 s in Kubernetes, 90 s in systemd."""
 
@@ -62,7 +62,7 @@ def check_ended(
 
     Args:
         what: what is being closed, for the message.
-        threads: the threads, which were told to end.
+        threads: the threads, which were asked to end.
         timeout: None waits without limit.
         consequence: what it means that a thread still runs.
 

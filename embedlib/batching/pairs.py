@@ -73,7 +73,7 @@ class PairTokenizer:
         self._meter = meter
 
     def with_limit(self, max_seq_tokens: int) -> PairTokenizer:
-        """Return one that cuts at another length; a call that has begun keeps the one it has."""
+        """Return a copy that cuts at another length; calls in progress keep this one."""
         limited = copy(self)
         limited.max_seq_tokens = max_seq_tokens
         return limited
@@ -99,11 +99,11 @@ class PairTokenizer:
             SequenceTooLongError: a pair is longer than the limit and on_truncate is "error".
         """
         started = self._meter.clock()
-        told_row = job.first_row + first_row
-        encoded = self._encode(pairs, prompt, told_row)
+        message_row = job.first_row + first_row
+        encoded = self._encode(pairs, prompt, message_row)
         truncated = [
             (row, pair.num_tokens)
-            for row, pair in enumerate(encoded, told_row)
+            for row, pair in enumerate(encoded, message_row)
             if pair.num_tokens > len(pair.ids)
         ]
         if truncated and self._on_truncate == "error":
@@ -122,12 +122,12 @@ class PairTokenizer:
         self._meter.tokenized(now - started, len(truncated))
         return sequences
 
-    def _encode(self, pairs: Sequence[Pair], prompt: str, told_row: int) -> list[EncodedPair]:
-        for row, pair in enumerate(pairs, told_row):
+    def _encode(self, pairs: Sequence[Pair], prompt: str, message_row: int) -> list[EncodedPair]:
+        for row, pair in enumerate(pairs, message_row):
             for name, text in zip(("first", "second"), pair, strict=True):
                 _check_text(f"the {name} text of pair {row}", text)
         encoded = self._form.encode(pairs, prompt, self.max_seq_tokens)
-        for row, encoded_pair in enumerate(encoded, told_row):
+        for row, encoded_pair in enumerate(encoded, message_row):
             if not encoded_pair.ids:
                 raise InputError(f"pair {row} has no tokens; leave it out")
         return encoded
@@ -136,7 +136,7 @@ class PairTokenizer:
 class _TokenizerForm:
     """A pair as the tokenizer's own post-processor lays it out: [CLS] first [SEP] second [SEP].
 
-    The texts are tokenized by themselves and put together here, so that a query is tokenized once
+    The texts are tokenized separately and joined here, so that a query is tokenized only once
     for all its documents.
     """
 
@@ -267,13 +267,13 @@ def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]
 
 def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return every text's ids without special tokens."""
-    if len(texts) <= 2:  # so few would wake the thread pool for nothing
+    if len(texts) <= 2:  # the thread pool is not worth waking for one or two
         return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def _check_text(name: str, text: object) -> None:
-    """Refuse what the tokenizer would refuse without saying which.
+    """Raise for a text that the tokenizer would refuse without naming it.
 
     Raises:
         InputError: it is not a str, or not Unicode.

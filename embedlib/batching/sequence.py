@@ -19,7 +19,7 @@ Vectors = NDArray[np.float32]
 
 
 class Job:
-    """The texts of one call on their way to one array.
+    """The texts of one call, from their first token to one array of vectors.
 
     Rows arrive in any order; the last one resolves the future, the first error fails it. A row is
     float32[D]; where the engine gives a vector for every token it is an object, float32[tokens, D].

@@ -69,7 +69,7 @@ class Meter:
             self._num_jobs += 1
 
     def job_over(self) -> None:
-        """A call was answered, failed or was given up."""
+        """A call was resolved, failed or was cancelled."""
         with self._lock:
             self._advance()
             self._num_jobs -= 1
@@ -90,21 +90,21 @@ class Meter:
             self._num_query_batches += is_query
 
     def batch_over(self, seconds: float) -> None:
-        """The engine is done with a batch, whatever came of it."""
+        """The engine has finished a batch, with vectors or with an error."""
         with self._lock:
             self._advance()
             self._num_inflight -= 1
             self._engine_s += seconds
 
     def batch_answered(self, num_texts: float, num_tokens: int, num_computed_tokens: int) -> None:
-        """A batch gave its vectors; a window counts as its share of a text."""
+        """The engine returned vectors; a window counts as its share of a text."""
         with self._lock:
             self._num_texts += num_texts
             self._num_tokens += num_tokens
             self._num_computed_tokens += num_computed_tokens
 
     def batch_failed(self) -> None:
-        """A batch gave an error instead."""
+        """A batch failed."""
         with self._lock:
             self._num_failed_batches += 1
 

@@ -16,10 +16,10 @@ from embedlib.errors import ConfigError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
 
 TRUNCATED_ROWS_TOLD = 10
-"""Rows named in a message; the rest is counted."""
+"""Rows that a message names; it counts the others."""
 
 WarnTruncated = Callable[[Sequence[tuple[int, int]], int], None]
-"""Takes rows that were cut, and how many there are in all."""
+"""Takes the rows that were cut, or the first of them, and the number of all."""
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Tokenizer:
         self._num_trailing = mask[::-1].index(0) if 0 in mask else 0
 
     def with_limit(self, max_seq_tokens: int) -> Tokenizer:
-        """Return one that cuts at another length; a call that has begun keeps the one it has."""
+        """Return a copy that cuts at another length; calls in progress keep this one."""
         limited = copy(self)
         limited.max_seq_tokens = max_seq_tokens
         return limited
@@ -104,14 +104,14 @@ class Tokenizer:
             num_prompt_tokens = self._count_prompt(prompt.examples + prompt.prefix)
         sequences: list[TokenizedText] = []
         truncated = []
-        told_row = job.first_row + first_row
+        message_row = job.first_row + first_row
         encode = self._encode_framed if prompt.suffix else self._encode_plain
-        for index, (ids, num_tokens) in enumerate(encode(texts, prompt, told_row)):
+        for index, (ids, num_tokens) in enumerate(encode(texts, prompt, message_row)):
             if num_tokens is not None:
-                truncated.append((told_row + index, num_tokens))
+                truncated.append((message_row + index, num_tokens))
             if not ids:
                 raise InputError(
-                    f"text {told_row + index} has no tokens: {texts[index]!r:.60}; leave it out"
+                    f"text {message_row + index} has no tokens: {texts[index]!r:.60}; leave it out"
                 )
             if num_tokens is None and self._is_divided(ids, prompt):
                 sequences += self._divide(job, first_row + index, ids, prompt)
@@ -220,7 +220,7 @@ class Tokenizer:
         """
         if prompt.suffix:
             raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
-        self._encode([text], "", 0)  # complains of a bad text
+        self._encode([text], "", 0)  # raises for a bad text
         offsets = self._tokenizer.encode(prompt.prefix + text).offsets
         if len(offsets) > self.max_seq_tokens:
             offsets = self._cut(offsets, self.max_seq_tokens, self._num_trailing)
@@ -254,7 +254,7 @@ class Tokenizer:
             raise _explain(texts, first_row, TypeError("not a str"))
         try:
             prompted = [prefix + text for text in texts] if prefix else list(texts)
-            if len(prompted) == 1:  # a batch of one would wake the thread pool for nothing
+            if len(prompted) == 1:  # the thread pool is not worth waking for one
                 found = self._tokenizer.encode(prompted[0], add_special_tokens=add_special_tokens)
                 return [found.ids]
             many = self._tokenizer.encode_batch_fast(
@@ -269,11 +269,11 @@ class Tokenizer:
         return ids[: limit - num_kept] + ids[len(ids) - num_kept :]
 
     def _count(self, text: str) -> int:
-        """Tokens of a part by itself."""
+        """Count the tokens of a part, without special tokens."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else 0
 
     def _count_prompt(self, prompt: str) -> int:
-        """Tokens of a prompt by itself, without what the tokenizer puts at the end.
+        """Count the tokens of a prompt alone, without those that the tokenizer puts at the end.
 
         Source: `Transformer._get_prompt_length` of sentence-transformers.
         """
@@ -287,9 +287,9 @@ def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int)
         truncated: row and number of tokens, of all of them or of the first ones.
         num_truncated: how many there are in all.
     """
-    told = sorted(truncated)[:TRUNCATED_ROWS_TOLD]
-    rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in told)
-    more = num_truncated - len(told)
+    listed = sorted(truncated)[:TRUNCATED_ROWS_TOLD]
+    rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in listed)
+    more = num_truncated - len(listed)
     verb = "text is" if num_truncated == 1 else "texts are"
     return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
 

@@ -111,7 +111,11 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for what is in flight, then free the device. Calling it again does nothing."""
+        """Wait for what is in flight, then free the device. Calling it again does nothing.
+
+        A loaded model calls this on the thread that calls `submit`, so its own `close` has a time
+        limit whether or not this one takes a `timeout`.
+        """
         ...
 
 

@@ -171,10 +171,10 @@ class ManyEngines:
                 free = [device for device in able if device.has_room(job.batch.lane)]
                 self._start(min(free, key=lambda device: len(device.jobs)), job)
             else:
-                told = "; ".join(
+                causes = "; ".join(
                     f"{device.name}: {error}" for device, error in job.failures.items()
                 )
-                self._end(job, EngineRunError(f"no engine could compute it: {told}"))
+                self._end(job, EngineRunError(f"no engine could compute it: {causes}"))
 
     def _next_job(self) -> _Job | None:
         """Return a batch that can be started, or that no engine is left for."""
@@ -197,7 +197,7 @@ class ManyEngines:
             self._fail(device, job, error)
 
     def _collect(self, device: _Device, job: _Job) -> None:
-        if job not in device.jobs:  # not twice, whatever the engine calls
+        if job not in device.jobs:  # an engine may call back twice
             return
         device.jobs.remove(job)
         try:
