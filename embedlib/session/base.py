@@ -301,7 +301,8 @@ class Session:
 
         In the handler of a signal that interrupted a call this returns at once, and the model is
         closed when the handler has returned and the call has ended. In the callback of a future it
-        may return before the engine is freed, too.
+        may return before the engine is freed, too. Calling it again waits again, if a thread still
+        runs.
 
         Args:
             timeout: seconds to wait for the model's threads; None waits without limit.
@@ -310,8 +311,8 @@ class Session:
             CloseTimeoutError: a thread still runs after that time, because a batch hangs. All open
                 calls have failed; the engine's memory is freed only when the batch ends.
         """
-        if self._finalizer.detach():
-            self._ending.close_on_request(timeout)
+        self._finalizer.detach()
+        self._ending.close_on_request(timeout)
 
     def __repr__(self) -> str:
         """Name the model."""

@@ -23,6 +23,7 @@ class Ending:
         """Begin with no parts; `callers` knows which threads are inside calls of the session."""
         self._callers = callers
         self._parts: list[Close] = []
+        self._is_closed = False
 
     def add(self, close: Close) -> None:
         """Add a part, which is closed before the parts added earlier."""
@@ -38,6 +39,7 @@ class Ending:
         with ExitStack() as stack:
             for close in self._parts:
                 stack.callback(_close_until, deadline, close)
+        self._is_closed = True
 
     def close_on_request(self, timeout: float | None) -> None:
         """Close as the user asked for it.
@@ -45,6 +47,8 @@ class Ending:
         In the handler of a signal that interrupted a call, another thread closes: the interrupted
         code may hold a lock that our threads need.
         """
+        if self._is_closed:
+            return
         is_main = threading.current_thread() is threading.main_thread()  # where handlers run
         if self._callers.is_inside or (is_main and is_in_a_future()):
             self._close_elsewhere(timeout, daemon=False)
