@@ -7,7 +7,6 @@ smallest 2**-9, no infinity; `float8_e4m3fn` of ml_dtypes, torch and CUDA.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 import ml_dtypes
@@ -39,16 +38,23 @@ def encode_e4m3(values: Floats) -> NDArray[np.uint8]:
     """Return the codes of the nearest e4m3 numbers, ties to even; beyond 448 it is 448.
 
     The same as the cast of ml_dtypes, bit for bit, at five times its speed: a table holds the
-    codes of all 16-bit upper halves. The lower half only matters for being zero or not, which its
-    lowest bit in the upper half tells ("rounding to odd").
+    codes of all 16-bit upper halves. The lower half only matters for being zero or not, which is
+    kept as the lowest bit of the upper half ("rounding to odd").
 
     Source: S. Boldo and G. Melquiond, "Emulation of a FMA and correctly rounded sums: proved
     algorithms using rounding to odd", IEEE Transactions on Computers 57(4), 2008: rounding to odd
     and then to nearest is rounding to nearest, where the first keeps two bits more or better.
     """
+    return _encode_and_overwrite(values.copy())
+
+
+def _encode_and_overwrite(values: Floats) -> NDArray[np.uint8]:
+    # In place: memory for another array would take longer to get than the array to compute.
     bits = values.view(np.uint32)
-    upper = (bits >> 16).astype(np.uint16)
-    upper |= bits.astype(np.uint16) != 0
+    is_inexact = bits.astype(np.uint16) != 0
+    bits >>= 16
+    upper = bits.astype(np.uint16)
+    upper |= is_inexact
     return _CODES.take(upper)  # more than twice as fast as _CODES[upper]
 
 
@@ -77,59 +83,7 @@ def quantize_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
         largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
         scales = np.maximum(largest / np.float32(E4M3_MAX), np.float32(SMALLEST_SCALE))
         scales[largest == 0] = 1
-        return encode_e4m3(weight / scales[:, None]), scales
-
-
-TABLE_EXPONENT: Final = 20
-"""Of the largest number of a row, as the tables of codes have it, biased by 127.
-
-A number whose exponent is lower by more than so many is less than 2**-19 of the largest: divided by
-the scale less than 448 / 2**19, which is nearer to zero than to the smallest e4m3, 2**-9.
-"""
-
-
-def quantize_bfloat16_rows(bits: NDArray[np.uint16]) -> tuple[NDArray[np.uint8], Floats]:
-    """Return what `quantize_rows` returns of bfloat16 numbers, bit for bit, in less time.
-
-    A code depends on the number and on the largest of its row, and stays the same where both have
-    an exponent that is higher by as much. So there is a table for each of the 128 fractions of the
-    largest number, with a code for every bfloat16.
-
-    Args:
-        bits: uint16[rows, columns], of the numbers.
-    """
-    largest = (bits & 0x7FFF).max(axis=1)
-    exponents = (largest >> 7).astype(np.intp)
-    if exponents.min() <= TABLE_EXPONENT or exponents.max() == 0xFF:
-        # Zeros, numbers near the smallest, NaN and infinity.
-        return quantize_rows((bits.astype(np.uint32) << 16).view(np.float32))
-    # The number's own bits lead to its place in a table; a higher exponent lies further behind.
-    first = ((largest & 0x7F) + np.intp(1) << 16) - (exponents - TABLE_EXPONENT << 7)
-    scales = (largest.astype(np.uint32) << 16).view(np.float32) / np.float32(E4M3_MAX)
-    places = bits.astype(np.intp)
-    places += first[:, None]  # a sum of two types takes twice as long
-    # No place is outside; "clip" takes them without a look at each.
-    return _codes_by_largest().take(places, mode="clip"), scales
-
-
-@cache
-def _codes_by_largest() -> NDArray[np.uint8]:
-    """Return uint8[129, 65536]: codes in rows with `TABLE_EXPONENT`, by the largest's fraction.
-
-    Table 0 is not used: positive numbers that are too small for table 1 come to lie in its end, and
-    those for table 2 at the end of table 1. Negative ones come to lie between the two halves of
-    their own. No larger number is in the way, there is none.
-    """
-    values = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
-    first = TABLE_EXPONENT << 7
-    scales = values[first : first + 128] / np.float32(E4M3_MAX)
-    codes = np.zeros((129, 1 << 16), np.uint8)
-    with np.errstate(invalid="ignore", over="ignore"):  # of numbers larger than the largest
-        for row, scale in zip(codes[1:], scales, strict=True):
-            row[:] = encode_e4m3(values / scale)
-    codes[:, first + 128 : 0x8000] = 0x80  # -0
-    codes[:, 0x8000 + first + 128 :] = 0
-    return codes
+        return _encode_and_overwrite(weight / scales[:, None]), scales
 
 
 def round_bfloat16(values: Floats) -> NDArray[np.uint16]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.fp8 import (
     is_finite_bfloat16,
-    quantize_bfloat16_rows,
     quantize_rows,
     round_bfloat16,
 )
@@ -101,11 +100,7 @@ def _write_fp8(
     """Write the FP8 codes of a matrix and return the scales of its rows."""
     scales = []
     for block in blocks:
-        if tensor.dtype == "BF16":
-            bits = block.view("<u2").reshape(-1, tensor.shape[1])
-            codes, block_scales = quantize_bfloat16_rows(bits)
-        else:
-            codes, block_scales = quantize_rows(as_numbers(block, tensor))
+        codes, block_scales = quantize_rows(as_numbers(block, tensor))
         if not np.isfinite(block_scales).all():
             raise _not_finite(tensor, name)
         writer.write(codes.data)
