@@ -1,4 +1,4 @@
-"""What a benchmark run is asked to do."""
+"""Options of the benchmarks."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ class WriteOptions:
     batch_rows: int = 2048
     """Rows of one write."""
     rounds: int = 3
-    """How often each takes its turn."""
+    """Turns of each."""
     vs_langchain: bool = False
-    """Run langchain-postgres beside."""
+    """Also run langchain-postgres."""
     model: str | None = None
     """Run `index` with this model beside `encode`; None: neither."""
     num_texts: int = 3000

@@ -1,4 +1,4 @@
-"""How fast a destination takes rows: the writer alone, beside a peer, and behind an Embedder."""
+"""How fast a destination takes rows: written alone, beside a peer, and by `index`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from embedlib.indexing.sinks.urls import open_sink, parse_url
 from embedlib.measuring.texts import docstrings
 
 BENCH_MODEL = "embedlib bench-write"
-"""Stored as the model's name: only rows of a former measurement are ever dropped."""
+"""Stored as the model's name, so that only rows of a former measurement are dropped."""
 
 PEER = "langchain-postgres"
 PEER_ROWS = 2_000
-"""The peer inserts row by row; more of them would only take longer."""
+"""The peer inserts row by row, at a rate that does not depend on their number."""
 
 _FINGERPRINT = "bench-write:0"
 _OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
@@ -205,7 +205,7 @@ class _LangChainPeer:
 
 
 class _NoIndex:
-    """A sink whose search index is not built: what is compared is the load."""
+    """A sink that builds no search index, so that only the load is compared."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -214,10 +214,10 @@ class _NoIndex:
         return getattr(self._sink, name)
 
     def begin(self, target: Target, tell: Report) -> None:
-        """Leave out: it has begun."""
+        """Do nothing: `_open_bench_sink` has begun the load."""
 
     def finish(self) -> None:
-        """Leave out."""
+        """Do nothing: the search index is not part of what is compared."""
 
 
 def _measure_index(options: WriteOptions, result: WriteResult, report: Report) -> None:

@@ -48,8 +48,8 @@ def bench_write(json_path: Path | None, **options: Any) -> None:
     """Measure how fast a destination takes rows.
 
     Their vectors are ready. The destination must be new; the rows of a former measurement in it are
-    dropped. Its search index is built once, after the last round, and timed by itself, up to
-    100,000 rows.
+    dropped. Its search index is built once, after the last round, and timed separately, up
+    to 100,000 rows.
 
     \b
     Example:

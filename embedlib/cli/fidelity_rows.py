@@ -1,4 +1,4 @@
-"""What a fidelity report says, as rows of a table."""
+"""A fidelity report as rows of a table."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Budget:
         Args:
             total_s: for everything.
             wishes_s: what the blocks would like to have, in their order.
-            clock: tells the time in seconds.
+            clock: returns the time in seconds.
         """
         self._clock = clock
         self._end = clock() + total_s
@@ -68,6 +68,6 @@ class Budget:
         return self._end - self._clock()
 
     def measuring_s(self, num_left: int) -> float:
-        """Return how long to measure, for the next of so many measurements in the block."""
+        """Return how long the next measurement may take, when `num_left` are left in the block."""
         wanted = MEASURING_SHARE * self.left_s / num_left
         return min(MAX_MEASURING_S, max(MIN_MEASURING_S, wanted))

@@ -1,4 +1,4 @@
-"""The contestants' processes: started when they are needed, ended when they are of no more use."""
+"""The contestants' processes: started when needed, ended when they are no longer of use."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, Final
 from embedlib.measuring.process import ContestantFailedError, JsonProcess, OverBudgetError, Process
 
 GRACE_S: Final = 30.0
-"""A call may take so much longer than its block: it is ended when it hangs, not when it is slow.
-The first call of a run imports torch from a disk that nobody has read yet, and wakes the GPU up."""
+"""A call may take this much longer than its block, so that only a call that hangs is ended. The
+first call of a run imports torch from a disk that is not cached yet, and wakes the GPU up."""
 
 _ENVIRONMENT: Final = MappingProxyType(
     {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "PYTHONIOENCODING": "utf-8",
-        # vLLM: in the process it is called from, quiet, and telling nobody.
+        # vLLM: in the calling process, quiet, and without usage reports.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
@@ -41,7 +41,7 @@ class GpuChild(JsonProcess):
     """Runs `tests.acceptance.gpu.worker`."""
 
     def __init__(self, name: str, device: str, path: Path | None) -> None:
-        """Start it."""
+        """Start the process of a contestant."""
         environment = {**os.environ, **_ENVIRONMENT}
         if device == "cpu":
             environment["OMP_NUM_THREADS"] = "1"  # tiny products only wait for more
@@ -54,7 +54,7 @@ class GpuChild(JsonProcess):
 
 @dataclass(frozen=True)
 class Place:
-    """Whom to ask, and what it has to load before."""
+    """A contestant, and what it has to load before it is called."""
 
     name: str
     """A key of `worker.CALLS`."""
@@ -82,7 +82,7 @@ class Children:
         Args:
             device: cuda or cpu.
             start: starts one.
-            loaded: hears what loading told.
+            loaded: called with the result of each `load`.
         """
         self._device = device
         self._start = start
@@ -91,10 +91,10 @@ class Children:
         self._broken: dict[Place, str] = {}
 
     def call(self, place: Place, name: str, left_s: float, /, **arguments: Any) -> Any:
-        """Ask and wait for the answer.
+        """Call a contestant and wait for the answer.
 
         Raises:
-            ContestantFailedError: there is none, and the process has been ended.
+            ContestantFailedError: there is no answer, and the process has been ended.
         """
         if place in self._broken:  # loading takes long, and would fail again
             raise ContestantFailedError(place.name, self._broken[place])

@@ -1,4 +1,4 @@
-"""What the GPU itself can do: products in a model's shapes, and copies. Ceilings for all else."""
+"""The GPU's own limits: products in a model's shapes, and copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = dict[str, Any]
 
 
 class ChipCalls:
-    """What the parent may ask."""
+    """The calls that the parent can make."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
@@ -119,7 +119,7 @@ class ChipCalls:
         return float(np.median([taken() for taken in times]))
 
     def _timed(self, launch: Callable[[], object]) -> Callable[[], float]:
-        """Launch, and return what tells the seconds once the device has come so far."""
+        """Launch, and return a function that returns the seconds once the device is done."""
         if self._device.type != "cuda":
             begin = time.perf_counter()
             launch()

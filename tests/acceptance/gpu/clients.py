@@ -1,7 +1,7 @@
 """Many independent clients of one Embedder, each asking for one short text now and then.
 
 An open loop: when a request comes does not depend on when the last one was answered, as it is with
-clients that do not know of one another. A request's time begins when it was due.
+independent clients. A request's time begins when it was due.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def ask_all(
         texts: what is asked for, in turn.
         num_clients: each sends one request per second in the mean, at random.
         seconds: for how long requests come.
-        clock: tells the time.
+        clock: returns the time in seconds.
     """
     random = np.random.default_rng(0)
     rate = num_clients * REQUESTS_PER_CLIENT_PER_S

@@ -39,7 +39,7 @@ BULK_BATCHES: Final = 4
 NUM_TEXTS: Final = 256
 """Different ones that clients ask for."""
 NUM_QUERIES: Final = 16
-"""Different ones behind one another: enough for a common beginning to be found (`MIN_VOTES` in
+"""Different ones, run in sequence: enough for a common beginning to be found (`MIN_VOTES` in
 `engines.cuda.prefixes`) and for queries that use it."""
 BULK_TOKENS_BESIDE: Final = "512"
 
@@ -47,7 +47,7 @@ Result = dict[str, Any]
 
 
 class ContestantCalls:
-    """What the parent may ask. Times are in seconds, or end in `_ms`."""
+    """The calls that the parent can make. Times are in seconds, or end in `_ms`."""
 
     _shape: Shape
     _engine: CudaEngine
@@ -100,7 +100,7 @@ class ContestantCalls:
         return result
 
     def bulk(self, lengths: str, seconds: float) -> Result:
-        """Measure batches behind one another: ids in host memory to vectors in host memory."""
+        """Measure batches, one after the other: ids in host memory to vectors in host memory."""
         batches = self._bulk_batches(lengths)
         self._drive(seconds * WARM_UP, bulk=batches)
         found = self._drive(seconds, bulk=batches)
@@ -111,7 +111,7 @@ class ContestantCalls:
         }
 
     def query(self, num_tokens: int, seconds: float, prefix_tokens: int = 0) -> Result:
-        """Measure queries behind one another: ids, with a common beginning or none, to a vector."""
+        """Measure queries in sequence: ids, with a common beginning or none, to a vector."""
         texts = self._texts([num_tokens] * NUM_QUERIES, prefix_tokens)
         gate.alone(self._engine, texts)
         queries = [make_batch([text], Lane.QUERY) for text in texts]
@@ -154,17 +154,17 @@ class ContestantCalls:
         np.save(path, gate.alone(self._engine, self._texts(lengths, prefix_tokens)))
 
     def checks(self, allowed: float) -> list[Result]:
-        """Return the outcome of what an engine must keep by itself; the marks must be there."""
+        """Return the outcomes of the checks that need no other engine; the marks must be loaded."""
         vocab_size = self._shape.spec.encoder.vocab_size
         return [check(self._engine, vocab_size, allowed) for check in gate.CHECKS]
 
     def compare(self, check: str, path: str, allowed: float) -> Result:
-        """Return how close the gate's texts come to vectors that somebody else has written."""
+        """Return how close the gate's texts come to vectors that another contestant has written."""
         texts = gate.gate_texts(self._shape.spec.encoder.vocab_size)
         return gate.check_close(check, gate.alone(self._engine, texts), np.load(path), allowed)
 
     def find_room(self, model: str, copies: float) -> str:
-        """Return a folder with room for so many copies of a model's weights."""
+        """Return a folder with room for `copies` copies of a model's weights."""
         shape = shape_of(model, is_tiny=self._is_tiny)
         return str(roomy_place(int(copies * weight_bytes(shape))))
 
@@ -176,7 +176,7 @@ class ContestantCalls:
         return {"seconds": time.perf_counter() - begin, "gb": weight_bytes(shape) / 1e9}
 
     def _texts(self, lengths: list[int], prefix_tokens: int = 0) -> list[Ids]:
-        """Return texts of these lengths, behind so many tokens that are the same in all."""
+        """Return texts of these lengths, behind `prefix_tokens` tokens that are the same in all."""
         vocab_size = self._shape.spec.encoder.vocab_size
         texts = texts_of([prefix_tokens + length for length in lengths], vocab_size)
         for text in texts:

@@ -45,7 +45,7 @@ def gate_texts(vocab_size: int) -> list[Ids]:
 
 
 def alone(engine: Engine, texts: Sequence[Ids]) -> Vectors:
-    """Return float32[N, D], every text computed by itself."""
+    """Return float32[N, D], every text computed alone."""
     return np.concatenate([run(engine, [text], Lane.QUERY) for text in texts])
 
 
@@ -117,4 +117,4 @@ def _outcome(name: str, worst: float, allowed: float) -> dict[str, Any]:
 
 Check = Callable[[Engine, int, float], dict[str, Any]]
 CHECKS: Final[tuple[Check, ...]] = (check_mixes, check_poison)
-"""Of every precision by itself."""
+"""For every precision alone."""

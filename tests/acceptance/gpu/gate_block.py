@@ -1,4 +1,4 @@
-"""The gate: nobody is told how fast something is that is wrong."""
+"""The gate: no speed is measured of a precision whose vectors are wrong."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ INTERVAL_MS: Final = 200
 
 
 class GpuState:
-    """Listens to nvidia-smi until it is closed; where there is none it knows nothing."""
+    """Reads samples from nvidia-smi until closed; without nvidia-smi there are none."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, ...]] = []
@@ -41,13 +41,13 @@ class GpuState:
         for line in lines:
             try:
                 sample = tuple(float(part) for part in line.split(","))
-            except ValueError:  # "[N/A]": this GPU does not tell
+            except ValueError:  # "[N/A]": not measured by this GPU
                 continue
             with self._lock:
                 self._samples.append(sample)
 
     def means(self) -> dict[str, float]:
-        """Return the means since the last time this was asked; empty: nothing is known."""
+        """Return the means since the last call; empty: there are no samples."""
         with self._lock:
             samples, self._samples = self._samples, []
         columns = zip(*samples, strict=True)
@@ -56,7 +56,7 @@ class GpuState:
         }
 
     def close(self) -> None:
-        """End it."""
+        """End nvidia-smi, and the thread that reads from it."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()

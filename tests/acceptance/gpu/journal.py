@@ -1,4 +1,4 @@
-"""What was found, written down line by line as it is found: a run may be ended at any moment."""
+"""Results, written line by line as they are measured: a run may be killed at any moment."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Journal:
         """Begin.
 
         Args:
-            write: takes a line of JSON and brings it out at once.
-            clock: tells the time in seconds.
+            write: writes a line of JSON and flushes it.
+            clock: returns the time in seconds.
         """
         self._write = write
         self._clock = clock

@@ -134,7 +134,7 @@ def shape_of(name: str, *, num_layers: int | None = None, is_tiny: bool = False)
 
     Args:
         name: one of `SHAPES`.
-        num_layers: keep only so many; None: all.
+        num_layers: keep only the first ones; None: all.
         is_tiny: the same model in the sizes of `TINY`.
     """
     shape = SHAPES[name]

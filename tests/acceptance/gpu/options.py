@@ -29,7 +29,7 @@ class GpuOptions:
     minutes: float = 8.0
     """For everything; a block that would take longer is cut short."""
     device: Device = "cuda"
-    """cpu: the same run with tiny models and the engine's emulation, which tells no speed."""
+    """cpu: the same run with tiny models and the engine's emulation; its speeds mean nothing."""
     vllm_path: Path | None = None
     """The folder that vLLM and what it needs were installed into (pip install --target)."""
 

@@ -25,7 +25,7 @@ BATCH_TOKENS: Final = (8192, 16_384, 32_768)
 
 
 class PeerCalls(ABC):
-    """What the parent may ask: ids in host memory to float32 vectors in host memory."""
+    """The calls that the parent can make: ids in host memory to float32 vectors in host memory."""
 
     packages: ClassVar[tuple[str, ...]]
     """Distributions whose versions decide the speed."""
@@ -45,11 +45,11 @@ class PeerCalls(ABC):
         return {"seconds": seconds, "versions": versions(self.packages)}
 
     def prepare(self, lengths: str) -> Result:
-        """Find the best settings there are to find; what is returned is told with the result."""
+        """Find the best settings; what is returned is written with the result."""
         return {}
 
     def bulk(self, lengths: str, seconds: float) -> Result:
-        """Measure one job of texts that takes about so long."""
+        """Measure one job of texts that takes about `seconds`."""
         texts = self._texts(lengths)
         begin = time.perf_counter()
         self._embed(texts)
@@ -165,7 +165,7 @@ class SentenceTransformersCalls(PeerCalls):
 
 
 class VllmCalls(PeerCalls):
-    """vLLM, offline and in this process, as its documentation tells for speed.
+    """vLLM, offline and in this process, with the options its documentation gives for speed.
 
     Source: vllm 0.26, `LLM.embed` in entrypoints/pooling/offline.py; prompts are
     `TokensPrompt`s.

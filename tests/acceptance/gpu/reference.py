@@ -1,4 +1,4 @@
-"""Vectors that the engine's are held against: float32 on the same weights, by somebody else."""
+"""Reference vectors for the engine's: float32 on the same weights, by another library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Vectors = NDArray[np.float32]
 
 
 class ReferenceCalls:
-    """What the parent may ask."""
+    """The calls that the parent can make."""
 
     def __init__(self, device: str) -> None:
         self._device = device

@@ -40,7 +40,7 @@ STEPS: Final[Mapping[str, Block]] = MappingProxyType(
     }
 )
 OF_ONE_MODEL: Final = ("bulk", "query", "mixed", "clients", "variants")
-"""Measured one behind the other with the model in memory."""
+"""Measured one after the other with the model in memory."""
 UNGATED: Final = ("ceilings", "gate")
 PACKAGES: Final[Mapping[Device, tuple[str, ...]]] = MappingProxyType(
     {"cuda": ("torch", "triton"), "cpu": ("torch",)}
@@ -61,11 +61,11 @@ def run_gpu_bench(
 
     Args:
         options: what to run.
-        write: takes a line of JSON and brings it out at once.
+        write: writes a line of JSON and flushes it.
         circumstances: facts to keep with the result.
-        report: is told about progress, one line at a time.
+        report: called with progress, one line at a time.
         start: starts the process of a contestant.
-        clock: tells the time in seconds.
+        clock: returns the time in seconds.
 
     Raises:
         EngineUnavailableError: there is no GPU, or a package is missing.
@@ -95,7 +95,7 @@ def run_gpu_bench(
 
 
 def _check_packages(device: Device) -> None:
-    """Refuse to start processes each of which would say the same.
+    """Check for the packages that every process needs, before any is started.
 
     Raises:
         EngineUnavailableError: a package is missing.
@@ -108,7 +108,7 @@ def _check_packages(device: Device) -> None:
 
 
 def plan_of(options: GpuOptions) -> list[tuple[str, str]]:
-    """Return (block, model) in order: what must not be missed comes first."""
+    """Return (block, model) in order: the most important first."""
     models, wanted = options.models, options.blocks
     plan = [("ceilings", model) for model in models if "ceilings" in wanted]
     if set(wanted) - set(UNGATED):
@@ -122,16 +122,16 @@ def plan_of(options: GpuOptions) -> list[tuple[str, str]]:
 
 
 def _run_block(session: GpuSession, block: str, model: str) -> None:
-    """Run a block; when it fails the others are worth their time all the same."""
+    """Run a block and record its failure, so that the next block runs."""
     if session.budget.left_s <= 0:
         session.journal.add(block, model=model, skipped="the time of the run is over")
     elif block not in UNGATED and not session.passed.get(model):
-        session.journal.add(block, model=model, skipped="the gate failed: no speed is told")
+        session.journal.add(block, model=model, skipped="the gate failed: no speed is measured")
     else:
         try:
             STEPS[block](session, model)
         except ContestantFailedError as error:
             session.journal.add(block, model=model, failed=str(error))
-        except Exception as error:  # what was not foreseen; the other blocks are worth their time
+        except Exception as error:  # not foreseen; the next blocks run all the same
             failed = f"{type(error).__name__}: {error}"
             session.journal.add(block, model=model, failed=failed)

@@ -33,7 +33,7 @@ Refine = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class GpuSession:
-    """What blocks measure with, and where they write what they found."""
+    """What blocks measure with, and where they write their results."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GpuSession:
         self.budget = budget
         self.children = Children(options.device, start, self._loaded)
         self.passed: dict[str, tuple[Precision, ...]] = {}
-        """By model, what the gate let through: the precisions whose speed may be told."""
+        """By model, the precisions that passed the gate: only their speed is measured."""
         self._stack = stack
         self._state = GpuState()
         stack.callback(self._state.close)
@@ -65,7 +65,7 @@ class GpuSession:
         return Place("embedlib", tuple(load.items()))
 
     def ask(self, place: Place, call: str, **arguments: Any) -> Any:
-        """Ask for something, which may take what the block has left.
+        """Make a call, which may take the time that the block has left.
 
         Raises:
             ContestantFailedError: there is no answer.
@@ -82,12 +82,12 @@ class GpuSession:
         refine: Refine = lambda found: found,
         **arguments: Any,
     ) -> Line | None:
-        """Ask for a measurement and write what came of it; None: nothing did.
+        """Make a measurement and write its result; None: it failed or was skipped.
 
         Args:
             block: the block it belongs to.
-            place: whom to ask.
-            call: what to ask.
+            place: the contestant.
+            call: the name of the call.
             num_left: measurements of the block that are still to be made, this one included.
             facts: to write beside the result.
             refine: adds what follows from the result.

@@ -17,7 +17,7 @@ OPTIONS: Final = MappingProxyType(
 
 
 class StartCalls:
-    """What the parent may ask."""
+    """The calls that the parent can make."""
 
     def __init__(self, device: str) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""The lines of a run as people read them."""
+"""The lines of a run as Markdown tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Column = tuple[str, Callable[[Line], str]]
 
 
 def render(lines: Sequence[Line]) -> str:
-    """Return everything as Markdown, what was asked for last."""
+    """Return all results as Markdown, the verdicts last."""
     parts = [
         _table(lines, "begin", _CIRCUMSTANCES, is_turned=True),
         _ceilings(lines),

@@ -1,4 +1,4 @@
-"""What is embedded: random token ids, the same for every contestant, and batches of them."""
+"""Texts: random token ids, the same for every contestant, and batches of them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def batch_flops(encoder: Encoder, lengths: Sequence[int]) -> float:
     """Return the floating-point operations that the vectors of a batch need.
 
     Two for each weight of a linear layer and token, and four for each head dimension and pair of
-    tokens that see one another; what pruning saves is counted as done, so it counts as speed.
+    tokens that attend to one another. Operations that pruning saves are counted, as speed.
     """
     queries = encoder.num_heads * encoder.head_dim
     linear = flop_per_token(encoder) * sum(lengths)

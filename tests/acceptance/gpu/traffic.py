@@ -1,4 +1,4 @@
-"""Keeps an engine busy with batches from one thread, and hears what comes back."""
+"""Keeps an engine busy with batches from one thread, and records when each is done."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def drive(
         queries: batches on the query lane, again and again; none: only bulk.
         queries_per_s: mean of random arrivals. A query's time begins when it was due, so that one
             that had to wait for another one is not told to be quick. None: one behind the other.
-        clock: tells the time.
+        clock: returns the time in seconds.
     """
     done: SimpleQueue[tuple[Any, Batch, float]] = SimpleQueue()
     random = np.random.default_rng(0)

@@ -153,7 +153,7 @@ def test_no_speed_is_told_of_what_is_wrong(course: Any, find: Find) -> None:
     assert [line["passed"] for line in find(lines, block="gate")] == [False, True]
     for block in ("bulk", "query", "mixed", "clients", "variants", "peers", "start"):
         assert [line["skipped"] for line in find(lines, block=block)] == [
-            "the gate failed: no speed is told"
+            "the gate failed: no speed is measured"
         ]
     assert find(lines, what="checks of the gate that passed, share")[0]["met"] is False
 

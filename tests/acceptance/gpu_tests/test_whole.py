@@ -206,7 +206,7 @@ def test_the_gate_notices_wrong_weights(
         clock=course.clock,
     )
     assert find(lines, block="gate")[0]["passed"] is False
-    assert find(lines, block="bulk")[0]["skipped"] == "the gate failed: no speed is told"
+    assert find(lines, block="bulk")[0]["skipped"] == "the gate failed: no speed is measured"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
