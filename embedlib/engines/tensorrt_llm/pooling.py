@@ -126,7 +126,7 @@ def _sequences(num_tokens: int, ends: Tensor) -> Tensor:
 
 
 def _last_but(skipped: int, token_ids: Tensor, ends: Tensor) -> Tensor:
-    """Return int64[B]: each sequence's last token that is not `skipped`, or else its last token.
+    """Return int64[B]: each sequence's last token that is not `skipped`; its first if all are.
 
     Source: `pooled_logits` in `GenericForSequenceClassification` of transformers 5.5,
     modeling_layers.py, for texts padded on the right.
@@ -135,4 +135,5 @@ def _last_but(skipped: int, token_ids: Tensor, ends: Tensor) -> Tensor:
     candidates = torch.where(token_ids != skipped, tokens, -1)
     last = torch.full((len(ends) + 1,), -1, dtype=torch.int64, device=ends.device)
     last = last.scatter_reduce(0, _sequences(len(token_ids), ends), candidates, "amax")[:-1]
-    return torch.where(last >= 0, last, ends - 1)
+    starts = torch.nn.functional.pad(ends[:-1], (1, 0))
+    return torch.where(last >= 0, last, starts)
