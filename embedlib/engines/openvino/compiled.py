@@ -6,10 +6,10 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
+from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.weighted import Weights
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
