@@ -147,7 +147,7 @@ class ModelFromFiles:
     files: ModelFiles
     tokenizer: tokenizers.Tokenizer
     machine: Machine
-    """What the load asked; it answers the same as long as the model lives."""
+    """As it was before the engine was loaded."""
     plan: EnginePlan
     engine: Engine
 
@@ -176,7 +176,8 @@ class ModelFromFiles:
         """Return `fingerprint` with another option `precision`; compiles nothing."""
         config = replace(self.opened.config, precision=precision)
         try:
-            chosen = self._plan(config).precision
+            plan = plan_engine(self.files, config, self.opened.manifest, machine=self.machine)
+            chosen = plan.precision
         except (ConfigError, EngineError):  # the rows may have been made on another machine
             chosen = ChosenPrecision(name=precision)
         settings = {**settings, "precision": str(chosen)}
@@ -204,13 +205,12 @@ class ModelFromFiles:
                 f"{able} for these"
             )
         config = self.opened.config
-        # Planned again: the first engine may have compiled the weights that this one runs.
-        plan = self._plan(replace(config, engine=kind.name))
+        # Planned again, and the machine asked again: the first engine may have compiled the weights
+        # that this one runs, and has taken memory.
+        only = replace(config, engine=kind.name)
+        plan = plan_engine(self.files, only, self.opened.manifest)
         spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
         return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
-
-    def _plan(self, config: Config) -> EnginePlan:
-        return plan_engine(self.files, config, self.opened.manifest, machine=self.machine)
 
 
 def load_model(
