@@ -100,18 +100,19 @@ class Machine:
         Raises:
             EngineUnavailableError: there is no driver, or it does not answer.
         """
-        found = self._gpus
-        if isinstance(found, EngineUnavailableError):
-            raise EngineUnavailableError(str(found)) from found
+        found = self._gpus_or_reason
+        if isinstance(found, str):
+            raise EngineUnavailableError(found)
         return found
 
     @cached_property
-    def _gpus(self) -> tuple[Gpu, ...] | EngineUnavailableError:
-        # An error is kept too: a driver that does not answer costs seconds each time.
+    def _gpus_or_reason(self) -> tuple[Gpu, ...] | str:
+        # A failure is kept too, since a driver that does not answer costs seconds each time; as
+        # text, since the error's traceback would keep the frames of the load, and so the model.
         try:
             return tuple(self.probe_gpus())
         except EngineUnavailableError as error:
-            return error
+            return str(error)
 
     @cached_property
     def plugins(self) -> tuple[EntryPoint, ...]:

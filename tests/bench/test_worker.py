@@ -150,7 +150,7 @@ def test_embedlib_in_int8_searches_its_layers_once(
     for _ in range(2):
         contestant = EmbedlibInt8Contestant()
         contestant.load(tiny_folder("bert"), tmp_path, 1, {"max_batch_tokens": 99})
-        assert contestant._loaded._precision == "int8 without layers.0.v"
+        assert contestant._loaded.precision == "int8 without layers.0.v"
         assert contestant.query("a cat").shape == (32,)
         contestant._loaded.close()
     assert searched == [tmp_path]
