@@ -1,4 +1,4 @@
-"""How close a model's vectors in a lower precision are to its own, and which layers to keep."""
+"""Measures how close a lower precision is to the model's own, and which layers it must keep."""
 
 from embedlib.fidelity.compare import Comparison
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts, read_texts

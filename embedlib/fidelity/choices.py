@@ -1,4 +1,4 @@
-"""The layers of one model in 8 bits, on an engine that takes weights from memory."""
+"""`LayerChoices`: embeds texts with any linear layers of a model kept out of 8 bits."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
 MAX_UNITS: Final = 48
-"""Units tried one at a time. In a model with more layers, neighbours of one kind share a unit."""
+"""Maximum units, up to rounding; the search measures each one alone. In a model with more layers,
+neighbors of one kind share a unit."""
 SearchedPrecision = Literal["int8", "fp8"]
 
 
 class LayerChoices:
-    """See `search.Choices`.
+    """Implements `search.Choices` on an engine that takes weights from memory.
 
-    The model is compiled and opened once; each measurement builds an engine around those weights
-    and brings the kept layers from the model's own.
+    The model is compiled and opened once. Each measurement builds an engine from those 8-bit
+    weights, with the kept layers taken from the model's own weights.
     """
 
     def __init__(
         self, model: MeasuredModel, plan: EnginePlan, *, max_units: int = MAX_UNITS
     ) -> None:
-        """Compile the model, unless the cache has it, and open it and its own weights.
+        """Compile the model unless the cache has it, then open the compiled and its own weights.
 
         Args:
             model: the model.
-            plan: the engine, its device and the precision of 8 bits.
-            max_units: how many units layers are divided into, at most about.
+            plan: the engine, its device and the 8-bit precision.
+            max_units: maximum number of units that layers are divided into, up to rounding.
         """
         open_weights = plan.kind.open_weights
         assert open_weights is not None, "only searched engines get here; a bug in embedlib"
         precision = cast(SearchedPrecision, plan.precision.name)
         self.precision: str = precision
         self.kept_in = plan.kind.precisions[-1]
-        # int8 is computed layer by layer; in FP8 engines compute some layers as one.
+        # int8 engines compute layer by layer; FP8 engines compute some layers as one matrix.
         fused = () if precision == "int8" else FUSED_LAYERS
         self.units = layer_units(model.files, fused, max_units)
         self._model = model
@@ -58,9 +59,10 @@ class LayerChoices:
         self._compiled = open_weights(model.files, folder, plan.devices[0])
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
-        """Return vectors with these layers in the higher precision."""
+        """Return the vectors of texts with these layers kept in the higher precision."""
         own = {f"{layer}.weight": self._own[f"{layer}.weight"] for layer in kept}
-        # The model's own weights come last: int8 has no head that is made of answers' rows.
+        # The model's own weights come last: a compiled int8 model lacks a head that is made of the
+        # rows of two answer words.
         sources: tuple[Any, ...] = (own, self._compiled, self._own)
         precision = replace(self._plan.precision, excluded=tuple(kept), folder=None)
         plan = replace(self._plan, precision=precision)
@@ -68,19 +70,19 @@ class LayerChoices:
 
 
 def searching_kinds() -> dict[str, EngineKind]:
-    """Return the engine that the layers of a precision are searched on, by precision."""
+    """Return for each precision that has a search the engine on which it runs."""
     return {kind.searched_precision: kind for kind in OWN_KINDS if kind.searched_precision}
 
 
 def layer_units(
     files: ModelFiles, fused: Sequence[Sequence[str]], max_units: int = MAX_UNITS
 ) -> tuple[Unit, ...]:
-    """Return what is kept together: layers computed as one, in large models a few neighbours too.
+    """Group the linear layers: those computed as one matrix, in large models some neighbors too.
 
     Args:
         files: the model.
-        fused: kinds of layers that the engine computes as one.
-        max_units: how many units there are at most, up to rounding.
+        fused: kinds of layers that the engine computes as one matrix.
+        max_units: maximum number of units, up to rounding.
     """
     kinds: dict[str, dict[str, list[str]]] = {}
     for layer in linear_layers(files):  # layers.3.q

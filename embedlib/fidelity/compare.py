@@ -1,4 +1,4 @@
-"""Two sets of vectors of the same texts, compared."""
+"""Compares two sets of vectors of the same texts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from embedlib.vectors.similarity import similarity
 
 TOP: Final = 10
 NUM_WORST: Final = 5
-TOLD_CHARACTERS: Final = 80
+WORST_TEXT_CHARACTERS: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What was measured; the fields are those of `FidelityReport`."""
+    """Description of what was measured; the fields are those of `FidelityReport`."""
 
     fingerprint: str
     engine: str
@@ -36,7 +36,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A report, and the cosine of every row."""
+    """Result of a comparison: the report, and the cosine of every row."""
 
     report: FidelityReport
     cosines: NDArray[np.float64]
@@ -44,25 +44,28 @@ class Comparison:
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return float64[N]: the cosine of each row of one with the row of the other; equal ones: 1."""
+    """Return float64[N]: the cosine of each row of `first` with the same row of `second`.
+
+    It is exactly 1 for equal rows.
+    """
     a, b = first.astype(np.float64), second.astype(np.float64)
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     products = (a * b).sum(axis=1)
     result = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     result[(first == second).all(axis=1)] = 1  # also two zero vectors
-    clipped: NDArray[np.float64] = np.clip(result, -1, 1)  # rounding could go beyond
+    clipped: NDArray[np.float64] = np.clip(result, -1, 1)  # rounding can exceed 1
     return clipped
 
 
 def mean_and_p1(found: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the two figures of a gate: the mean, and what 99 of 100 cosines reach."""
+    """Return the two figures of a gate: the mean, and the cosine that 99 of 100 texts reach."""
     return float(found.mean()), float(np.quantile(found, 0.01))
 
 
 def top10_overlap(reference: Embedded, candidate: Embedded) -> float | None:
-    """Return the share of a query's ten nearest documents that both have, mean over queries.
+    """Return the share of a query's ten nearest documents found by both, averaged over queries.
 
-    None: there are no queries, or no more than ten documents.
+    None if there are no queries, or at most ten documents.
     """
     if len(reference.queries) == 0 or len(reference.documents) <= TOP:
         return None
@@ -80,10 +83,10 @@ def compare(
     """Compare the vectors of two precisions, or two engines, of one model.
 
     Args:
-        reference: what is taken for right.
-        candidate: what is measured.
-        texts: that each row is about.
-        subject: what goes into the report beside the figures.
+        reference: the rows to compare with.
+        candidate: the rows that are measured.
+        texts: the text of each row.
+        subject: what the report says beside the figures.
     """
     found = cosines(reference.all, candidate.all)
     worst = np.argsort(found, kind="stable")[:NUM_WORST]
@@ -104,7 +107,7 @@ def compare(
         min=float(found.min()),
         top10_overlap=top10_overlap(reference, candidate),
         worst=tuple(
-            TextFidelity(text=texts[row][:TOLD_CHARACTERS], cosine=float(found[row]))
+            TextFidelity(text=texts[row][:WORST_TEXT_CHARACTERS], cosine=float(found[row]))
             for row in worst
         ),
         versions=subject.versions,

@@ -1,4 +1,4 @@
-"""One precision of a model against another: vectors of both, and the report."""
+"""Computes the vectors of two precisions of a model, compares them and stores the report."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from embedlib.models.compiled.fidelity_report import (
 from embedlib.models.weights.load import load_weights
 
 Reference = Literal["float32", "bf16"]
-"""What is taken for right: float32 on the CPU, or bf16 on the engine that is measured."""
+"""The precision compared with: float32 on the CPU, or bf16 on the engine that is measured."""
 
 ALONE: Final = 1
-"""Token budget with which every text is a batch of its own, so that results can be repeated: in
-int8 a text's vector depends a little on its batch."""
+"""Token budget that makes every text a batch of its own, so that results are reproducible: in int8
+a text's vector depends slightly on its batch."""
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -46,17 +46,17 @@ def reference_vectors(
     reference: Reference,
     machine: Machine,
 ) -> Embedded:
-    """Return the vectors that are taken for right.
+    """Return the vectors of the reference precision, which others are compared with.
 
     Args:
         model: the model.
-        plan: what is measured.
+        plan: the engine and precision that are measured.
         texts: what to embed.
-        reference: its precision.
-        machine: answers what is here.
+        reference: the reference precision.
+        machine: reports the hardware and packages of this machine.
 
     Raises:
-        ConfigError: the engine that is measured does not have it.
+        ConfigError: the engine that is measured does not have the reference precision.
     """
     if reference == "float32":
         return model.embed(cpu_engine(model, load_weights(model.files)), texts)
@@ -65,7 +65,7 @@ def reference_vectors(
 
 
 def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts) -> Embedded:
-    """Return the vectors of a planned engine."""
+    """Return the vectors that a planned engine computes; on the CPU each text alone."""
     config = model.config
     if "cpu" in plan.kind.device_types:
         config = replace(config, max_batch_tokens=ALONE)
@@ -73,7 +73,7 @@ def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts
 
 
 def reference_kind() -> EngineKind:
-    """Return the engine that all others are compared with: float32 on the CPU."""
+    """Return the engine that computes the float32 reference on the CPU."""
     for kind in OWN_KINDS:
         if NOT_COMPILED in kind.precisions and "cpu" in kind.device_types and kind.lower:
             return kind
@@ -81,7 +81,7 @@ def reference_kind() -> EngineKind:
 
 
 def cpu_engine(model: MeasuredModel, weights: Weights) -> Engine:
-    """Return the reference engine with these weights, each text alone."""
+    """Return the reference engine with these weights; it computes each text alone."""
     plan = EnginePlan(
         kind=reference_kind(),
         devices=("cpu",),
@@ -96,8 +96,8 @@ def lowered(model: MeasuredModel, weights: Weights, plan: EnginePlan) -> Engine:
 
     Args:
         model: the model.
-        weights: by role.
-        plan: the engine, which has a `lower`, its device, and which layers are kept.
+        weights: the weights by role.
+        plan: the engine (its kind must have a `lower`), its device, and the kept layers.
     """
     assert plan.kind.lower is not None, "only searched engines get here; a bug in embedlib"
     config = model.config
@@ -114,7 +114,7 @@ def compare_planned(
     reference: Reference,
     machine: Machine,
 ) -> Comparison:
-    """Compare the vectors of a planned engine with those that are right."""
+    """Compare the vectors of a planned engine with the reference vectors `right`."""
     subject = Subject(
         fingerprint=model_fingerprint(model.files, file_hashes(model.config)),
         engine=plan.engine,
@@ -132,18 +132,21 @@ def compare_planned(
 
 
 def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:
-    """Return the versions of what computes; an emulation may do without some packages."""
+    """Return the versions of embedlib, numpy and those packages of the engine that are installed.
+
+    An emulation does not need all of them.
+    """
     found = {name: machine.version(name) for name in ("embedlib", "numpy", *kind.packages)}
     return {name: version for name, version in found.items() if version is not None}
 
 
 def store_report(folder: Path, report: FidelityReport) -> None:
-    """Write a report into an engine directory, which replaces an older one.
+    """Write a report into an engine directory and replace the older one.
 
-    The report of an emulation does not replace that of a GPU.
+    The report of an emulation does not replace the report of a GPU.
 
     Raises:
-        EngineBuildError: it cannot be written.
+        EngineBuildError: the report cannot be written.
     """
     older = read_report(folder)
     if older is not None and is_emulated(report.hardware) and not is_emulated(older.hardware):

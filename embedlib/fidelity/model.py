@@ -1,4 +1,4 @@
-"""A model to be measured: its files, and how an engine's rows become its outputs."""
+"""`MeasuredModel`: a model's files, and the embedder, reranker or classifier that runs them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from embedlib.reranker import Reranker
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredModel:
-    """A model as users hold it, with the prompts that are known of it."""
+    """A model as users load it: files, options, and the prompts known by its hub name."""
 
     files: ModelFiles
-    """Its texts are cut where the options say."""
+    """The files as read with the options: `max_seq_tokens` truncates texts."""
     known: KnownModel
     config: Config
 
     @property
     def kind(self) -> type[Embedder] | type[Reranker] | type[Classifier]:
-        """The class users load it with. One score means pairs, unless it has a chat template."""
+        """The class that loads the model.
+
+        A head with one score is a reranker's, unless the model has a chat template.
+        """
         head = self.files.spec.head
         if head is None:
             return Embedder
@@ -37,9 +40,9 @@ class MeasuredModel:
         return Reranker if head.template or is_of_pairs else Classifier
 
     def embed(self, engine: Engine, texts: FidelityTexts) -> Embedded:
-        """Return the rows that an engine makes of texts, and close it.
+        """Return the rows that an engine computes for texts, and close the engine.
 
-        Long texts are cut without a warning.
+        Long texts are truncated without a warning.
         """
         config = replace(self.config, on_truncate="ignore")
         tokenizer = load_tokenizer(self.files)
@@ -49,20 +52,21 @@ class MeasuredModel:
             return embed(session, texts)
 
     def row_texts(self, texts: FidelityTexts) -> tuple[str, ...]:
-        """Return the text that each row is about."""
+        """Return the text that each row belongs to."""
         return row_texts(self.kind, texts)
 
 
 def open_model(model: str | PathLike[str], config: Config) -> MeasuredModel:
-    """Find a model and read its files, with their head where they have one.
+    """Find a model and read its files, including the head if it has one.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
         config: the options.
 
     Raises:
-        ConfigError: it is an engine directory, or the model cannot keep `max_seq_tokens`.
-        ModelError: there is no such model, or it is not understood.
+        ConfigError: the model is an engine directory, or has fewer positions than
+            `max_seq_tokens`.
+        ModelError: the model does not exist, or embedlib does not support it.
     """
     opened = OpenedModel.find(model, config)
     return MeasuredModel(files=opened.read_source(), known=opened.known, config=config)

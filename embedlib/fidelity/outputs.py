@@ -1,8 +1,8 @@
-"""What is compared of a model: an Embedder's vectors, a Reranker's or Classifier's raw scores.
+"""The rows that are compared: an Embedder's vectors, a Reranker's or Classifier's raw scores.
 
-Scores are made rows as well, so that one cosine serves all. Of a classifier a row is the numbers of
-the labels of one text. Of a single number only differences matter: a row is a query's scores of a
-few candidates, less their mean, or a text's score and those of a few others, less their mean.
+Scores are arranged in rows too, so that one cosine serves all models. A classifier's row has the
+raw scores of all labels for one text. Of a single score only differences matter: a row has the
+scores of a query for a few candidates, or of a text and a few others, minus their mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embedlib.reranker import Reranker
 
 NUM_CANDIDATES: Final = 8
 NUM_ROWS_PER_QUERY: Final = 2
-"""So that the built-in queries give more rows than a report needs to count."""
+"""With two, the built-in queries give more rows than the `MIN_TEXTS` of a report that counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,9 @@ class Embedded:
     """The rows of `FidelityTexts`."""
 
     queries: NDArray[np.float32]
-    """float32[number of queries, D]; of a model that makes scores it is all rows."""
+    """float32[number of queries, D]; all rows if the model computes scores."""
     documents: NDArray[np.float32]
-    """float32[number of documents, D]."""
+    """float32[number of documents, D]; no rows if the model computes scores."""
 
     @property
     def all(self) -> NDArray[np.float32]:
@@ -40,13 +40,13 @@ class Embedded:
 
 
 def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Embedded:
-    """Return the rows of texts: an Embedder's with the prompts of queries and documents.
+    """Return the rows of texts; an Embedder adds its prompts of queries and documents.
 
     Raises:
         ConfigError: there are too few texts.
     """
     if not texts.all:
-        raise ConfigError("texts has no text in it; give one or more")
+        raise ConfigError("texts is empty; give one text or more")
     if isinstance(session, Embedder):
         dim = session.get_embedding_dimension()
         queries = session.encode_query(list(texts.queries))
@@ -60,7 +60,9 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
         if session.num_labels == 1:
             num_texts = len(rows)
             if num_texts < 2:
-                raise ConfigError("texts has 1 text; a model of one score is measured on 2 or more")
+                raise ConfigError(
+                    "texts has 1 text; a model with one score is measured on 2 or more"
+                )
             others = [place * num_texts // NUM_CANDIDATES for place in range(NUM_CANDIDATES)]
             rows = _centred(np.hstack([np.roll(rows, -shift, axis=0) for shift in others]))
     return Embedded(queries=rows, documents=np.zeros((0, rows.shape[1]), np.float32))
@@ -69,25 +71,25 @@ def embed(session: Embedder | Reranker | Classifier, texts: FidelityTexts) -> Em
 def row_texts(
     kind: type[Embedder] | type[Reranker] | type[Classifier], texts: FidelityTexts
 ) -> tuple[str, ...]:
-    """Return the text that each row of `embed` is about."""
+    """Return the text that each row of `embed` belongs to."""
     if kind is Reranker:
         return tuple(query for query in texts.queries for _ in range(NUM_ROWS_PER_QUERY))
     return texts.all
 
 
 def _centred(scores: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return float32[rows, candidates] less the mean of each row."""
+    """Return float32[rows, candidates] minus the mean of each row."""
     centred: NDArray[np.float32] = scores - scores.mean(axis=1, keepdims=True)
     return centred
 
 
 def _pairs(texts: FidelityTexts) -> list[tuple[str, str]]:
-    """Return each query with documents of all lengths, row by row."""
+    """Return pairs of each query with documents of all lengths, row by row."""
     documents = texts.documents
     if not texts.queries or len(documents) < 2:
         raise ConfigError(
             f"texts has {len(texts.queries)} queries and {len(documents)} documents; a reranker is "
-            "measured on 1 and 2 or more"
+            "measured on at least 1 query and 2 documents"
         )
     num_places = NUM_CANDIDATES * NUM_ROWS_PER_QUERY
     return [

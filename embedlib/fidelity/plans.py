@@ -1,4 +1,4 @@
-"""What computes a precision here: an engine, or for FP8 without a GPU its emulation on the CPU."""
+"""Plans what computes a precision here: an engine, or for FP8 without a GPU a CPU emulation."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from embedlib.engines.select import plan_engine
 from embedlib.models.reading.files import ModelFiles
 
 EMULATED: Final = "emulated on "
-"""Prefix of an emulation's hardware. No GPU has such a name, so a report of an emulation is never
-taken for one of a GPU."""
+"""Prefix of an emulation's hardware. No GPU has such a name, so the report of an emulation is never
+mistaken for the report of a GPU."""
 
 
 def plan_measurement(files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:
-    """Return what computes `config.precision` here.
+    """Return the plan of what computes `config.precision` on this machine.
 
-    FP8 is emulated where no GPU here has it, or where the CPU is asked for.
+    FP8 is emulated if no GPU of this machine has it, or if the device is "cpu".
 
     Args:
         files: the model.
         config: the options, with the precision to measure.
-        machine: answers what is here.
+        machine: reports the hardware and packages of this machine.
 
     Raises:
-        EngineUnavailableError: torch is missing, which emulates.
+        EngineUnavailableError: the emulation needs torch, which is not installed.
         EngineUnsupportedError: the model cannot be computed in FP8.
         what `plan_engine` raises.
     """
     emulating = _emulating_kind(config)
     if emulating is None or not _is_to_be_emulated(config, machine):
         return plan_engine(files, config, machine=machine)
-    assert emulating.check_emulation is not None, "it was chosen for it; a bug in embedlib"
-    emulating.check_emulation(files.spec, machine)  # refused now, not after minutes
+    assert emulating.check_emulation is not None, "it can emulate; a bug in embedlib"
+    emulating.check_emulation(files.spec, machine)  # reject now, not after minutes
     return _emulation(emulating, files, config)
 
 
 def plan_reference(
     plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
 ) -> EnginePlan:
-    """Return what computes `config.precision` where `plan` computes another one.
+    """Return the plan for `config.precision` on the engine of `plan`.
 
     Raises:
         ConfigError: that engine does not have the precision.
@@ -57,12 +57,12 @@ def plan_reference(
 
 
 def is_emulated(hardware: str) -> bool:
-    """Whether the hardware of a plan or report is an emulation."""
+    """Return whether the hardware of a plan or report is an emulation."""
     return hardware.startswith(EMULATED)
 
 
 def _emulation(kind: EngineKind, files: ModelFiles, config: Config) -> EnginePlan:
-    """Return a plan for the CPU, where the engine rounds as it does on a GPU."""
+    """Return a plan for the CPU in which the engine rounds as it does on a GPU."""
     hardware = EMULATED + platform.machine()
     return EnginePlan(
         kind=kind,
@@ -73,7 +73,7 @@ def _emulation(kind: EngineKind, files: ModelFiles, config: Config) -> EnginePla
 
 
 def _emulating_kind(config: Config) -> EngineKind | None:
-    """Return the engine among those the options allow that can emulate FP8 on the CPU."""
+    """Return the engine that the options allow and that can emulate FP8 on the CPU, if any."""
     for kind in OWN_KINDS:
         if kind.check_emulation is not None and config.engine in ("auto", kind.name):
             return kind

@@ -1,4 +1,4 @@
-"""The cosines of a comparison as a picture."""
+"""Draws the cosines of a comparison."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from embedlib.models.compiled.fidelity_report import Gate
 
 
 def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:
-    """Return a function that draws into a file.
+    """Check the file name and matplotlib, and return a function that draws into the file.
 
     Raises:
-        ConfigError: matplotlib is missing, or the folder is.
+        ConfigError: matplotlib is not installed, the name does not end in .png, or its folder does
+            not exist.
     """
     try:
         from matplotlib.figure import Figure
@@ -25,7 +26,7 @@ def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:
             "plot needs matplotlib, which is not installed; pip install 'embedlib[bench]'"
         ) from error
     if path.suffix != ".png" or not path.resolve().parent.is_dir():
-        raise ConfigError(f"plot = {str(path)!r}; give a file .png in a folder that is there")
+        raise ConfigError(f"plot = {str(path)!r}; give a .png file in an existing folder")
 
     def draw(comparison: Comparison, gate: Gate) -> None:
         report = comparison.report

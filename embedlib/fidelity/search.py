@@ -1,4 +1,4 @@
-"""The search for the layers to keep: as few as a wanted fidelity allows."""
+"""Searches for the smallest set of layers that must be kept to pass a gate."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from embedlib.fidelity.texts import FidelityTexts
 from embedlib.models.compiled.fidelity_report import Gate
 
 MAX_KEPT_SHARE: Final = 0.5
-"""Of the weights of the linear layers; with more of them kept, 8 bits are not worth having."""
+"""Maximum share of the linear layers' weights that is kept. Above it, 8 bits save too little."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Linear layers that are kept together, or not."""
+    """Linear layers that are kept or quantized together."""
 
     layers: tuple[str, ...]
     num_weights: int
-    """What keeping them costs: the engine's time grows with it."""
+    """The cost of keeping them: the engine's time grows with it."""
 
 
 class Choices(Protocol):
-    """A model in 8 bits, with any of its linear layers kept in more."""
+    """A model in 8 bits whose linear layers can each be kept in a higher precision."""
 
     precision: str
-    """Of 8 bits."""
+    """The 8-bit precision."""
     kept_in: str
     """The precision of kept layers."""
     units: tuple[Unit, ...]
 
     def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
-        """Return the vectors with these layers kept."""
+        """Return the vectors of texts with these layers kept."""
         ...
 
 
 @dataclass(frozen=True)
 class Target:
-    """Texts, and their vectors that are taken for right."""
+    """Texts, and their reference vectors."""
 
     texts: FidelityTexts
     right: Embedded
 
 
 class Search:
-    """Measures choices of layers on one set of texts.
+    """Searches for the layers to keep, by measuring choices of layers on two sets of texts.
 
-    All linear layers in 8 bits, if that passes. Else layers are kept, those first that gain most
-    for their size: the gain of each is measured by keeping it alone; then the shortest beginning of
-    that order that passes is searched by halving.
+    Keeps no layer if the gate passes with all linear layers in 8 bits. Otherwise measures the gain
+    of each unit by keeping it alone, sorts the units by gain per weight, and finds by bisection the
+    shortest prefix of that order that passes.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Search:
         few: Target,
         report: Callable[[], object] = lambda: None,
     ) -> None:
-        """Take the parts.
+        """Set up the search; `find` runs it.
 
         Args:
-            choices: what is measured.
-            whole: what must pass the gate.
-            few: what gains are measured on.
+            choices: the model that is measured.
+            whole: the texts that must pass the gate.
+            few: the texts on which gains are measured.
             report: called after every measurement.
         """
         self._choices = choices
@@ -83,7 +83,7 @@ class Search:
         """Return the layers to keep, sorted.
 
         Raises:
-            EngineBuildError: even with half of the weights kept the gate is not passed.
+            EngineBuildError: the gate does not pass even with half of the weights kept.
         """
         plain = self._cosines(())
         if _passes(plain, gate):
@@ -104,7 +104,7 @@ class Search:
         return _layers(order[:enough])
 
     def _rank(self) -> list[Unit]:
-        """Return the units, highest gain for its cost first."""
+        """Return the units, highest gain per weight first."""
         units = self._choices.units
         base = self._measure((), self._few).mean()
         gains = {
@@ -123,7 +123,7 @@ class Search:
 
 
 def max_measurements(choices: Choices) -> int:
-    """Return how many times `Search` embeds texts at most."""
+    """Return the maximum number of times that `Search` embeds texts."""
     num_units = len(choices.units)
     return 3 + num_units + math.ceil(math.log2(num_units + 1))
 

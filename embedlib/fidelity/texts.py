@@ -1,7 +1,7 @@
-"""The texts that two precisions are compared on: queries and documents of all lengths and kinds.
+"""The texts on which two precisions are compared: queries and documents of all lengths and kinds.
 
-Made from word lists, always the same ones on every machine. Your own texts say more about your own
-vectors: see `read_texts`.
+The built-in texts are made from word lists and are the same on every machine. Your own texts tell
+more about your vectors: `read_texts` reads them from a file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _T = TypeVar("_T")
 NUM_QUERIES: Final = 64
 NUM_DOCUMENTS: Final = 192
 QUERY_EVERY: Final = 4
-"""Of the lines of a file, each fourth one is a query."""
+"""Every fourth line of a file is a query."""
 MAX_TOKENS: Final = 1024
-"""The longest built-in document, also where a model takes longer ones: they take minutes."""
+"""Longest built-in document, also for models with a higher limit: longer ones take minutes."""
 MIN_WORDS: Final = 3
 WORDS_PER_TOKEN: Final = 0.8
-"""A little more than English text has, so that the longest documents are cut."""
+"""Slightly more than English text has, so that the longest documents are truncated."""
 
 
 @dataclass(frozen=True)
 class FidelityTexts:
-    """What is embedded twice."""
+    """The texts that are embedded in both precisions."""
 
     queries: tuple[str, ...]
     documents: tuple[str, ...]
@@ -43,7 +43,7 @@ class FidelityTexts:
 
     @property
     def digest(self) -> str:
-        """Return 32 hexadecimal digits that change with every text and its kind."""
+        """32 hexadecimal digits of a hash over all texts, in order, and their kinds."""
         digest = hashlib.blake2b(digest_size=16)
         for kind, texts in (("query", self.queries), ("document", self.documents)):
             for text in texts:
@@ -52,7 +52,7 @@ class FidelityTexts:
         return digest.hexdigest()
 
     def thinned(self, step: int) -> FidelityTexts:
-        """Return every text whose place is a multiple of `step`."""
+        """Return every text whose index is a multiple of `step`."""
         return FidelityTexts(self.queries[::step], self.documents[::step])
 
 
@@ -60,13 +60,13 @@ def built_in_texts(max_seq_tokens: int) -> FidelityTexts:
     """Return queries of a few words, and documents from three words to beyond the limit.
 
     Args:
-        max_seq_tokens: of the model.
+        max_seq_tokens: the length limit of the model.
     """
     dice = random.Random(0)
     most_words = WORDS_PER_TOKEN * min(max_seq_tokens, MAX_TOKENS)
     documents = list(ODD_TEXTS)
     for index in range(NUM_DOCUMENTS - len(ODD_TEXTS)):
-        # Many short ones, few long ones: lengths grow evenly in their logarithm.
+        # Many short texts, few long ones: lengths are spaced evenly on a logarithmic scale.
         share = index / (NUM_DOCUMENTS - len(ODD_TEXTS) - 1)
         num_words = round(MIN_WORDS * (max(most_words, MIN_WORDS) / MIN_WORDS) ** share)
         documents.append(_document(dice, num_words))
@@ -75,10 +75,10 @@ def built_in_texts(max_seq_tokens: int) -> FidelityTexts:
 
 
 def read_texts(path: Path) -> FidelityTexts:
-    """Return the texts of a file, one per line: each fourth one a query, the others documents.
+    """Return the texts of a file, one per line: every fourth a query, the others documents.
 
     Raises:
-        SourceError: the file cannot be read or has no text in it.
+        SourceError: the file cannot be read or contains no text.
     """
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -92,7 +92,7 @@ def read_texts(path: Path) -> FidelityTexts:
 
 
 def _document(dice: random.Random, num_words: int) -> str:
-    """Sentences about one topic until there are enough words; the last one is cut."""
+    """Return sentences about one topic, truncated to `num_words` words."""
     topic = _pick(dice, TOPICS)
     words: list[str] = []
     while len(words) < num_words:
@@ -106,7 +106,7 @@ def _query(dice: random.Random) -> str:
 
 
 def _fill(dice: random.Random, template: str, topic: Topic) -> str:
-    """Put words of a topic into the gaps of a sentence."""
+    """Replace the gaps of a sentence by random words of a topic."""
     words = []
     for word in template.split():
         gap, _, rest = word.partition("}")
@@ -124,5 +124,5 @@ def _fill(dice: random.Random, template: str, topic: Topic) -> str:
 
 
 def _pick(dice: random.Random, choices: Sequence[_T]) -> _T:
-    # random() gives the same numbers in every version of Python; choice() does not promise it.
+    # Python guarantees the same numbers in every version for random(), but not for choice().
     return choices[int(dice.random() * len(choices))]

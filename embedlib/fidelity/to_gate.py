@@ -1,4 +1,4 @@
-"""`compile_to_gate`: 8 bits in as many layers as a wanted fidelity allows."""
+"""`compile_to_gate`: compile a model to 8 bits in as many layers as a fidelity gate allows."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate
 
 SEARCH_STEP: Final = 4
-"""The gain of a layer is measured on every fourth text."""
+"""The gain of a layer is measured on every fourth text, to save time."""
 
 Report = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSize:
-    """How much a search measures."""
+    """Limits of a search."""
 
     min_texts: int = MIN_TEXTS
-    """Fewer are refused: what they choose would not hold on others."""
+    """Minimum number of texts; layers chosen on fewer would not suit other texts."""
     max_units: int = MAX_UNITS
-    """Groups of layers that are tried one at a time."""
+    """Maximum number of groups of layers, each measured alone; up to rounding."""
 
 
 def compile_to_gate(
@@ -56,30 +56,30 @@ def compile_to_gate(
     size: SearchSize = SearchSize(),
     machine: Machine | None = None,
 ) -> tuple[Path, Comparison]:
-    """Return the engine directory of a model in 8 bits that passes a gate, and what was measured.
+    """Compile a model to 8 bits so that it passes a gate; return its engine directory and figures.
 
-    `search.Search` says which layers are kept. The same texts on the same kind of machine give the
-    same ones, in FP8 up to gains that are equal in six digits: its batches are not always the same.
-    The report is stored in the directory: where the engine was a real one, an Embedder with the
-    precision "auto" goes by it; an emulation, which FP8 without a GPU is, decides nothing.
+    `search.Search` chooses the layers to keep. The same texts on the same kind of machine give the
+    same layers; in FP8, whose batches vary, layers whose gains agree to six digits may change
+    places. The report is stored in the directory. An Embedder with the precision "auto" uses it,
+    unless it is the report of an emulation (FP8 without a GPU).
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
         precision: "int8", measured on the CPU engine, or "fp8", on our CUDA engine or its
             emulation.
-        gate: what to reach; None: the default one.
-        texts: what to measure on; None: the built-in ones.
-        reference: what is taken for right, see `verify`.
-        config: the options; where the cache is, and what computes.
-        out: where to write; None: into the cache, where an Embedder finds it.
-        report: called with the number of measurements done and the most there can be.
-        size: how much is measured.
-        machine: answers what is here; None: this machine.
+        gate: the cosines to reach; None: the default gate.
+        texts: the texts to measure on; None: the built-in ones.
+        reference: the precision to compare with, see `verify`.
+        config: the options, such as the cache folder, the engine and the device.
+        out: the folder to write; None: one in the cache, where an Embedder finds it.
+        report: called with the number of measurements done and their maximum number.
+        size: limits of the search.
+        machine: reports hardware and packages; None: this machine.
 
     Raises:
-        ConfigError: there are too few texts, or the precision has no search.
-        EngineUnavailableError: what measures cannot run here.
-        EngineBuildError: even with half of the weights kept the gate is not passed.
+        ConfigError: there are too few texts, or the precision or engine has no search.
+        EngineUnavailableError: the engine that measures cannot run on this machine.
+        EngineBuildError: the gate does not pass even with half of the weights kept.
         what `verify` and `compile_model` raise.
     """
     config, machine = config or Config(), machine or Machine()
@@ -100,7 +100,7 @@ def compile_to_gate(
     num_rows = len(measured.row_texts(texts))
     if num_rows < size.min_texts:
         raise ConfigError(
-            f"texts has {num_rows} texts; choosing layers takes {size.min_texts} or more"
+            f"texts has {num_rows} texts; choosing layers needs {size.min_texts} or more"
         )
     plan = plan_measurement(measured.files, config, machine)
     whole, few = (
@@ -109,7 +109,7 @@ def compile_to_gate(
     )
     choices = LayerChoices(measured, plan, max_units=size.max_units)
     kept = _find(choices, whole, few, gate or Gate(), report)
-    del choices  # what it holds of the device is free again
+    del choices  # frees its weights on the device
     folder = compile_model(measured.files, precision, kept, config, out=out)
     plan = replace(plan, precision=ChosenPrecision(name=precision, excluded=kept, folder=folder))
     comparison = compare_planned(measured, plan, texts, whole.right, reference, machine)
@@ -124,7 +124,7 @@ def _find(
     gate: Gate,
     report: Report,
 ) -> tuple[str, ...]:
-    """Return the layers to keep."""
+    """Run the search and return the layers to keep."""
     num_done, num_all = 0, max_measurements(choices)
 
     def count() -> None:

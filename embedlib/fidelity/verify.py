@@ -1,4 +1,4 @@
-"""`verify`: what a model loses in a precision on this machine."""
+"""`verify`: measure what a model loses in a lower precision on this machine."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ def verify(
     config: Config | None = None,
     machine: Machine | None = None,
 ) -> Comparison:
-    """Measure a precision on the engine that computes in it here; FP8 without a GPU is emulated.
+    """Measure a precision on the engine that computes it here; FP8 without a GPU is emulated.
 
-    A compiled model that is missing is made. A report on at least `MIN_TEXTS` texts is stored with
-    the compiled model and replaces an older one: with precision "auto" an Embedder then takes or
-    leaves it. That of an emulation says so in its `hardware`, and decides nothing.
+    Compiles the model first if the cache has no engine directory of this precision. Stores a report
+    on at least `MIN_TEXTS` texts in that directory, in place of an older one; an Embedder with the
+    precision "auto" then decides by it. The report of an emulation says so in its `hardware`, and
+    "auto" ignores it.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
-        texts: what to embed; None: the built-in ones.
-        reference: what is taken for right: "float32" on the CPU, or "bf16" on the engine that is
-            measured, where float32 would take hours.
+        texts: the texts to embed; None: the built-in ones.
+        reference: the precision to compare with: "float32" on the CPU, or "bf16" on the engine that
+            is measured, for models that would take hours in float32.
         config: the options, with the precision to measure; "auto": the engine's fastest one.
-        machine: answers what is here; None: this machine.
+        machine: reports hardware and packages; None: this machine.
 
     Raises:
-        ConfigError: the precision is what it would be compared with, the engine does not have it,
-            or the model is a compiled one.
-        EngineUnavailableError: no engine of this precision can run here.
+        ConfigError: the precision equals the reference, the engine does not have it, or the model
+            is an engine directory.
+        EngineUnavailableError: no engine of this precision can run on this machine.
         what `Embedder` raises.
     """
     config, machine = config or Config(), machine or Machine()
@@ -58,9 +59,11 @@ def verify(
         fastest = find_kind(choose_engine(config, machine).name, machine).precisions[0]
         config = replace(config, precision=cast(PrecisionName, fastest))
     if config.precision == reference:
-        raise ConfigError(f"precision = {reference!r} would be compared with itself")
+        raise ConfigError(f"precision = {reference!r} would be compared with itself; give another")
     if config.precision == "float32":
-        raise ConfigError("precision = 'float32' is what others are compared with; give another")
+        raise ConfigError(
+            "precision = 'float32' is the reference of others; give int8, fp8 or bf16"
+        )
     measured = open_model(model, config)
     plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)

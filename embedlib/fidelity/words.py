@@ -1,4 +1,4 @@
-"""Words, sentences with gaps, and odd texts, of which the built-in texts are made."""
+"""The words, sentences with gaps, and odd texts from which the built-in texts are made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Topic:
-    """Words that go together."""
+    """Words of one subject, by what they can fill: noun, verb or adjective gaps."""
 
     nouns: tuple[str, ...]
     verbs: tuple[str, ...]

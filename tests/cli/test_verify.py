@@ -141,7 +141,7 @@ def test_a_picture(run: Run, folder: Path, texts: Path, tmp_path: Path) -> None:
     assert "cannot be written" in unwritable.stderr
     refused = run(*arguments, "--plot", tmp_path / "nowhere" / "cosines.png")
     assert refused.exit_code == 1
-    assert "give a file .png in a folder that is there" in refused.stderr
+    assert "give a .png file in an existing folder" in refused.stderr
 
 
 def test_without_matplotlib(
@@ -163,7 +163,7 @@ def test_compile_to_a_fidelity(
     arguments = ["compile", folder, "--engine-cache-dir", cache, "--texts"]
     few = run(*arguments, texts, "--precision", "int8", "--fidelity", 0.9)
     assert few.exit_code == 1
-    assert few.stderr == "Error: texts has 5 texts; choosing layers takes 100 or more\n"
+    assert few.stderr == "Error: texts has 5 texts; choosing layers needs 100 or more\n"
     arguments += [hundred]
     done = run(*arguments, "--precision", "int8", "--fidelity", 0.9)
     assert done.exit_code == 0, done.output

@@ -193,9 +193,13 @@ def test_scores_that_were_measured_say_nothing_of_the_vectors_of_the_same_files(
 @pytest.mark.parametrize(
     ("variant", "texts", "message"),
     [
-        ("bert", FidelityTexts((), ()), "texts has no text in it"),
+        ("bert", FidelityTexts((), ()), "texts is empty; give one text or more"),
         ("llama-reward", FidelityTexts((), ("a cat",)), "is measured on 2 or more"),
-        ("bert-reranker", FidelityTexts(("a cat",), ("a",)), "is measured on 1 and 2 or more"),
+        (
+            "bert-reranker",
+            FidelityTexts(("a cat",), ("a",)),
+            "is measured on at least 1 query and 2",
+        ),
     ],
 )
 def test_too_few_texts_to_measure_on(

@@ -236,7 +236,7 @@ def test_what_has_no_search_is_refused(tiny_folder: Callable[[str], Path], confi
     wrong = replace(config, engine="tensorrt_llm")
     with pytest.raises(ConfigError, match=r"searched on the engine cuda; leave engine out$"):
         compile_to_gate(folder, "fp8", config=wrong)
-    with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers takes 100 or more"):
+    with pytest.raises(ConfigError, match=r"^texts has 6 texts; choosing layers needs 100 or more"):
         compile_to_gate(folder, "int8", texts=FEW, config=config)
 
 
