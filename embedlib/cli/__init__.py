@@ -1,7 +1,7 @@
-"""The `embedlib` command. Commands read options and files and call the library; nothing more.
+"""The `embedlib` command. Commands only read options and files and call the library.
 
-Importing this must stay quick, because every `embedlib --help` pays for it: a command's module is
-loaded when it is asked for, and imports the library inside the command's function.
+This module must stay fast to import, because every `embedlib --help` imports it: a command's module
+is imported when the command is used, and imports the library inside the command's function.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "doctor", "encode"),
     *("index", "inspect", "rerank", "search", "status", "verify"),
 )
-"""Each is the function of that name in the module of that name, with _ for -."""
+"""The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
-"""What is an option of one command and an argument of another."""
+"""Options of some commands that are arguments of others, and the name of that argument."""
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -46,13 +46,16 @@ def _debug_option() -> click.Option:
 
 
 def _variable(command: str, option: click.Option) -> str:
-    """Name the option's variable after its flag; click takes the name of the parameter."""
+    """Return the option's environment variable, named after its flag.
+
+    click would name it after the parameter.
+    """
     flag = max(option.opts, key=len).lstrip("-").replace("-", "_")
     return f"EMBEDLIB_{command}_{flag}".upper()
 
 
 class _Commands(click.Group):
-    """Loads a command's module when it is needed and turns errors into one line."""
+    """Imports a command's module when the command is used, and prints errors on one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -88,15 +91,15 @@ class _Commands(click.Group):
             if ctx.meta.get(_DEBUG):
                 raise
             raise click.ClickException(str(error)) from error
-        except OSError as error:  # standard output, mostly: what reads or writes files names them
+        except OSError as error:  # mostly of standard output: errors of files name the file
             if error.errno == errno.EPIPE or ctx.meta.get(_DEBUG):
-                raise  # click is silent about a reader that is gone
-            raise click.ClickException(f"{error}; --debug shows where") from error
+                raise  # click exits silently when the reader of a pipe is gone
+            raise click.ClickException(f"{error}; --debug shows the traceback") from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             if any(map(is_worker, threading.enumerate())):
-                # Pressed again while a model was being closed: the interpreter cannot end in order
-                # while a thread of the model computes. A load may be killed at any instant.
+                # Ctrl-C was pressed again while a model was closing: the interpreter cannot exit
+                # in order while a thread of the model computes. A load may be killed at any time.
                 os._exit(_EXIT_INTERRUPTED)
             ctx.exit(_EXIT_INTERRUPTED)
         finally:
@@ -104,7 +107,7 @@ class _Commands(click.Group):
 
 
 def _without_flag(error: click.NoSuchOption) -> click.UsageError:
-    """Say where a value goes that has a flag in other commands only."""
+    """Return an error that says how to pass a value that only other commands take as an option."""
     argument = _ARGUMENTS.get(error.option_name, "")
     parameters = error.ctx.command.params if error.ctx is not None else []
     if argument not in [parameter.human_readable_name for parameter in parameters]:
@@ -122,7 +125,7 @@ def _format_warning(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """Leave out the line of embedlib's code that a user of the command line did not write."""
+    """Format a warning without its line of code, which the user of a command did not write."""
     return f"Warning: {message}\n"
 
 

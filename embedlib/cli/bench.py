@@ -1,4 +1,4 @@
-"""`embedlib bench`: measures embedlib and its peers on this machine, side by side."""
+"""`embedlib bench`: measure embedlib and its peers on this machine, side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from embedlib.bench.options import PEERS, BenchOptions
+from embedlib.bench.options import INT8, PEERS, RERANK_PEER, BenchOptions
 from embedlib.cli.options import MODEL_OPTIONS, config_options
 from embedlib.config import Config
 from embedlib.version import __version__
@@ -28,50 +28,50 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     type=click.Choice(("encode", "rerank")),
     default="encode",
     show_default=True,
-    help="encode: MODEL makes embeddings. rerank: MODEL sorts the candidates of one query; without "
-    "MODEL, a model of MiniLM's size with random weights does.",
+    help="What to measure. encode: embedding texts. rerank: sorting the candidates of one query; "
+    "without MODEL, with a model of MiniLM's size that has random weights.",
 )
 @click.option(
     "--vs",
     metavar="PEER[,PEER]",
     default="",
-    help=f"Peers to run beside embedlib: {', '.join(PEERS)}. "
-    "For rerank: the first. Libraries come with pip install 'embedlib[bench]'.  [default: none]",
+    help=f"Peers to compare with: {', '.join(PEERS)}. For rerank: {RERANK_PEER}, {INT8}. "
+    "pip install 'embedlib[bench]' installs the libraries.  [default: none]",
 )
 @click.option(
     "--texts",
     "texts_path",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File with one text per line.  [default: the documentation strings of Python's library; "
-    "for rerank, pieces of 200 tokens of them]",
+    help="File with one text per line.  [default: docstrings of Python's standard library; for "
+    "rerank, pieces of 200 tokens of them]",
 )
 @click.option(
     "--num-texts",
     type=int,
     default=_DEFAULTS["num_texts"],
     show_default=True,
-    help="Texts of one bulk pass, or candidates, at most.",
+    help="Maximum number of texts in a bulk pass, or of candidates.",
 )
 @click.option(
     "--rounds",
     type=int,
     default=_DEFAULTS["rounds"],
     show_default=True,
-    help="Turns of each peer; more make the spread trustworthy.",
+    help="Number of turns of each peer; more turns make the spread more reliable.",
 )
 @click.option(
     "--query-seconds",
     type=float,
     default=_DEFAULTS["query_seconds"],
     show_default=True,
-    help="Seconds of single queries, per contestant and again during a bulk job.",
+    help="Seconds of single queries, for embedlib and each peer alone and again during a bulk job.",
 )
 @click.option(
     "--json",
     "json_path",
     metavar="PATH",
-    help="Also write everything that was measured as JSON; - is standard output, and the table "
-    "then goes to standard error.",
+    help="Also write all measurements as JSON to this file; - writes them to standard output and "
+    "the table to standard error.",
 )
 @config_options("threads", "max_batch_tokens", *MODEL_OPTIONS)
 def bench(
@@ -85,11 +85,12 @@ def bench(
     json_path: str | None,
     **options: Any,
 ) -> None:
-    """Measure MODEL on this machine, beside other libraries.
+    """Measure the speed of MODEL here, beside other libraries.
 
-    All in float32, but for embedlib-int8, on the same texts and as many threads, taking turns, each
-    in a process of its own: bulk rate, query latency alone and during a bulk job, start, memory,
-    and how close embedlib comes to what the machine can multiply. MODEL is a folder, a hub name, or
+    Measures on this machine the bulk rate, query latency alone and during a bulk job, start time,
+    memory, and how close embedlib comes to the matrix-multiplication speed of the machine. Embedlib
+    and its peers take turns, each in its own process, on the same texts with the same number of
+    threads; all compute in float32, except embedlib-int8. MODEL is a folder, a hub name, or
     package:NAME.
 
     \b
@@ -99,8 +100,8 @@ def bench(
       embedlib bench --task rerank --vs sentence-transformers
     """  # noqa: D301 - click takes \b as "keep these lines"
     if json_path is not None and not Path(json_path).parent.is_dir():
-        # Refused before the minutes of measuring, not after.
-        raise click.UsageError(f"--json {json_path!r}: there is no such folder")
+        # Reject it now, not after minutes of measuring.
+        raise click.UsageError(f"--json {json_path!r}: no such folder; create it first")
     if json_path is not None and os.path.isdir(json_path):
         raise click.UsageError(f"--json {json_path!r} is a folder; give a file")
     if model is None and task == "encode":
@@ -151,7 +152,7 @@ def _report(line: str) -> None:
 
 
 def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:
-    """Write the values to the file of --json, and the table to the other output."""
+    """Print the table, and write the values as JSON if --json was given."""
     click.echo(table, err=json_path == _STDOUT)
     if json_path is not None:
         content = json.dumps(values, indent=2, ensure_ascii=False) + "\n"

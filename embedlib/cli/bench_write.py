@@ -1,4 +1,4 @@
-"""`embedlib bench-write`: how fast a destination takes rows."""
+"""`embedlib bench-write`: measure how fast a destination writes rows."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 
 
 @click.command("bench-write")
-@click.option("--to", "url", required=True, metavar="URL", help="A new destination.")
+@click.option("--to", "url", required=True, metavar="URL", help="New destination to write to.")
 @click.option(
-    "--num-rows", default=_DEFAULTS["num_rows"], show_default=True, help="Rows of one round."
+    "--num-rows", default=_DEFAULTS["num_rows"], show_default=True, help="Rows per round."
 )
 @click.option(
     "--dim", default=_DEFAULTS["dim"], show_default=True, help="Dimensions of the vectors."
 )
 @click.option(
-    "--batch-rows", default=_DEFAULTS["batch_rows"], show_default=True, help="Rows of one write."
+    "--batch-rows", default=_DEFAULTS["batch_rows"], show_default=True, help="Rows per write."
 )
-@click.option("--rounds", default=_DEFAULTS["rounds"], show_default=True, help="Turns.")
+@click.option("--rounds", default=_DEFAULTS["rounds"], show_default=True, help="Number of rounds.")
 @click.option(
     "--vs-langchain",
     is_flag=True,
-    help="Also langchain-postgres' add_embeddings, in turns; for postgresql://.",
+    help="Also measure add_embeddings of langchain-postgres, in turns; only for postgresql://.",
 )
 @click.option(
-    "--model", "-m", help="Also `index` of real texts with this model beside `encode` of them."
+    "--model", "-m", help="Also measure `index` and `encode` of real texts with this model."
 )
 @click.option(
-    "--num-texts", default=_DEFAULTS["num_texts"], show_default=True, help="Texts of that, at most."
+    "--num-texts",
+    default=_DEFAULTS["num_texts"],
+    show_default=True,
+    help="With --model: maximum number of texts.",
 )
 @click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write everything that was measured as JSON.",
+    help="Also write all measurements as JSON to this file.",
 )
 def bench_write(json_path: Path | None, **options: Any) -> None:
-    """Measure how fast a destination takes rows.
+    """Measure how fast a destination writes rows.
 
-    Their vectors are ready. The destination must be new; the rows of a former measurement in it are
-    dropped. Its search index is built once, after the last round, and timed separately, up
-    to 100,000 rows.
+    The vectors are computed in advance. The destination must be new, or hold only rows of an
+    earlier measurement, which are dropped. Its search index is built once, after the last round,
+    and timed separately, unless --num-rows is more than 100,000.
 
     \b
     Example:

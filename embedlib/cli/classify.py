@@ -1,4 +1,4 @@
-"""`embedlib classify`: texts in, their labels with scores."""
+"""`embedlib classify`: print the labels of texts, with scores."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ _CHUNK_TEXTS = 4096
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Labels to show.",
+    help="Number of labels to print for each text.",
 )
 @text_input_options
-@click.option("--raw-scores", is_flag=True, help="Leave the model's numbers as they are.")
+@click.option(
+    "--raw-scores", is_flag=True, help="Print the model's raw scores, without sigmoid or softmax."
+)
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object per text: the input's fields and labels, the highest score first.",
+    help="Print one JSON object per text: the input's fields and its labels, highest score first.",
 )
 @config_options("max_seq_tokens", "on_truncate", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def classify(
@@ -47,8 +49,8 @@ def classify(
 ) -> None:
     """Label the texts of INPUTS with MODEL.
 
-    MODEL is a folder, a hub name, or package:NAME. INPUTS are files, read one text per line;
-    without any, or for -, standard input is read. A reward model has one score for a text.
+    MODEL is a folder, a hub name, or package:NAME. INPUTS are files with one text per line; without
+    INPUTS, or for -, texts are read from standard input. A reward model gives each text one score.
 
     \b
     Example:
@@ -75,5 +77,5 @@ def classify(
                     row = {**record.fields, "labels": labels}
                     click.echo(json.dumps(row, ensure_ascii=False))
                 else:
-                    told = ", ".join(f"{each['label']} {each['score']:.4f}" for each in labels)
-                    click.echo(f"{told}  {one_line(record.text)}")
+                    shown = ", ".join(f"{each['label']} {each['score']:.4f}" for each in labels)
+                    click.echo(f"{shown}  {one_line(record.text)}")

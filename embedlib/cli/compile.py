@@ -1,4 +1,4 @@
-"""`embedlib compile`: a model's weights in the precision an engine computes in, on disk."""
+"""`embedlib compile`: write an engine directory, a model with its weights in a lower precision."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ if TYPE_CHECKING:
     type=click.Choice(("fp8", "bf16", "int8")),
     default="fp8",
     show_default=True,
-    help="Of the linear layers. fp8 and bf16 are for GPUs, with everything else in bfloat16; int8 "
-    "is for CPUs, with everything else as it is.",
+    help="Precision of the linear layers. fp8 and bf16 are for GPUs and write all other weights in "
+    "bfloat16; int8 is for CPUs and leaves them unchanged.",
 )
 @click.option(
     "--fidelity",
     type=click.FloatRange(0, 1),
     metavar="COSINE",
-    help="With fp8 and int8: measure, and keep as many layers as it takes for this mean cosine "
-    "to the model's own vectors; 99 of 100 texts may be twice as far off. 0.999 is the gate of an "
-    "Embedder. fp8 is measured on a GPU, or emulated, which takes torch.",
+    help="For fp8 and int8: keep as many layers in a higher precision as it takes to reach this "
+    "mean cosine to the model's own vectors; 99 of 100 texts may be up to twice as far from 1. "
+    "0.999 is the gate of --precision auto in other commands. Without an FP8 GPU, fp8 is emulated, "
+    "which needs torch.",
 )
 @click.option(
     "--against",
     type=click.Choice(("float32", "bf16")),
-    help="What --fidelity takes for right: float32 on the CPU, or bf16 on the GPU, where float32 "
-    "would take hours.  [default: float32]",
+    help="Precision that --fidelity compares with: float32 on the CPU, or bf16 on the GPU, for "
+    "models that would take hours in float32.  [default: float32]",
 )
 @click.option(
     "--texts",
     "texts_path",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File to measure on: one text per line, each fourth one a query.  [default: built-in "
+    help="File of texts to measure on, one per line; every fourth is a query.  [default: built-in "
     "texts]",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder to write.  [default: one in the folder for compiled models]",
+    help="Folder to write.  [default: one in --engine-cache-dir]",
 )
 @config_options("template", "device", "engine_cache_dir", "threads", *MODEL_OPTIONS)
 def compile(
@@ -66,9 +67,9 @@ def compile(
 ) -> None:
     """Write MODEL with its weights in FP8, bfloat16 or int8.
 
-    The result is a folder for engines that compute in this precision; no GPU is needed to make it.
-    A second call finds it. MODEL is a folder, a hub name, or package:NAME: an embedding model,
-    reranker or classifier, as its files say.
+    The result is an engine directory, for engines that compute in this precision. Compiling needs
+    no GPU, and a directory that is up to date is not written again. MODEL is a folder, a hub name,
+    or package:NAME, of an embedding model, reranker or classifier.
 
     \b
     Examples:
@@ -77,7 +78,7 @@ def compile(
       embedlib compile BAAI/bge-small-en-v1.5 --precision int8 --fidelity 0.999
     """  # noqa: D301 - click takes \b as "keep these lines"
     if fidelity is not None and precision == "bf16":
-        raise click.UsageError("--fidelity is for fp8 and int8; bf16 keeps every layer as it is")
+        raise click.UsageError("--fidelity is for fp8 and int8; bf16 has no layers to choose")
     if fidelity is None:
         for name, value in (("--texts", texts_path), ("--against", against)):
             if value is not None:

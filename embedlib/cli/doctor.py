@@ -1,4 +1,4 @@
-"""`embedlib doctor`: what this machine can run, and what to do where it cannot."""
+"""`embedlib doctor`: show which engines this machine can run, and what the others lack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from embedlib.cli.table import print_table
 def doctor(context: click.Context, as_json: bool) -> None:
     """Show what this machine can run, and why.
 
-    The machine, the packages, the engines, and which of them `auto` picks. Put it into bug reports.
+    Lists the hardware, the installed packages, the engines, and which of them `auto` picks. Please
+    include the list in bug reports.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`embedlib encode`: texts in, a file of vectors out."""
+"""`embedlib encode`: embed texts and write their vectors to a file."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _FORMATS = ("npy", "jsonl")
     "--output",
     default="-",
     show_default=True,
-    help="File to write; - is standard output. It gets its name only when it is complete.",
+    help="File to write; - is standard output. A file appears under this name when it is complete.",
 )
 @click.option(
     "--format",
     "output_format",
     type=click.Choice(_FORMATS),
-    help="npy: an array [N, D]. jsonl: per text a line with the input's fields and the "
-    "embedding.  [default: by the output's extension; jsonl on standard output]",
+    help="npy: one array [N, D]. jsonl: for each text a line with the input's fields and the "
+    "embedding.  [default: from the extension of --output; jsonl on standard output]",
 )
 @click.option(
     "--input-format",
@@ -53,23 +53,24 @@ _FORMATS = ("npy", "jsonl")
 @click.option("--document", is_flag=True, help="Use the model's prompt for documents.")
 @click.option(
     "--task",
-    help="What the vectors are for: a task of the model, or words for a model that takes an "
-    "instruction; `embedlib inspect` says which.",
+    help="What the vectors are for: one of the model's tasks, or your own words if the model takes "
+    "an instruction; `embedlib inspect` lists both.",
 )
-@click.option("--prompt-name", help="Use the model's prompt of this name.")
-@click.option("--prompt", help="Put this in front of every text.")
+@click.option("--prompt-name", help="Use the model's prompt with this name.")
+@click.option("--prompt", help="Put this prompt in front of every text.")
 @click.option("--normalize", is_flag=True, help="Scale every vector to unit length.")
 @click.option(
     "--output-precision",
     type=click.Choice(get_args(VectorPrecision)),
     default="float32",
     show_default=True,
-    help="Type of the vectors' numbers; binary and ubinary are one bit each, eight in a byte.",
+    help="Number type of the vectors; binary and ubinary store one bit per dimension, eight in a "
+    "byte.",
 )
 @click.option(
     "--quantization-ranges",
     type=click.Path(path_type=Path),
-    help="For int8 and uint8: the .npy file with what `Embedder.calibrate` returned.",
+    help="For int8 and uint8: .npy file with the ranges that `Embedder.calibrate` returned.",
 )
 @config_options(*TEXT_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def encode(
@@ -91,7 +92,7 @@ def encode(
     """Embed the texts of INPUTS with MODEL.
 
     MODEL is a folder, a hub name, or package:NAME for a model installed as a Python package. INPUTS
-    are files, read one text per line; without any, or for -, standard input is read.
+    are files with one text per line; without INPUTS, or for -, texts are read from standard input.
 
     \b
     Examples:
@@ -156,12 +157,12 @@ def _output_format(output: str, output_format: str | None) -> str:
     if chosen not in _FORMATS:
         raise click.UsageError(f"{output!r} ends neither in .npy nor in .jsonl; add --format")
     if output == "-" and chosen == "npy" and sys.stdout.isatty():
-        raise click.UsageError("npy is not for a terminal; add -o FILE")
+        raise click.UsageError("npy cannot be printed on a terminal; add -o FILE")
     return chosen
 
 
 def _with_progress(vectors: Iterator[_T], count: Callable[[], int | None]) -> Iterator[_T]:
-    """Show a bar on standard error where that is a terminal."""
+    """Show a progress bar if standard error is a terminal."""
     if not sys.stderr.isatty():
         return vectors
     from tqdm import tqdm

@@ -1,4 +1,4 @@
-"""A fidelity report as rows of a table."""
+"""Formats a fidelity report as rows of a table."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ def fidelity_rows(report: FidelityReport) -> list[tuple[str, str]]:
     from embedlib.fidelity.plans import is_emulated
 
     overlap = "-" if report.top10_overlap is None else f"{report.top10_overlap:.1%}"
-    note = "" if report.num_texts >= MIN_TEXTS else f"; fewer than {MIN_TEXTS}: not kept"
-    no_gpu = (
-        "; no GPU computed this, auto does not go by it" if is_emulated(report.hardware) else ""
-    )
+    note = "" if report.num_texts >= MIN_TEXTS else f"; fewer than {MIN_TEXTS}: not stored"
+    no_gpu = "; not measured on a GPU, so auto ignores it" if is_emulated(report.hardware) else ""
     worst = "\n".join(f"{entry.cosine:.5f}  {entry.text!r}" for entry in report.worst)
     return [
         ("measured", f"{report.precision} on {report.engine}, against {report.reference}"),
         ("hardware", f"{report.hardware}{no_gpu}"),
         ("kept", ", ".join(report.excluded) or "no layer"),
-        ("texts", f"{report.num_texts}, cut at {report.max_seq_tokens} tokens{note}"),
+        ("texts", f"{report.num_texts}, truncated at {report.max_seq_tokens} tokens{note}"),
         ("texts digest", report.texts_digest),
         ("mean cosine", f"{report.mean:.5f}"),
         ("p1 cosine", f"{report.p1:.5f}"),

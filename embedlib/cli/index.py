@@ -1,4 +1,4 @@
-"""`embedlib index`: load a vector database with texts."""
+"""`embedlib index`: embed texts and write them to a vector database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
 _LOG_SECONDS = 60.0
-"""Time between two lines of progress in a log; a shorter load has none."""
+"""Seconds between two progress lines in a log; a shorter load prints none."""
 
 
 @click.command()
@@ -42,16 +42,16 @@ _LOG_SECONDS = 60.0
     type=click.Choice(("auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet")),
     default="auto",
     show_default=True,
-    help="auto: by the file's name; standard input always needs another value.",
+    help="Format of SOURCES. auto: by the file's name; standard input requires another value.",
 )
 @click.option(
     "--glob",
     multiple=True,
     metavar="PATTERN",
-    help="Files of a folder to read, such as '*.md'; may be repeated.  [default: text, Markdown]",
+    help="Files to read in a folder, such as '*.md'; may be repeated.  [default: text, Markdown]",
 )
-@click.option("--id-field", help="Field with the id of a row.  [default: guessed and shown]")
-@click.option("--text-field", help="Field to embed.  [default: guessed and shown]")
+@click.option("--id-field", help="Field with the id of a row.  [default: guessed and printed]")
+@click.option("--text-field", help="Field to embed.  [default: guessed and printed]")
 @click.option(
     "--metadata-field",
     "metadata_fields",
@@ -59,15 +59,18 @@ _LOG_SECONDS = 60.0
     help="Field to store beside the vector; may be repeated.  [default: all others]",
 )
 @click.option(
-    "--sql", metavar="QUERY", help="Read the rows of this query; SOURCES is a database URL."
+    "--sql", metavar="QUERY", help="Read the rows of this SQL query; SOURCES is a database URL."
 )
 @click.option(
-    "--chunk/--no-chunk", default=_DEFAULTS["chunk"], show_default=True, help="Divide long texts."
+    "--chunk/--no-chunk",
+    default=_DEFAULTS["chunk"],
+    show_default=True,
+    help="Divide long texts into chunks, each a row of its own.",
 )
 @click.option(
     "--chunk-tokens",
     type=int,
-    help="Maximum tokens of a chunk.  [default: what the model has room for, at most 512]",
+    help="Maximum tokens of a chunk.  [default: as many as the model takes, up to 512]",
 )
 @click.option(
     "--chunk-overlap",
@@ -77,41 +80,45 @@ _LOG_SECONDS = 60.0
     help="Maximum tokens that a chunk repeats from the previous one.",
 )
 @click.option(
-    "--delete-missing", is_flag=True, help="At the end, delete rows that are not in the source."
+    "--delete-missing", is_flag=True, help="At the end, delete rows that are not in SOURCES."
 )
 @click.option(
     "--max-delete",
     type=float,
     default=_DEFAULTS["max_delete"],
     show_default=True,
-    help="Share of the rows, 0 to 1, that --delete-missing may delete; more is an error.",
+    help="Maximum share of the rows, 0 to 1, that --delete-missing deletes; more is an error.",
 )
 @click.option("--recreate", is_flag=True, help="Drop the stored rows and start over.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Count, estimate the time, check the destination; write nothing.",
+    help="Count rows, estimate the time and check the destination; write nothing.",
 )
 @click.option("--limit", type=int, metavar="N", help="Read only the first N documents.")
-@click.option("--shard", metavar="I/N", help="Read part I of N; parts may run on other machines.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Read only part I of N; the parts may run on different machines.",
+)
 @click.option(
     "--batch-rows",
     type=int,
     default=_DEFAULTS["batch_rows"],
     show_default=True,
-    help="Maximum rows in flight: at most these are embedded again after a kill.",
+    help="Maximum rows in flight; a killed run re-embeds at most this many.",
 )
 @click.option(
     "--on-error",
     type=click.Choice(("skip", "stop")),
     default=_DEFAULTS["on_error"],
     show_default=True,
-    help="What to do with a bad row. With skip, the exit code is 3 if there was one.",
+    help="What to do with a bad row. With skip, the exit code is 3 if any row was skipped.",
 )
 @click.option(
     "--errors-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write place, id and reason of every bad row to this file, as JSON Lines.",
+    help="Write the place, id and reason of every bad row to this file, as JSON Lines.",
 )
 @click.option(
     "--halfvec",
@@ -132,13 +139,15 @@ def index(
     halfvec: bool,
     **options: Any,
 ) -> None:
-    """Load a vector database with the texts of SOURCES.
+    """Load a vector database or a file with the texts of SOURCES.
+
+    Embeds the texts and writes them with their vectors to the destination of --to.
 
     SOURCES are files or folders: text, Markdown, CSV, TSV, JSON Lines (also .gz) and Parquet; - is
-    standard input. With --sql it is the URL of a Postgres or SQLite database.
+    standard input. With --sql, SOURCES is the URL of one Postgres or SQLite database.
 
-    After a kill, run the same command again: it continues. Later runs embed only what
-    has changed.
+    If a run is interrupted or killed, run the same command again: it continues. Later runs embed
+    only what has changed.
 
     \b
     Examples:
@@ -232,12 +241,12 @@ class _ProgressLog:
     """Progress for a log: one line per interval."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start; `clock` returns seconds."""
+        """Start the first interval; `clock` returns seconds."""
         self._clock = clock
         self._started = self._last = clock()
 
     def line(self, progress: IndexProgress) -> str | None:
-        """Return the line to print now; None: it is too early for the next one."""
+        """Return the line to print now; None if the interval has not passed."""
         now = self._clock()
         if now - self._last < _LOG_SECONDS:
             return None
@@ -268,7 +277,7 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
         "metadata": (report.num_metadata, "only their metadata changed"),
         "deleted": (report.num_deleted, "missing in the source"),
         "skipped": (report.num_bad, "bad rows"),
-        "cut": (report.num_truncated, "longer than the model's limit; see --chunk"),
+        "truncated": (report.num_truncated, "longer than the model's limit; see --chunk"),
     }
     for label, (count, note) in counts.items():
         if count or label in ("embedded", "unchanged"):

@@ -1,4 +1,4 @@
-"""`embedlib inspect`: what a model's files say, as embedlib understands them."""
+"""`embedlib inspect`: show a model as embedlib reads it from its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_SHOWN_PROMPT = 100
 _ORIGINS = {
     "caller": "from the options",
     "folder": "from its folder",
-    "known": "known of this model (sentence-transformers adds nothing)",
+    "known": "known to embedlib for this model (sentence-transformers adds none)",
 }
 
 
@@ -30,11 +30,11 @@ _ORIGINS = {
 @click.option("--fingerprint", is_flag=True, help="Also load the model and show its fingerprint.")
 @config_options("template", *MODEL_OPTIONS)
 def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> None:
-    """Show what MODEL is, from its files.
+    """Show what the files of MODEL say about it.
 
-    Layers, pooling, prompts, and the length limit with the file it comes from; of a reranker or
-    classifier its labels, and how a pair is written. MODEL is a folder, a hub name, or
-    package:NAME. Its weights are not read.
+    Lists layers, pooling, prompts, and the length limit with the file it comes from; for a reranker
+    or classifier the labels, and how a pair is written. MODEL is a folder, a hub name, or
+    package:NAME. Without --fingerprint, the weights are not read.
 
     \b
     Example:
@@ -48,7 +48,9 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
 
     opened = OpenedModel.find(model, config)
     if opened.has_head and fingerprint:
-        raise click.UsageError("a fingerprint is stored with vectors, and this model makes scores")
+        raise click.UsageError(
+            "--fingerprint: fingerprints are stored with vectors, but this model makes scores"
+        )
     spec = opened.read_files(with_head=opened.has_head).spec
     prompts = Prompts(spec, config, opened.known)
     digest = _fingerprint(model, config) if fingerprint else None
@@ -72,7 +74,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             *([("compiled to", _describe_compiled(opened.manifest))] if opened.manifest else []),
             *_encoder_rows(spec.encoder),
             ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),
-            ("after it", "\n".join(_describe(module) for module in spec.modules)),
+            ("modules", "\n".join(_describe(module) for module in spec.modules)),
             *(_embedding_rows(spec, prompts) if spec.head is None else _head_rows(spec.head)),
             *([("fingerprint", digest)] if digest else []),
         ]
@@ -147,7 +149,7 @@ def _embedding_rows(spec: ModelSpec, prompts: Prompts) -> list[tuple[str, str]]:
 
 
 def _head_rows(head: Head) -> list[tuple[str, str]]:
-    """What the scores are, and what Reranker and Classifier make of them."""
+    """Return the labels, the scores of Reranker and Classifier, and how a pair is written."""
     return [
         ("labels", ", ".join(head.labels)),
         ("Reranker", _describe_scores(head.reranker_activation)),
@@ -162,17 +164,15 @@ def _describe_pair(head: Head) -> str:
         text = template.prefix + template.body + template.suffix
         lines = [json.dumps(text, ensure_ascii=False)]
         if "{instruction}" in template.body:
-            lines.append(
-                f"{{instruction}} is {_quote(template.instruction)} unless you say otherwise"
-            )
+            lines.append(f"{{instruction}} is {_quote(template.instruction)} by default")
         return "\n".join(lines)
     if head.has_chat_template:
-        return "by a chat template, which is not run; give --template"
+        return "by a chat template, which embedlib does not run; give --template"
     return "as the tokenizer writes it"
 
 
 def _describe_scores(activation: ScoreActivation) -> str:
-    return "the numbers as they are" if activation == "identity" else f"{activation} of the numbers"
+    return "raw scores" if activation == "identity" else f"{activation} of the raw scores"
 
 
 def _embedding(spec: ModelSpec) -> str:
@@ -182,21 +182,21 @@ def _embedding(spec: ModelSpec) -> str:
 
 
 def _describe_role(prompts: Prompts, role: Role) -> str:
-    """What a text gets around it, and who says so."""
+    """Describe the prompt of a role and where it comes from."""
     name = prompts.role_name(role)
     if name is None:
         return "nothing"
     text = prompts.by_name[name]
     lines = [f"{_quote(text)}, {_ORIGINS[prompts.origin(name)]}" if text else "nothing"]
     if "{task}" in text and prompts.default_task is not None:
-        lines.append(f"{{task}} is {_quote(prompts.default_task)} unless you say otherwise")
+        lines.append(f"{{task}} is {_quote(prompts.default_task)} by default")
     return "\n".join(lines)
 
 
 def _describe_tasks(prompts: Prompts) -> str:
     lines = list(prompts.tasks)
     if prompts.takes_task_in_words:
-        lines.append("for queries, any in words")
+        lines.append("for queries, any task in your own words")
     if prompts.takes_examples:
         lines.append("few-shot examples are possible")
     return "\n".join(lines) or "none"

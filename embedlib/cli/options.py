@@ -1,4 +1,4 @@
-"""Click options made from `Config`: one name, type and default, kept in one place."""
+"""Makes click options from the fields of `Config`, with the same names, types and defaults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from embedlib.engines.registry import engine_names
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
-"""Options that decide which files are read."""
+"""Options that determine which files are read."""
 TEXT_OPTIONS = ("truncate_dim", "max_seq_tokens", "on_truncate")
-"""Options that decide what a text's vector is."""
+"""Options that determine the vector of a text."""
 PAIR_OPTIONS = ("template", "max_seq_tokens", "on_truncate")
-"""Options that decide what a pair's score is."""
+"""Options that determine the score of a pair."""
 ENGINE_OPTIONS = (
     "engine",
     "device",
@@ -31,25 +31,28 @@ ENGINE_OPTIONS = (
     "max_inflight_batches",
     "engine_cache_dir",
 )
-"""Options that decide how it is computed."""
+"""Options that determine how vectors and scores are computed."""
 
 _HELP = {
     "revision": "Branch, tag or commit of a hub model.  [default: its default branch]",
-    "token": "Hub token for private models; the variable HF_TOKEN keeps it out of process lists.",
+    "token": "Hub token for private models; the variable HF_TOKEN hides it from process lists.",
     "cache_folder": "Folder for downloaded models.  [default: the hub's own cache]",
     "local_files_only": "Use downloaded files only; open no connection.",
-    "truncate_dim": "Keep only this many leading numbers of each vector.  [default: the model's]",
-    "max_seq_tokens": "Longest text in tokens.  [default: the model's own limit]",
-    "on_truncate": "What to do with a longer text.",
-    "template": "How a reranker is asked whose folder does not say; docs/rerank.md has the names.",
-    "engine": "What computes; `embedlib doctor` shows what auto picks.",
-    "device": "cpu, cuda:1, several with commas, or all.  [default: the engine's first]",
-    "precision": "Numbers the model computes in; auto: the fastest one measured to be faithful.",
+    "truncate_dim": "Keep only this many first dimensions of a vector.  [default: the model's own]",
+    "max_seq_tokens": "Maximum tokens of a text.  [default: the model's own limit]",
+    "on_truncate": "What to do with a longer text. warn: truncate it and warn; ignore: truncate "
+    "it; error: stop; chunk: average the vectors of its parts (embeddings only).",
+    "template": "Template of a reranker whose files have none, such as qwen3-reranker; "
+    "docs/rerank.md lists the names.",
+    "engine": "Engine that computes; `embedlib doctor` shows which one auto picks.",
+    "device": "cpu, cuda, cuda:N, several with commas, or all.  [default: the engine's first]",
+    "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",
     "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
-    "threads": "CPU threads.  [default: every usable core]",
-    "max_batch_tokens": "Token budget of a batch.  [default: measured for the engine]",
-    "max_inflight_batches": "Batches given to the engine at once.  [default: the engine's choice]",
-    "engine_cache_dir": "Folder for compiled models.  [default: the platform's cache folder]",
+    "threads": "CPU threads.  [default: all usable cores]",
+    "max_batch_tokens": "Maximum tokens of a batch.  [default: the engine's measured best]",
+    "max_inflight_batches": "Maximum bulk batches in flight.  [default: the engine's choice]",
+    "engine_cache_dir": "Folder for engine directories (compiled models).  [default: embedlib's "
+    "folder in the user's cache]",
 }
 
 
@@ -67,7 +70,7 @@ def config_options(*names: str) -> Callable[[_F], _F]:
 def _option(name: str) -> Callable[[_F], _F]:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"
-    # Only the registry knows the names of engines.
+    # The names of engines are in the registry, not in the type hint.
     kind = click.Choice(engine_names()) if name == "engine" else _kind(get_type_hints(Config)[name])
     if kind is bool:
         return click.option(flag, is_flag=True, default=field.default, help=_HELP[name])
@@ -82,7 +85,7 @@ def _option(name: str) -> Callable[[_F], _F]:
 
 
 def _kind(hint: Any) -> Any:
-    """The click type of a field's type hint, told by its most special member."""
+    """Return the click type for a field's type hint, chosen by its most specific member."""
     members = _members(hint)
     for member in members:
         if get_origin(member) is Literal:

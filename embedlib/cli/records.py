@@ -1,4 +1,4 @@
-"""Texts from files or standard input, one record at a time."""
+"""Reads texts from files or standard input, one record at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_records(paths: tuple[str, ...], *, input_format: str, field: str) -> It
     Args:
         paths: files; "-" is standard input. Names that end in .gz are decompressed.
         input_format: "lines", where an empty line is a text, "jsonl", or "auto": jsonl for files
-            named so, lines for the rest.
+            named .jsonl or .ndjson, lines for all others.
         field: key of the text in a JSON object.
 
     Raises:
@@ -57,7 +57,7 @@ def check_inputs(paths: tuple[str, ...]) -> None:
 
 
 def count_records(paths: tuple[str, ...]) -> int | None:
-    """Return the number of lines in all inputs, for a progress bar; None: it is not known."""
+    """Return the number of lines in all inputs, for a progress bar; None if unknown."""
     # A pipe can be read only once, and a compressed file would have to be decompressed twice.
     if not all(os.path.isfile(path) and not path.lower().endswith(".gz") for path in paths):
         return None

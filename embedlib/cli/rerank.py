@@ -1,4 +1,4 @@
-"""`embedlib rerank`: candidates in, the same sorted by how well they answer a query."""
+"""`embedlib rerank`: sort candidates by how well they answer a query."""
 
 from __future__ import annotations
 
@@ -15,17 +15,24 @@ from embedlib.config import Config
 @click.command()
 @click.argument("query")
 @click.argument("inputs", nargs=-1)
-@click.option("--model", "-m", required=True, help="A reranker: folder, hub name or package:NAME.")
-@click.option("-k", "--top-k", type=click.IntRange(min=1), help="Rows to show.  [default: all]")
+@click.option("--model", "-m", required=True, help="Reranker: folder, hub name or package:NAME.")
+@click.option(
+    "-k", "--top-k", type=click.IntRange(min=1), help="Candidates to print.  [default: all]"
+)
 @text_input_options
-@click.option("--instruction", help="What to look for, for a model whose template asks.")
-@click.option("--prompt", help="Put this in front of the query.")
-@click.option("--raw-scores", is_flag=True, help="Leave the model's numbers as they are.")
+@click.option(
+    "--instruction",
+    help="What counts as a good answer, for a model whose template takes an instruction.",
+)
+@click.option("--prompt", help="Put this prompt in front of the query.")
+@click.option(
+    "--raw-scores", is_flag=True, help="Print the model's raw scores, without sigmoid or softmax."
+)
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON object per row: score, corpus_id (from 0) and the input's other fields.",
+    help="Print one JSON object per candidate: score, corpus_id (row, from 0) and input fields.",
 )
 @config_options(*PAIR_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def rerank(
@@ -43,8 +50,8 @@ def rerank(
 ) -> None:
     """Sort the candidates of INPUTS by how well they answer QUERY.
 
-    INPUTS are files, read one candidate per line; without any, or for -, standard input is read.
-    Empty candidates are left out.
+    INPUTS are files with one candidate per line; without INPUTS, or for -, candidates are read from
+    standard input. Empty candidates are skipped.
 
     \b
     Examples:
@@ -73,7 +80,7 @@ def rerank(
     for entry in ranking:
         row, record = candidates[entry["corpus_id"]]
         if as_json:
-            told = {**record.fields, "corpus_id": row, "score": entry["score"]}
-            click.echo(json.dumps(told, ensure_ascii=False))
+            fields = {**record.fields, "corpus_id": row, "score": entry["score"]}
+            click.echo(json.dumps(fields, ensure_ascii=False))
         else:
             click.echo(f"{entry['score']:8.4f}  {one_line(record.text)}")

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     "--to", "sink", required=True, metavar="URL", help="Destination that `embedlib index` loaded."
 )
 @click.option(
-    "--model", "-m", help="Model that made the rows.  [default: the name stored with them]"
+    "--model", "-m", help="Model that embedded the rows.  [default: the name stored with them]"
 )
-@click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to show.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
+@click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to print.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def search(
     question: str, sink: str, model: str | None, k: int, as_json: bool, **options: Any
 ) -> None:
     """Show the rows of a destination that are nearest to QUESTION.
 
-    The model and its options must be those that the rows were made with.
+    The model and its options must be the same as when the rows were loaded.
 
     \b
     Example:

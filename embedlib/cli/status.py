@@ -1,4 +1,4 @@
-"""`embedlib status`: show what a destination holds."""
+"""`embedlib status`: show what a destination contains."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from embedlib.cli.table import print_table
 
 @click.command()
 @click.argument("url")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(url: str, as_json: bool) -> None:
-    """Show what the destination URL holds: rows, model, index.
+    """Show rows, model and search index of the destination URL.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Two columns of text: what the CLI shows to people."""
+"""Prints two columns of text, the output format for people."""
 
 from __future__ import annotations
 

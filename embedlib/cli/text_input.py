@@ -1,4 +1,4 @@
-"""The options of commands that score texts, and the short form in which they print a text."""
+"""Input options of the commands that score texts, and the short form in which they print one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`embedlib verify`: how close a model's vectors in a lower precision are to its own."""
+"""`embedlib verify`: measure how close a lower precision is to the model's own."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _EXIT_FAILED = 1
     type=click.Choice(("auto", "int8", "fp8", "bf16")),
     default="auto",
     show_default=True,
-    help="What to measure, compiled first where that was not done; auto: the engine's fastest one. "
-    "fp8 is emulated on the CPU where no GPU has it, which takes torch.",
+    help="Precision to measure; the model is compiled to it first if necessary. auto: the engine's "
+    "fastest one. Without an FP8 GPU, fp8 is emulated, which needs torch.",
 )
 @click.option(
     "--against",
     type=click.Choice(("float32", "bf16")),
     default="float32",
     show_default=True,
-    help="What is taken for right: float32 on the CPU, or bf16 on the engine that is measured.",
+    help="Precision to compare with: float32 on the CPU, or bf16 on the engine that is measured.",
 )
 @click.option(
     "--texts",
     "texts_path",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="File with one text per line, each fourth one a query.  [default: built-in texts]",
+    help="File with one text per line; every fourth is a query.  [default: built-in texts]",
 )
 @click.option(
     "--gate-mean",
     type=click.FloatRange(0, 1),
     default=_GATE.mean,
     show_default=True,
-    help="Mean cosine to reach.",
+    help="Mean cosine that the texts must reach.",
 )
 @click.option(
     "--gate-p1",
@@ -64,7 +64,7 @@ _EXIT_FAILED = 1
     "plot_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.png",
-    help='Also draw the cosines; needs pip install "embedlib[bench]".',
+    help='Also plot the cosines to this file; needs pip install "embedlib[bench]".',
 )
 @config_options(
     "engine",
@@ -87,10 +87,10 @@ def verify(
 ) -> None:
     """Measure what MODEL loses in a lower precision.
 
-    That is how far its vectors or scores are from its own, on this machine. Each text is embedded,
-    or scored, twice. The exit code is 1 where the cosines do not pass the gate. A report on 100
-    texts or more is kept with the compiled model: an Embedder with the precision "auto" goes by it.
-    MODEL is a folder, a hub name, or package:NAME.
+    Embeds or scores each text twice on this machine, in the precision to measure and in the one to
+    compare with, and reports the cosines of the results. The exit code is 1 if the cosines do not
+    pass the gate. A report on 100 texts or more is stored with the compiled model; other commands
+    with --precision auto use it to decide. MODEL is a folder, a hub name, or package:NAME.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def verify(
     if plot_path is not None:
         from embedlib.fidelity.plot import open_plot
 
-        draw = open_plot(plot_path)  # known before the minutes of measuring, not after
+        draw = open_plot(plot_path)  # fails now, not after minutes of measuring
 
     from embedlib.fidelity import read_texts, verify
 
@@ -117,6 +117,6 @@ def verify(
         verdict = f"{'passed' if is_close else 'FAILED'}: mean {gate.mean}, p1 {gate.p1}"
         print_table([*fidelity_rows(report), ("gate", verdict)])
     if draw is not None:
-        draw(comparison, gate)  # last, for what was measured is shown whatever happens here
+        draw(comparison, gate)  # last, so that an error here does not hide the report
     if not is_close:
         click.get_current_context().exit(_EXIT_FAILED)

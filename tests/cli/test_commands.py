@@ -159,7 +159,7 @@ def test_a_full_disk_behind_standard_output_is_one_line() -> None:
             text=True,
             timeout=60,
         )
-    message = "Error: [Errno 28] No space left on device; --debug shows where\n"
+    message = "Error: [Errno 28] No space left on device; --debug shows the traceback\n"
     assert (done.returncode, done.stderr) == (1, message)
 
 

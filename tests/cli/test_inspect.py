@@ -48,8 +48,8 @@ def test_every_kind_of_model(variant: str, run: Run, tmp_path: Path) -> None:
     assert rows["embedding"].startswith(f"{spec.embedding_dim} numbers")
     assert ("unit length" in rows["embedding"]) is spec.is_normalized
     assert rows["similarity"] == spec.similarity
-    assert len(rows["after it"].splitlines()) == len(spec.modules)
-    assert f"pooling: {' + '.join(spec.pooling.modes)}" in rows["after it"]
+    assert len(rows["modules"].splitlines()) == len(spec.modules)
+    assert f"pooling: {' + '.join(spec.pooling.modes)}" in rows["modules"]
     for name, prompt in spec.prompts.items():
         assert f"{name}: {json.dumps(prompt, ensure_ascii=False)}" in rows["prompts"]
     assert ("rotary" in rows["positions"]) is (spec.encoder.rope is not None)
@@ -68,9 +68,9 @@ def test_every_kind_of_scoring_model(variant: str, run: Run, tmp_path: Path) -> 
     rows = table(done.stdout)
     assert rows["labels"] == ", ".join(head.labels)
     expected = {
-        "identity": "the numbers as they are",
-        "sigmoid": "sigmoid of the numbers",
-        "softmax": "softmax of the numbers",
+        "identity": "raw scores",
+        "sigmoid": "sigmoid of the raw scores",
+        "softmax": "softmax of the raw scores",
     }
     assert rows["Reranker"] == expected[head.reranker_activation]
     if template is None:
@@ -173,7 +173,7 @@ def as_hub_model(folder: Path, name: str, variant: str = "bert") -> tuple[str, .
 
 def test_which_prompt_a_query_and_a_document_get(run: Run, tmp_path: Path) -> None:
     rows = table(run("inspect", *as_hub_model(tmp_path, "intfloat/e5-small-v2")).stdout)
-    known = "known of this model (sentence-transformers adds nothing)"
+    known = "known to embedlib for this model (sentence-transformers adds none)"
     assert rows["a query gets"] == f'"query: ", {known}'
     assert rows["a document"] == f'"passage: ", {known}'
     assert rows["tasks"] == "none"
@@ -191,7 +191,7 @@ def test_tasks_and_instructions(run: Run, tmp_path: Path) -> None:
     assert rows["a query gets"].startswith('"<instruct>{task}\\n<query>{text}\\n<response>", known')
     assert '{task} is "Given a web search query' in rows["a query gets"]
     assert rows["a document"] == "nothing"
-    assert "for queries, any in words" in rows["tasks"]
+    assert "for queries, any task in your own words" in rows["tasks"]
     assert "few-shot examples are possible" in rows["tasks"]
     content = json.loads(run("inspect", *arguments, "--json").stdout)
     assert content["query_prompt_name"] == "query"

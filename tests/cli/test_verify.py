@@ -48,7 +48,7 @@ def test_it_passes_and_is_remembered(
     assert done.exit_code == 0, done.output
     assert "measured       int8 on openvino, against float32\n" in done.stdout
     assert "kept           no layer\n" in done.stdout
-    assert "texts          100, cut at 20 tokens\n" in done.stdout
+    assert "texts          100, truncated at 20 tokens\n" in done.stdout
     assert "gate           passed: mean 0.9, p1 0.9\n" in done.stdout
     assert "'a cat'" in done.stdout
     [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
@@ -57,7 +57,7 @@ def test_it_passes_and_is_remembered(
     assert f"mean cosine    {version.report.mean:.5f}\n" in done.stdout
 
     few = run("verify", folder, "--texts", texts, "--engine-cache-dir", cache, *gate)
-    assert "texts          5, cut at 24 tokens; fewer than 100: not kept\n" in few.stdout
+    assert "texts          5, truncated at 24 tokens; fewer than 100: not stored\n" in few.stdout
     [again] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert again.report == version.report
 
@@ -85,7 +85,7 @@ def test_fp8_is_emulated_or_refused(run: Run, folder: Path, hundred: Path, tmp_p
     done = run(*arguments, "--gate-mean", 0.9, "--gate-p1", 0.9)
     assert done.exit_code == 0, done.output
     assert "measured       fp8 on cuda, against float32\n" in done.stdout
-    told = f"emulated on {platform.machine()}; no GPU computed this, auto does not go by it\n"
+    told = f"emulated on {platform.machine()}; not measured on a GPU, so auto ignores it\n"
     assert f"hardware       {told}" in done.stdout
     [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert version.report is not None
@@ -176,7 +176,7 @@ def test_compile_to_a_fidelity(
 
     wrong = run("compile", folder, "--precision", "bf16", "--fidelity", 0.9)
     assert wrong.exit_code == 2
-    assert "--fidelity is for fp8 and int8; bf16 keeps every layer as it is" in wrong.stderr
+    assert "--fidelity is for fp8 and int8; bf16 has no layers to choose" in wrong.stderr
     for option in (["--texts", hundred], ["--against", "bf16"]):
         wrong = run("compile", folder, "--precision", "int8", *option)
         assert wrong.exit_code == 2
@@ -190,7 +190,7 @@ def test_compile_fp8_to_a_fidelity(run: Run, folder: Path, hundred: Path, tmp_pa
     done = run(*arguments, "--fidelity", 0.9, "--out", out)
     assert done.exit_code == 0, done.output
     assert "precision      fp8\n" in done.stdout
-    assert "no GPU computed this, auto does not go by it\n" in done.stdout
+    assert "not measured on a GPU, so auto ignores it\n" in done.stdout
     assert (out / "fidelity.json").is_file()
     missed = run(*arguments, "--fidelity", 1)
     assert missed.exit_code == 1
