@@ -49,7 +49,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use; it brings numpy and the tokenizers with it."""
+    """Import a public name on first use, because its module imports numpy and the tokenizers."""
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'embedlib' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Ending threads: the threads that work for a model, and waiting for them with a time limit."""
+"""Waits, with a time limit, until the threads that work for a model have ended."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from time import monotonic
 from embedlib.errors import CloseTimeoutError
 
 CLOSE_SECONDS = 30.0
-"""Default time limit of `close`. A batch takes milliseconds on a GPU and
-seconds at most on a CPU, so a thread that works ends long before. Service managers wait about as
-long before they kill: 30 s in Kubernetes, 90 s in systemd."""
+"""Default time limit of `close`. A batch takes milliseconds on a GPU and at most seconds on a CPU,
+so a thread that is not stuck ends long before. Service managers wait about as long before they
+kill a process: Kubernetes 30 s, systemd 90 s."""
 
 
 class WorkerThread(threading.Thread):
-    """A thread that works for a loaded model: of a pipeline or of an engine.
+    """A thread of a pipeline or an engine, which works for a loaded model.
 
-    A daemon: the end of the program joins it for a limited time (`Session`), the interpreter must
-    not join it without one.
+    It is a daemon, so that the interpreter does not join it without a time limit; `Session` joins
+    it with one at the end of the program.
     """
 
     def __init__(self, work: Callable[[], object], name: str) -> None:
-        """Make a thread; `name` is for messages and debuggers only."""
+        """Create a thread; `name` is only for messages and debuggers."""
         super().__init__(target=work, name=name, daemon=True)
 
 
 def is_worker(thread: threading.Thread) -> bool:
-    """Whether a thread works for a loaded model."""
+    """Return whether a thread works for a loaded model."""
     return isinstance(thread, WorkerThread)
 
 
 class Deadline:
-    """A point in time until which several waits may last together."""
+    """A point in time at which several waits, one after another, must have ended."""
 
     def __init__(self, timeout: float | None) -> None:
-        """Let `timeout` seconds start now; None: wait without limit."""
+        """Set the deadline to `timeout` seconds from now; None: there is no limit."""
         self._ends_at = None if timeout is None else monotonic() + timeout
 
     def seconds_left(self) -> float | None:
@@ -46,8 +46,8 @@ class Deadline:
 def join(threads: Iterable[threading.Thread], deadline: Deadline) -> list[threading.Thread]:
     """Wait until threads have ended and return those that still run at the deadline.
 
-    The calling thread itself is left out: a future's callback or the garbage collector may close a
-    model on any of them.
+    The calling thread itself is skipped: a future's callback or the garbage collector may close a
+    model on any of the threads.
     """
     others = [thread for thread in threads if thread is not threading.current_thread()]
     for thread in others:
@@ -62,12 +62,12 @@ def check_ended(
 
     Args:
         what: what is being closed, for the message.
-        threads: the threads, which were asked to end.
-        timeout: None waits without limit.
-        consequence: what it means that a thread still runs.
+        threads: the threads, which have been signaled to end.
+        timeout: maximum seconds to wait; None: no limit.
+        consequence: what follows if a thread still runs, for the message.
 
     Raises:
-        CloseTimeoutError: one of them still runs; the message names it.
+        CloseTimeoutError: a thread still runs; the message names it.
     """
     left = join(threads, Deadline(timeout))
     if left:

@@ -29,7 +29,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = MappingProxyType(
         "engine_cache_dir": ((str, os.PathLike), "a path"),
     }
 )
-"""Of options that are neither a number nor a choice."""
+"""Types of the options that are neither a number nor a choice, and how messages call them."""
 
 FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -57,74 +57,74 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "use_fp16": "pass precision=",
     }
 )
-"""Of CrossEncoder, SentenceTransformer, FlagEmbedding and fastembed, and what takes their place."""
+"""Options of CrossEncoder, SentenceTransformer, FlagEmbedding and fastembed; what to do instead."""
 
 EXAMPLE_KEYS = ("instruct", "query", "response")
-"""What a few-shot example has."""
+"""Keys of a few-shot example."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Options of an `Embedder`; the defaults suit almost everybody.
+    """Options of an `Embedder`, `Reranker` or `Classifier`; the defaults suit most programs.
 
     Raises:
         ConfigError: a value is out of range; the message names the option.
     """
 
     revision: str | None = None
-    """Branch, tag or commit of a hub model. Pin a commit where vectors must never change."""
+    """Branch, tag or commit of a hub model. Pin a commit if vectors must never change."""
     token: str | bool | None = field(default=None, repr=False)
-    """Hub token for private models; None uses the one you logged in with."""
+    """Hub token for private models; None: the token of your login."""
     cache_folder: str | Path | None = None
-    """Where hub models are kept; None: the hub's own cache."""
+    """Folder for downloaded models; None: the hub's own cache."""
     local_files_only: bool = False
-    """Never open a connection: use what is in the cache or fail."""
+    """Never open a connection; loading fails if a file has not been downloaded."""
 
     prompts: Mapping[str, str] | None = None
-    """Prompts by name; they replace the model's own of the same names."""
+    """Prompts by name; each replaces the model's own prompt of that name."""
     default_prompt_name: str | None = None
-    """The prompt `encode` uses when none is named; None: the model's own default."""
+    """Name of the prompt that `encode` uses if a call names none; None: the model's default."""
     examples: Sequence[Mapping[str, str]] | None = None
-    """Few-shot examples in front of every query, each with `instruct`, `query` and `response`."""
+    """Few-shot examples put in front of every query, each with `instruct`, `query`, `response`."""
     template: str | None = None
-    """For a reranker whose folder does not say how it is asked: the name of a known template
-    (qwen3-reranker, mxbai-rerank-v2). Models that are known by their hub name need none."""
+    """Name of the template (qwen3-reranker, mxbai-rerank-v2) for a reranker whose files have none.
+    Models that embedlib knows by their hub name do not need it."""
     max_seq_tokens: int | None = None
-    """Texts are cut at this many tokens; lower is faster, at most the positions the model has.
-    None: the model's own limit."""
+    """Texts are truncated to this many tokens; fewer are faster. It must not exceed the number of
+    positions of the model. None: the model's own limit."""
     on_truncate: OnTruncate = "warn"
-    """What happens to a text that is too long: it is cut, with a warning that names its row or
-    (ignore) without; it is an error; or (chunk) it is divided into windows, and its vector is the
-    mean of theirs."""
+    """What happens to a text that is too long. warn: it is truncated, and a warning names its row;
+    ignore: it is truncated without a warning; error: the call raises `SequenceTooLongError`; chunk
+    (embeddings only): it is divided into windows, and its vector is the mean of theirs."""
     truncate_dim: int | None = None
-    """Keep only the first dimensions (Matryoshka models); None: the model's own choice."""
+    """Keep only this many first dimensions (Matryoshka models); None: the model's own number."""
     quantization_ranges: Any = field(default=None, repr=False, compare=False)
-    """For vectors in int8 and uint8: float32[2, D], what `Embedder.calibrate` returns, or the .npy
-    file that holds it."""
+    """For vectors in int8 and uint8: the ranges float32[2, D] that `Embedder.calibrate` returns, or
+    the .npy file that contains them."""
     similarity_fn_name: Similarity | None = None
     """What `similarity` computes: cosine, dot, euclidean or manhattan; None: the model's own."""
 
     engine: str = "auto"
-    """auto takes the fastest one that runs here; `embedlib doctor` says which and why. Checked when
-    a model is loaded: other packages bring engines too."""
+    """auto takes the fastest engine that runs here; `embedlib doctor` shows which one and why. The
+    name is checked when a model is loaded, because other packages can add engines."""
     device: str | Sequence[str] | None = None
     """cpu, cuda or cuda:N; several of them, as a tuple or with commas; or all. None: the engine's
-    first one. Each device gets an engine of its own, and all work on one queue."""
+    first device. Each device gets an engine of its own, and all take work from one queue."""
     precision: PrecisionName = "auto"
-    """auto takes the fastest one that was measured to be faithful; docs/engines.md says how."""
+    """auto takes the fastest precision that passed the fidelity gate (docs/engines.md)."""
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that a model may take."""
     threads: int | None = None
-    """CPU cores to use; None: all that this process may run on."""
+    """CPU cores to use; None: all cores that this process may run on."""
     engine_cache_dir: str | Path | None = None
-    """Where compiled engines are kept; None: embedlib's folder in the user's cache."""
+    """Folder for engine directories; None: embedlib's folder in the user's cache."""
 
     max_batch_tokens: int | None = None
     """Token budget of a batch; None: the engine's measured best."""
     max_inflight_batches: int | None = None
-    """Bulk batches given to the engine at once; None: as many as keep it busy."""
+    """Maximum bulk batches in flight; None: as many as keep the engine busy."""
     max_queued_texts: int = 8192
-    """Texts waiting at most; a backfill then pauses, a query gets QueueFullError."""
+    """Maximum queued texts per lane; then bulk calls wait, and queries raise QueueFullError."""
 
     def __post_init__(self) -> None:
         """Check every field that has a range."""
@@ -190,7 +190,7 @@ class Config:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
-        """Build a Config from keyword options, naming the nearest one when a name is unknown.
+        """Build a Config from keyword options; the error for an unknown name suggests a known one.
 
         Raises:
             ConfigError: an option is unknown or out of range.
@@ -203,7 +203,7 @@ class Config:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """`device` as a tuple; empty where the engine decides."""
+        """`device` as a tuple; empty if the engine decides."""
         if self.device is None:
             return ()
         if isinstance(self.device, str):
@@ -231,15 +231,15 @@ class Config:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether this is a whole number; True, which Python takes for 1, was meant for another."""
+    """Return whether a value is a whole number; True and False are not, although they are ints."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_examples(examples: object) -> tuple[Mapping[str, str], ...]:
-    """Return few-shot examples as copies.
+    """Check few-shot examples and return copies of them.
 
     Raises:
-        ConfigError: one of them is not a mapping of `instruct`, `query` and `response` to str.
+        ConfigError: an example is not a mapping of `instruct`, `query` and `response` to str.
     """
     if not isinstance(examples, Sequence) or isinstance(examples, str):
         raise ConfigError(f"examples = {examples!r:.60}; it must be a list of examples")
@@ -254,7 +254,7 @@ def check_examples(examples: object) -> tuple[Mapping[str, str], ...]:
 
 
 def check_names(cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Refuse options that are no field of a dataclass, naming the nearest one.
+    """Reject options that are not fields of a dataclass; the error suggests the nearest name.
 
     Raises:
         ConfigError: an option is unknown.
