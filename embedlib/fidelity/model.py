@@ -31,7 +31,7 @@ class MeasuredModel:
     def kind(self) -> type[Embedder] | type[Reranker] | type[Classifier]:
         """The class that loads the model.
 
-        A head with one score is a reranker's, unless the model has a chat template.
+        A head is a reranker's if it has a template, or one score and no chat template.
         """
         head = self.files.spec.head
         if head is None:
