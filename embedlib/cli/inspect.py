@@ -177,8 +177,8 @@ def _describe_scores(activation: ScoreActivation) -> str:
 
 def _embedding(spec: ModelSpec) -> str:
     length = "unit length" if spec.is_normalized else "not normalized"
-    cut = "" if spec.truncate_dim is None else f", truncated to {spec.truncate_dim}"
-    return f"{spec.embedding_dim} numbers{cut}, {length}"
+    limit = "" if spec.truncate_dim is None else f", truncated to {spec.truncate_dim}"
+    return f"{spec.embedding_dim} numbers{limit}, {length}"
 
 
 def _describe_role(prompts: Prompts, role: Role) -> str:
