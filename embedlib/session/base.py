@@ -322,7 +322,7 @@ class Session:
         """Return itself."""
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None = None, *exc_info: object) -> None:
         """Close; a timeout does not replace the exception that left the block, but is logged."""
         try:
             self.close(self._close_seconds)

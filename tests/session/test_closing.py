@@ -189,6 +189,13 @@ def test_a_with_block_that_ends_well_raises() -> None:
     wait_ended(engine)
 
 
+def test_exit_may_be_called_without_arguments() -> None:
+    embedder = quick_embedder(FakeEngine())
+    embedder.__exit__()
+    with pytest.raises(ClosedError):
+        embedder.encode("a")
+
+
 def test_garbage_collection_logs(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine()
     engine.hold()
