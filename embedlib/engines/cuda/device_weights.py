@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
@@ -18,19 +17,15 @@ from numpy.typing import NDArray
 from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.plan import Linear, Norm, Plan, Rotate
 from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
 from embedlib.models.position_bias import buckets
 from embedlib.models.rope import inverse_frequencies
 from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Rope
 
-E4M3_MAX: Final = 448.0
-"""Source: P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433, table 1."""
-SMALLEST_SCALE: Final = float(torch.finfo(torch.float32).tiny)
-"""A smaller scale would be subnormal, which the GPU may flush to zero."""
-
 
 @dataclass(frozen=True)
 class Fp8Matrix:
-    """A weight that is already quantized, on the host or the device."""
+    """A quantized matrix, on the host or the device."""
 
     codes: torch.Tensor
     """float8_e4m3fn[rows, columns]."""
@@ -178,7 +173,7 @@ class WeightLoader:
         stored = self.weights[role]
         if isinstance(stored, Fp8Matrix):
             return Fp8Matrix(stored.codes.to(self.device), stored.scales.to(self.device))
-        return quantize_weight(self._float32(role))
+        return quantize_fp8(self._float32(role))
 
     def _norm(self, role: str, is_rms: bool) -> NormWeight:
         weight, bias = self._float32(f"{role}.weight"), self._optional(f"{role}.bias")
@@ -225,12 +220,12 @@ class WeightLoader:
         return torch.from_numpy(np.require(stored, requirements=["C", "W"]))
 
 
-def quantize_weight(weight: torch.Tensor) -> Fp8Matrix:
+def quantize_fp8(values: torch.Tensor) -> Fp8Matrix:
     """Quantize float32[rows, columns] to FP8, bit for bit as `models.compiled.fp8` does."""
-    largest = weight.abs().amax(dim=1)
+    largest = values.abs().amax(dim=1)
     scales = (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE)
     scales = torch.where(largest == 0, torch.ones_like(scales), scales)
-    return Fp8Matrix((weight / scales[:, None]).to(FP8), scales)
+    return Fp8Matrix((values / scales[:, None]).to(FP8), scales)
 
 
 def _stacked(parts: list[torch.Tensor]) -> torch.Tensor:

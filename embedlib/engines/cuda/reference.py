@@ -16,14 +16,13 @@ from typing import Final
 import torch
 from torch.nn import functional
 
-from embedlib.engines.cuda.buffers import FP8, Buffer
+from embedlib.engines.cuda.buffers import Buffer
 from embedlib.engines.cuda.device_weights import (
-    E4M3_MAX,
-    SMALLEST_SCALE,
     Embeddings,
     LinearWeight,
     NormWeight,
     Rotation,
+    quantize_fp8,
 )
 from embedlib.models.spec import Activation, PoolingMode
 
@@ -279,8 +278,6 @@ def _write(out: Buffer, values: torch.Tensor) -> None:
     if out.scales is None:
         out.values.copy_(values)
         return
-    largest = values.abs().amax(dim=1, keepdim=True)
-    scales = (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE)
-    scales = torch.where(largest == 0, torch.ones_like(scales), scales)
-    out.scales.copy_(scales)
-    out.values.copy_((values / scales).to(FP8))
+    quantized = quantize_fp8(values)
+    out.scales.copy_(quantized.scales[:, None])
+    out.values.copy_(quantized.codes)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
+from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 
 DYNAMIC_GROUP: Final = 64
 """Activations per quantization group where the matrix is int8.
@@ -31,7 +32,7 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
     node = op.constant(stored, shared_memory=True)
     if stored.dtype != np.int8:
         return node
-    scales = np.ascontiguousarray(weights[f"{role}_scale"])[:, np.newaxis]
+    scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX])[:, np.newaxis]
     return op.multiply(op.convert(node, "f32"), op.constant(scales))
 
 
@@ -39,6 +40,6 @@ def float_matrix(weights: Mapping[str, NDArray[Any]], role: str) -> NDArray[np.f
     """Return a weight matrix as float32[rows, columns]; int8 codes are dequantized."""
     stored: NDArray[Any] = np.ascontiguousarray(weights[role])
     if stored.dtype == np.int8:
-        scales: NDArray[np.float32] = weights[f"{role}_scale"]
+        scales: NDArray[np.float32] = weights[role + SCALE_SUFFIX]
         stored = stored.astype(np.float32) * scales[:, np.newaxis]
     return stored

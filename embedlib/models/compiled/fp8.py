@@ -13,11 +13,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from embedlib.models.compiled.row_scales import E4M3_MAX, row_scales
 
-E4M3_MAX: Final = 448.0
-SMALLEST_SCALE: Final = float(np.finfo(np.float32).tiny)
-"""A smaller one is subnormal, which a GPU may take for zero."""
+Floats = NDArray[np.float32]
 
 
 def _codes_by_upper_half() -> NDArray[np.uint8]:
@@ -79,10 +77,8 @@ def quantize_rows(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
         uint8[rows, columns] and float32[rows]; a scale is NaN or infinite exactly where the row
         holds NaN or infinity.
     """
-    with np.errstate(invalid="ignore"):  # NaN and infinity: the caller refuses the row
-        largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
-        scales = np.maximum(largest / np.float32(E4M3_MAX), np.float32(SMALLEST_SCALE))
-        scales[largest == 0] = 1
+    scales = row_scales(weight, E4M3_MAX)
+    with np.errstate(invalid="ignore"):  # NaN and infinity: the caller rejects the row
         return _encode_and_overwrite(weight / scales[:, None]), scales
 
 

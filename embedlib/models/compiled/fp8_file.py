@@ -27,7 +27,9 @@ from embedlib.models.compiled.tensor_blocks import (
     WrittenTensor,
     as_numbers,
     create_file,
+    quantized_kinds,
     read_blocks,
+    write_quantized,
 )
 from embedlib.models.weights.file_hashes import Report
 from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
@@ -64,12 +66,12 @@ def _rewrite(
     """Convert and write one tensor."""
     with tensor.path.open("rb") as reader, target.open("r+b") as writer:
         blocks = read_blocks(tensor, reader, report)
-        writer.seek(written[name].start)
         if written[name].dtype == "F8_E4M3":
-            scales = _write_fp8(blocks, tensor, name, writer)
-            writer.seek(written[f"{name}_scale"].start)
-            writer.write(scales.astype("<f4").data)
-        elif tensor.dtype in STORED_DTYPES:
+            if not write_quantized(name, tensor, blocks, quantize_rows, written, writer):
+                raise _not_finite(tensor, name)
+            return
+        writer.seek(written[name].start)
+        if tensor.dtype in STORED_DTYPES:
             _write_bfloat16(blocks, tensor, name, writer)
         else:
             for block in blocks:
@@ -89,23 +91,8 @@ def _kinds(
         dtype = "BF16" if tensor.dtype in STORED_DTYPES else tensor.dtype
         kinds[name] = dtype, tensor.shape
         if name in quantized:
-            kinds[name] = "F8_E4M3", tensor.shape
-            kinds[f"{name}_scale"] = "F32", tensor.shape[:1]
+            kinds |= quantized_kinds(name, tensor.shape, "F8_E4M3")
     return kinds
-
-
-def _write_fp8(
-    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, name: str, writer: IO[bytes]
-) -> NDArray[np.float32]:
-    """Write the FP8 codes of a matrix and return the scales of its rows."""
-    scales = []
-    for block in blocks:
-        codes, block_scales = quantize_rows(as_numbers(block, tensor))
-        if not np.isfinite(block_scales).all():
-            raise _not_finite(tensor, name)
-        writer.write(codes.data)
-        scales.append(block_scales)
-    return np.concatenate(scales)
 
 
 def _write_bfloat16(

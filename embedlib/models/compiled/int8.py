@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from embedlib.models.compiled.row_scales import INT8_MAX, row_scales
 
-INT8_MAX: Final = 127.0
-"""-128 is not used, so that every code has its negative."""
-SMALLEST_SCALE: Final = float(np.finfo(np.float32).tiny)
-"""A smaller scale would be subnormal, and 1 / scale infinite."""
+Floats = NDArray[np.float32]
 
 
 def quantize_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
@@ -28,9 +23,7 @@ def quantize_rows(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
         int8[rows, columns] and float32[rows]; a scale is NaN or infinite exactly if its row
         contains NaN or infinity.
     """
+    scales = row_scales(weight, INT8_MAX)
     with np.errstate(invalid="ignore"):  # NaN and infinity: the caller rejects the row
-        largest = np.maximum(weight.max(axis=1), -weight.min(axis=1))
-        scales = np.maximum(largest / np.float32(INT8_MAX), np.float32(SMALLEST_SCALE))
-        scales[largest == 0] = 1
         codes = np.rint(weight / scales[:, None])
         return np.clip(codes, -INT8_MAX, INT8_MAX).astype(np.int8), scales

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,15 @@ from embedlib.models.compiled.tensor_blocks import (
     WrittenTensor,
     as_numbers,
     create_file,
+    quantized_kinds,
     read_blocks,
+    write_quantized,
 )
 from embedlib.models.weights.file_hashes import Report
 from embedlib.models.weights.load import Weights
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 
 INT8_NAME: Final = "model.int8.safetensors"
-SCALE_SUFFIX: Final = "_scale"
 
 
 class Int8Weights(Mapping[str, NDArray[Any]]):
@@ -83,8 +84,7 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
         # Norms that are stored minus one get the 1 added on reading, in float32.
         kinds[role] = "F32" if tensor.added else tensor.dtype, tensor.shape
         if role in quantized:
-            kinds[role] = "I8", tensor.shape
-            kinds[role + SCALE_SUFFIX] = "F32", tensor.shape[:1]
+            kinds |= quantized_kinds(role, tensor.shape, "I8")
     written = create_file(path, kinds)
     in_order = sorted(stored.items(), key=_place)
     return [partial(_write_tensor, *item, path, written) for item in in_order]
@@ -105,29 +105,14 @@ def _write_tensor(
     """Write one tensor, in int8 or unchanged."""
     with tensor.path.open("rb") as reader, path.open("r+b") as writer:
         blocks = read_blocks(tensor, reader, report)
-        writer.seek(written[role].start)
         if written[role].dtype == "I8":
-            scales = _write_codes(blocks, tensor, role, writer)
-            writer.seek(written[role + SCALE_SUFFIX].start)
-            writer.write(scales.astype("<f4").data)
+            if not write_quantized(role, tensor, blocks, quantize_rows, written, writer):
+                raise ModelWeightsError(
+                    f"{tensor.file}: the tensor of {role} contains NaN or infinity; download the "
+                    "model again, or ask its authors"
+                )
             return
+        writer.seek(written[role].start)
         for block in blocks:
             numbers = as_numbers(block, tensor).astype("<f4") if tensor.added else block
             writer.write(numbers.data)
-
-
-def _write_codes(
-    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, role: str, writer: IO[bytes]
-) -> NDArray[np.float32]:
-    """Write the int8 codes of a matrix and return the scales of its rows."""
-    scales = []
-    for block in blocks:
-        codes, block_scales = quantize_rows(as_numbers(block, tensor))
-        if not np.isfinite(block_scales).all():
-            raise ModelWeightsError(
-                f"{tensor.file}: the tensor of {role} contains NaN or infinity; download the "
-                "model again, or ask its authors"
-            )
-        writer.write(codes.data)
-        scales.append(block_scales)
-    return np.concatenate(scales)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -16,8 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.file_hashes import Report
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
+
+QuantizeRows = Callable[[NDArray[np.float32]], tuple[NDArray[Any], NDArray[np.float32]]]
+"""Returns the codes of float32[rows, columns], one byte each, and the scale of every row."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F64", "I64", "U64"), 8),
@@ -104,3 +108,44 @@ def as_numbers(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[np.flo
     columns = math.prod(tensor.shape[1:])
     rows = block.size // (columns * ITEM_BYTES[tensor.dtype])
     return replace(tensor, shape=(rows, columns), start=0).read(block)
+
+
+def write_quantized(
+    name: str,
+    tensor: StoredTensor,
+    blocks: Iterable[NDArray[np.uint8]],
+    quantize_rows: QuantizeRows,
+    written: Mapping[str, WrittenTensor],
+    writer: IO[bytes],
+) -> bool:
+    """Write the codes of a matrix and the scales of its rows, each to its place in the new file.
+
+    Args:
+        name: of the matrix in the new file.
+        tensor: the matrix as it is stored.
+        blocks: its bytes, see `read_blocks`.
+        quantize_rows: returns codes and scales.
+        written: the places in the new file.
+        writer: the new file.
+
+    Returns:
+        Whether all numbers are finite. If not, writing has stopped, and the file is of no use.
+    """
+    scales = []
+    writer.seek(written[name].start)
+    for block in blocks:
+        codes, block_scales = quantize_rows(as_numbers(block, tensor))
+        if not np.isfinite(block_scales).all():
+            return False
+        writer.write(codes.data)
+        scales.append(block_scales)
+    writer.seek(written[name + SCALE_SUFFIX].start)
+    writer.write(np.concatenate(scales).astype("<f4").data)
+    return True
+
+
+def quantized_kinds(
+    name: str, shape: tuple[int, ...], dtype: str
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of a quantized matrix and of its scales, for `create_file`."""
+    return {name: (dtype, shape), name + SCALE_SUFFIX: ("F32", shape[:1])}

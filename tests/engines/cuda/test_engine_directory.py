@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda import short_batches
-from embedlib.engines.cuda.device_weights import Fp8Matrix, quantize_weight
+from embedlib.engines.cuda.device_weights import Fp8Matrix, quantize_fp8
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.engine_directory import open_weights
-from embedlib.engines.cuda.lowering import linear_roles
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.fp8 import decode_e4m3, quantize_rows
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing.models.table import SCORING_VARIANTS
 
 
@@ -138,7 +138,7 @@ def test_weights_are_rounded_as_compile_rounds_them() -> None:
     weight[3, 0] = 1e4
     weight[4] = np.linspace(-448, 448, 300)  # the ties
     codes, scales = quantize_rows(weight)
-    found = quantize_weight(torch.from_numpy(weight))
+    found = quantize_fp8(torch.from_numpy(weight))
     np.testing.assert_array_equal(found.codes.view(torch.uint8).numpy(), codes)
     np.testing.assert_array_equal(found.scales.numpy(), scales)
     np.testing.assert_array_equal(found.codes.float().numpy(), decode_e4m3(codes))

@@ -11,14 +11,13 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from embedlib.models.compiled.fp8 import (
-    E4M3_MAX,
-    SMALLEST_SCALE,
     decode_e4m3,
     encode_e4m3,
     is_finite_bfloat16,
     quantize_rows,
     round_bfloat16,
 )
+from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
 
 HALF_STEP = 2.0**-4
 """Maximum relative error of rounding to 3 mantissa bits: half of 2**-3."""

@@ -36,8 +36,9 @@ from embedlib.models.compiled.fidelity_report import (
     read_report,
     write_report,
 )
-from embedlib.models.compiled.int8 import SMALLEST_SCALE, quantize_rows
+from embedlib.models.compiled.int8 import quantize_rows
 from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
+from embedlib.models.compiled.row_scales import SMALLEST_SCALE
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.load import load_weights

@@ -21,13 +21,9 @@ import triton
 import triton.language as tl
 
 from embedlib.engines.cuda.buffers import Buffer
-from embedlib.engines.cuda.device_weights import (
-    E4M3_MAX,
-    SMALLEST_SCALE,
-    Embeddings,
-    NormWeight,
-)
+from embedlib.engines.cuda.device_weights import Embeddings, NormWeight
 from embedlib.engines.cuda.kernels.triton_math import FP_FUSION, activated, num_warps
+from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
 from embedlib.models.spec import Activation
 
 _E4M3_MAX = tl.constexpr(E4M3_MAX)
