@@ -13,7 +13,7 @@ from typing import Final
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import Encoder, ModelSpec
-from embedlib.models.weights.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 
 QUERY: Final = "uuid,name,memory.total,memory.free,driver_version,compute_cap"
 TIMEOUT_S: Final = 20
@@ -92,9 +92,10 @@ def needed_bytes(
         batch_tokens: tokens of the largest batch.
     """
     weights = 0
+    linear = linear_roles(spec.encoder) if precision == "fp8" else ()
+    fp8 = {f"{role}.weight" for role in linear if role not in excluded}
     for role, shape in encoder_shapes(spec.encoder).items():
-        is_linear = role.startswith("layers.") and len(shape) == 2
-        is_fp8 = precision == "fp8" and is_linear and role.removesuffix(".weight") not in excluded
+        is_fp8 = role in fp8
         weights += math.prod(shape) * (1 if is_fp8 else BYTES_PER_NUMBER)
         if is_fp8 and POOLED_ROWS in excluded:  # they read the layer in bfloat16 as well
             weights += math.prod(shape) * BYTES_PER_NUMBER

@@ -15,11 +15,10 @@ from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import Unit
 from embedlib.fidelity.texts import FidelityTexts
-from embedlib.models.compiled.checkpoint import FUSED_LAYERS, linear_layers
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import FUSED_LAYERS, encoder_shapes, linear_roles
 
 MAX_UNITS: Final = 48
 """Maximum units, up to rounding; the search measures each one alone. In a model with more layers,
@@ -85,7 +84,7 @@ def layer_units(
         max_units: maximum number of units, up to rounding.
     """
     kinds: dict[str, dict[str, list[str]]] = {}
-    for layer in linear_layers(files):  # layers.3.q
+    for layer in linear_roles(files.spec.encoder):  # layers.3.q
         stem, _, leaf = layer.rpartition(".")
         kind = next((group[0] for group in fused if leaf in group), leaf)
         kinds.setdefault(kind, {}).setdefault(stem, []).append(layer)

@@ -27,12 +27,12 @@ from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.search import Search, Target, Unit, max_measurements
 from embedlib.fidelity.to_gate import SearchSize
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
-from embedlib.models.compiled.checkpoint import FUSED_LAYERS
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import compiled_folder, open_engine_folder
 from embedlib.models.compiled.fidelity_report import read_report, write_report
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import FUSED_LAYERS
 from embedlib.testing.models.write import write_tiny_model
 from tests.machines import CUDA, TRTLLM, fake_machine, gpu
 

@@ -16,6 +16,7 @@ import torch
 from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.device_weights import Fp8Matrix
 from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.families.row import FusedSlice
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
@@ -27,6 +28,7 @@ from embedlib.models.weights.tensor_roles import (
     encoder_shapes,
     module_shapes,
     tensor_name,
+    tensor_prefix,
     tensor_rows,
 )
 
@@ -74,7 +76,7 @@ def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor 
         rows = FusedSlice(prefix + block.name, block.index, block.count)
         tensor = transformer.read(rows, shape)
         if tensor.dtype == FP8:
-            scales = FusedSlice(f"{rows.name}_scale", rows.index, rows.count)
+            scales = FusedSlice(rows.name + SCALE_SUFFIX, rows.index, rows.count)
             weights[role] = Fp8Matrix(tensor, transformer.read(scales, shape[:1]))
         elif family.stores_norms_less_one and role.endswith("norm.weight"):
             weights[role] = tensor.float() + 1
@@ -86,11 +88,11 @@ def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor 
 def _prefix(files: ModelFiles, transformer: _Folder) -> str:
     """Return the prefix of the names of the transformer's tensors."""
     family = FAMILIES[files.spec.encoder.family]
-    anchor = tensor_name("tokens", family)
-    for prefix in family.prefixes:
-        if prefix + anchor in transformer.tensors:
-            return prefix
-    raise ModelWeightsError(f"{transformer.path}: tensor {anchor} is missing")
+    prefix = tensor_prefix(family, transformer.tensors)
+    if prefix is None:
+        anchor = tensor_name("tokens", family)
+        raise ModelWeightsError(f"{transformer.path}: tensor {anchor} is missing")
+    return prefix
 
 
 def _answer_row(files: ModelFiles, place: AnswerRows, transformer: _Folder) -> torch.Tensor:

@@ -148,7 +148,8 @@ def check_emulation(spec: ModelSpec, machine: Machine) -> None:
             "precision = 'fp8': no GPU that has it was found, and emulating it takes the package "
             "torch, which is missing; pip install torch"
         )
-    from embedlib.engines.cuda.lowering import build_plan, linear_roles
+    from embedlib.engines.cuda.lowering import build_plan
+    from embedlib.models.weights.tensor_roles import linear_roles
 
     build_plan(spec, linear_roles(spec.encoder))
 

@@ -29,20 +29,13 @@ from embedlib.engines.cuda.plan import (
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.models.weights.tensor_roles import encoder_shapes, fused_roles, linear_roles
 
 FP8_MULTIPLE: Final = 16
 """Rows and columns of an FP8 weight must be multiples of it. Source: `_scaled_mm_cuda` in PyTorch,
 aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by 16."""
 MAX_HEAD_DIM: Final = 256
 """A tile of queries, keys and values of larger heads does not fit into shared memory."""
-FUSED: Final = (("q", "k", "v"), ("gate", "up"))
-"""Linear layers with the same input, computed as one matrix."""
-
-
-def linear_roles(encoder: Encoder) -> tuple[str, ...]:
-    """Return the roles of the transformer's linear layers: `layers.0.q` and so on."""
-    leaves = ("q", "k", "v", "o", *(("gate",) if encoder.is_gated else ()), "up", "down")
-    return tuple(f"layers.{layer}.{leaf}" for layer in range(encoder.num_layers) for leaf in leaves)
 
 
 def build_plan(
@@ -283,35 +276,22 @@ class _Rows:
 
 def _check_quantized(encoder: Encoder, quantized: frozenset[str]) -> None:
     """Reject FP8 layers of unsupported sizes, and fused layers of which only some are FP8."""
-    hidden, inner = encoder.hidden_size, encoder.intermediate_size
-    queries, keys = (
-        heads * encoder.head_dim for heads in (encoder.num_heads, encoder.num_kv_heads)
-    )
-    sizes = {
-        "q": (queries, hidden),
-        "k": (keys, hidden),
-        "v": (keys, hidden),
-        "o": (hidden, queries),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
-    }
-    known = set(linear_roles(encoder))
+    known, shapes = linear_roles(encoder), encoder_shapes(encoder)
     for role in sorted(quantized):
-        stem, _, leaf = role.rpartition(".")
         if role not in known:
             raise EngineUnsupportedError(
                 f"engine cuda: {role!r} is not a linear layer of this model"
             )
-        if any(size % FP8_MULTIPLE for size in sizes[leaf]):
+        rows, columns = shapes[f"{role}.weight"]
+        if rows % FP8_MULTIPLE or columns % FP8_MULTIPLE:
             raise EngineUnsupportedError(
-                f"engine cuda: {role} is {sizes[leaf][0]} x {sizes[leaf][1]}; FP8 needs multiples "
-                f"of {FP8_MULTIPLE}; use precision='bf16'"
+                f"engine cuda: {role} is {rows} x {columns}; FP8 needs multiples of "
+                f"{FP8_MULTIPLE}; use precision='bf16'"
             )
-        for group in FUSED:
-            fused = {f"{stem}.{other}" for other in group} & known
-            if leaf in group and not fused <= quantized:
-                raise EngineUnsupportedError(
-                    f"engine cuda: {role} is FP8 and {min(fused - quantized)} is not; "
-                    f"{', '.join(group)} are computed as one matrix; exclude all of them or none"
-                )
+        fused = fused_roles(role, known)
+        if missing := set(fused) - quantized:
+            group = ", ".join(other.rpartition(".")[2] for other in fused)
+            raise EngineUnsupportedError(
+                f"engine cuda: {role} is FP8 and {min(missing)} is not; {group} are computed as "
+                "one matrix; exclude all of them or none"
+            )

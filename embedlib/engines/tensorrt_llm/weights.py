@@ -17,13 +17,18 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from embedlib.errors import ModelWeightsError
+from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.load import MODULE_TENSORS, WEIGHTS_NAME
-from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name, tensor_rows
+from embedlib.models.weights.tensor_roles import (
+    encoder_shapes,
+    tensor_name,
+    tensor_prefix,
+    tensor_rows,
+)
 
-SCALE_SUFFIX: Final = "_scale"
 CHECKED_NAMES: Final = ("weight", "bias", "weight_scale")
 """Parameters that a checkpoint fills; the others of an FP8 linear layer are constants."""
 NAN_E4M3: Final = 0x7F
@@ -38,9 +43,9 @@ class RoleTensors:
         self._family = FAMILIES[files.spec.encoder.family]
         self._shapes = encoder_shapes(files.spec.encoder)
         self._taken: set[str] = set()
-        anchor = tensor_name("tokens", self._family)
-        prefix = next((p for p in self._family.prefixes if p + anchor in self._names), None)
+        prefix = tensor_prefix(self._family, self._names)
         if prefix is None:
+            anchor = tensor_name("tokens", self._family)
             raise ModelWeightsError(
                 f"the engine directory has no tensor {anchor}; compile the model again"
             )

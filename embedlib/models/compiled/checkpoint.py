@@ -10,7 +10,7 @@ Source: the JSON files are those that `export_hf_checkpoint` of nvidia-modelopt 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -22,7 +22,12 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.load import INDEX_NAME, WEIGHTS_NAME
 from embedlib.models.weights.safetensors_files import list_tensors
-from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
+from embedlib.models.weights.tensor_roles import (
+    fused_roles,
+    linear_roles,
+    tensor_name,
+    tensor_prefix,
+)
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.jobs import Job
@@ -33,12 +38,6 @@ QUANT_CONFIG_NAME: Final = "hf_quant_config.json"
 PRODUCER: Final[Mapping[str, str]] = {"name": "modelopt", "version": "0.47.0"}
 """The name by which readers recognize the format; embedlib.json names the program that wrote it."""
 QUANT_ALGO: Final = "FP8_PER_CHANNEL_PER_TOKEN"
-
-FUSED_LAYERS: Final = (("q", "k", "v"), ("gate", "up"))
-"""Linear layers with the same input, which engines compute as one matrix, in one precision.
-
-Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/modeling_utils.py.
-"""
 
 
 def quantized_layers(
@@ -64,7 +63,7 @@ def quantized_layers(
         _check_pooled_rows(files)
         excluded = set(excluded) - {POOLED_ROWS}
     # Only the CPU engine runs int8, and it computes every layer separately.
-    _check_excluded(excluded, layers, () if precision == "int8" else FUSED_LAYERS)
+    _check_excluded(excluded, layers, is_fused=precision != "int8")
     if precision == "bf16":
         return {}
     return {role: name for role, name in layers.items() if role not in excluded}
@@ -117,13 +116,9 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
     family = FAMILIES[encoder.family]
     paths = weight_files(files)[files.transformer_dir]
     stored = {name for path in paths for name in list_tensors(path, path.name)}
-    anchor = tensor_name("tokens", family)
-    prefix = next(prefix for prefix in family.prefixes if prefix + anchor in stored)
-    return {
-        role.removesuffix(".weight"): prefix + tensor_name(role, family)
-        for role, shape in encoder_shapes(encoder).items()
-        if role.startswith("layers.") and len(shape) == 2
-    }
+    prefix = tensor_prefix(family, stored)
+    assert prefix is not None, "load_weights checks this first; this is a bug in embedlib"
+    return {role: prefix + tensor_name(f"{role}.weight", family) for role in linear_roles(encoder)}
 
 
 def weight_files(files: ModelFiles) -> dict[Path, list[Path]]:
@@ -157,25 +152,20 @@ def _check_pooled_rows(files: ModelFiles) -> None:
         )
 
 
-def _check_excluded(
-    excluded: Collection[str], layers: Mapping[str, str], fused_layers: Sequence[Sequence[str]]
-) -> None:
-    """Reject unknown roles, and a fused group of layers of which only some are excluded."""
+def _check_excluded(excluded: Collection[str], layers: Collection[str], *, is_fused: bool) -> None:
+    """Reject unknown roles, and with `is_fused` a fused group that is excluded only in part."""
     for role in excluded:
         if role not in layers:
             raise ConfigError(
                 f"excluded: {role!r} is not a linear layer of this model; its layers are named "
                 f"{', '.join(list(layers)[:7])}, …"
             )
-        stem, _, leaf = role.rpartition(".")
-        for group in fused_layers:
-            fused = {f"{stem}.{other}" for other in group} & layers.keys()
-            missing = sorted(fused - set(excluded))
-            if leaf in group and missing:
-                raise ConfigError(
-                    f"excluded: {role!r} without {', '.join(missing)}; engines compute them as "
-                    "one matrix, so name all of them or none"
-                )
+        missing = sorted(set(fused_roles(role, layers)) - set(excluded))
+        if is_fused and missing:
+            raise ConfigError(
+                f"excluded: {role!r} without {', '.join(missing)}; engines compute them as "
+                "one matrix, so name all of them or none"
+            )
 
 
 def _write_configs(

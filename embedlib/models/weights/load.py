@@ -36,6 +36,7 @@ from embedlib.models.weights.tensor_roles import (
     encoder_shapes,
     module_shapes,
     tensor_name,
+    tensor_prefix,
     tensor_rows,
 )
 from embedlib.models.weights.token_heads import head_files
@@ -135,9 +136,9 @@ def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
     stored = _list_all(paths, files.folder)
     shapes = encoder_shapes(files.spec.encoder)
     where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-    anchor = tensor_name("tokens", family)
-    prefix = next((prefix for prefix in family.prefixes if prefix + anchor in stored), None)
+    prefix = tensor_prefix(family, stored)
     if prefix is None:
+        anchor = tensor_name("tokens", family)
         raise ModelWeightsError(f"{where}: tensor {anchor} is missing")
     rows = {role: tensor_rows(role, family) for role in shapes}
     rows = {role: replace(block, name=prefix + block.name) for role, block in rows.items()}

@@ -16,12 +16,20 @@ head_dim:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.spec import Dense, Encoder, LayerNorm
 
 Shapes = dict[str, tuple[int, ...]]
+
+FUSED_LAYERS: Final = (("q", "k", "v"), ("gate", "up"))
+"""Linear layers with the same input, which engines compute as one matrix, in one precision.
+
+Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/modeling_utils.py.
+"""
 
 
 def encoder_shapes(encoder: Encoder) -> Shapes:
@@ -47,6 +55,25 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
         for name in _norm_shapes("layers.0.attention_norm", encoder):
             del shapes[name]
     return shapes
+
+
+def linear_roles(encoder: Encoder) -> tuple[str, ...]:
+    """Return the roles of a transformer's linear layers: `layers.0.q` and so on."""
+    return tuple(
+        role.removesuffix(".weight")
+        for role, shape in encoder_shapes(encoder).items()
+        if role.startswith("layers.") and len(shape) == 2
+    )
+
+
+def fused_roles(role: str, roles: Collection[str]) -> tuple[str, ...]:
+    """Return those of the linear layers `roles` that engines compute as one matrix with `role`.
+
+    The result includes `role` itself; it is empty for a layer that is computed alone.
+    """
+    stem, _, leaf = role.rpartition(".")
+    group = next((group for group in FUSED_LAYERS if leaf in group), ())
+    return tuple(other for name in group if (other := f"{stem}.{name}") in roles)
 
 
 def module_shapes(module: Dense | LayerNorm) -> Shapes:
@@ -82,6 +109,12 @@ def tensor_rows(role: str, family: Family) -> FusedSlice:
 def tensor_name(role: str, family: Family) -> str:
     """Return the name, without prefix, of the tensor that holds a role; it may hold others too."""
     return tensor_rows(role, family).name
+
+
+def tensor_prefix(family: Family, names: Collection[str]) -> str | None:
+    """Return the prefix of the transformer's tensors among `names`; None if `tokens` is missing."""
+    anchor = tensor_name("tokens", family)
+    return next((prefix for prefix in family.prefixes if prefix + anchor in names), None)
 
 
 def _layer_shapes(encoder: Encoder) -> Shapes:

@@ -11,9 +11,10 @@ from embedlib.engines.base import Lane
 from embedlib.engines.cuda import groups
 from embedlib.engines.cuda.groups import Group, Part, groups_of
 from embedlib.engines.cuda.inputs import fill, layout_of, split
-from embedlib.engines.cuda.lowering import build_plan, linear_roles
+from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend, Linear, Plan
 from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.models.weights.tensor_roles import linear_roles
 from tests.acceptance.gpu.models import SHAPES
 from tests.acceptance.gpu.texts import batch_flops, make_batch, texts_of
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from embedlib.engines.cuda.lowering import build_plan, linear_roles
+from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend, Linear, Norm, PutPooled, Rotate, TakePooled
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.spec import (
@@ -20,6 +20,7 @@ from embedlib.models.spec import (
     PoolingMode,
     Rope,
 )
+from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
 
 

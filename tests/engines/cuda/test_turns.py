@@ -13,9 +13,10 @@ import pytest
 from embedlib.engines.base import Lane
 from embedlib.engines.cuda.groups import MAX_GROUP_WORK, groups_of
 from embedlib.engines.cuda.inputs import fill, layout_of, split, tile_queries
-from embedlib.engines.cuda.lowering import build_plan, linear_roles
+from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.turns import MAX_GROUPS_OUT, MAX_SHORT_IN_A_ROW, Turn, Turns
+from embedlib.models.weights.tensor_roles import linear_roles
 from tests.acceptance.gpu.models import SHAPES
 from tests.acceptance.gpu.texts import make_batch, texts_of
 

@@ -22,10 +22,10 @@ from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.executor import Executor, device_batch
 from embedlib.engines.cuda.groups import whole
 from embedlib.engines.cuda.inputs import fill, layout_of, tile_queries
-from embedlib.engines.cuda.lowering import build_plan, linear_roles
+from embedlib.engines.cuda.lowering import build_plan
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import ModelSpec, Pooling, PoolingMode
-from embedlib.models.weights.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
