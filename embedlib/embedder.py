@@ -28,11 +28,11 @@ from embedlib.session.base import Session
 from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.streaming import stream, submit
 from embedlib.session.token_outputs import OUTPUT_VALUES, TokenPipeline, make_token_call
+from embedlib.vectors.arrays import AnyVectors
 from embedlib.vectors.quantization import calibrate
 from embedlib.vectors.similarity import similarity, similarity_pairwise
 from embedlib.vectors.tokens import Span
 
-Vectors = NDArray[Any]
 """float32, unless `precision` says otherwise."""
 
 
@@ -175,7 +175,7 @@ class Embedder(Session):
         task: str | None = None,
         examples: Examples | None = None,
         usage: Usage | None = None,
-    ) -> Vectors:
+    ) -> AnyVectors:
         """Return what `encode` returns without blocking the event loop.
 
         Cancelling drops the texts that are not being computed yet.
@@ -189,12 +189,12 @@ class Embedder(Session):
         return call.finish(await self._arun(call))
 
     @arguments.same_arguments_as(aencode)
-    async def aencode_query(self, *args: Any, **kwargs: Any) -> Vectors:
+    async def aencode_query(self, *args: Any, **kwargs: Any) -> AnyVectors:
         """Return what `encode_query` returns without blocking the event loop."""
         return await self.aencode(*args, **{**kwargs, "role": "query"})
 
     @arguments.same_arguments_as(aencode)
-    async def aencode_document(self, *args: Any, **kwargs: Any) -> Vectors:
+    async def aencode_document(self, *args: Any, **kwargs: Any) -> AnyVectors:
         """Return what `encode_document` returns without blocking the event loop."""
         return await self.aencode(*args, **{**kwargs, "role": "document"})
 
@@ -211,7 +211,7 @@ class Embedder(Session):
         task: str | None = None,
         examples: Examples | None = None,
         usage: Usage | None = None,
-    ) -> Iterator[Vectors]:
+    ) -> Iterator[AnyVectors]:
         """Yield the vector of every text, float32[D], in their order and in bounded memory.
 
         Texts are read a few thousand ahead of the vector that is yielded, no further. Leaving the
@@ -241,7 +241,7 @@ class Embedder(Session):
         task: str | None = None,
         examples: Examples | None = None,
         usage: Usage | None = None,
-    ) -> Future[Vectors]:
+    ) -> Future[AnyVectors]:
         """Start a query and return the future of its vector, float32[D]; never blocks.
 
         Raises:
@@ -267,7 +267,7 @@ class Embedder(Session):
         task: str | None = None,
         examples: Examples | None = None,
         usage: Usage | None = None,
-    ) -> Future[Vectors]:
+    ) -> Future[AnyVectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
 
         Blocks only while `max_queued_texts` texts wait. Keep two or three of these going and the

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from embedlib.batching.pairs import PairTokenizer
-from embedlib.batching.sequence import Vectors
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
@@ -36,6 +35,7 @@ from embedlib.session.scoring import (
     check_top_k,
     lane_of,
 )
+from embedlib.vectors.arrays import Vectors
 
 Ranking = list[dict[str, Any]]
 """{"corpus_id": int, "score": float}, and "text" where asked for; the best first."""

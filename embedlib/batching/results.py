@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.batching.sequence import Job, TokenizedText, Vectors
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import EngineLimits
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.vectors.arrays import Vectors
 
 
 def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: EngineLimits) -> None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, Lane
-
-Vectors = NDArray[np.float32]
+from embedlib.vectors.arrays import Vectors
 
 
 class Job:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from embedlib.bench.options import INT8, PEERS
 from embedlib.measuring.packages import missing_of
+from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
 
-Vectors = NDArray[np.float32]
 
 EMBEDLIB = "embedlib"
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from embedlib.bench.contestants import BATCH_SIZES, OURS, Vectors
+from embedlib.bench.contestants import BATCH_SIZES, OURS
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
 from embedlib.measuring.spread import aba_ratios
+from embedlib.vectors.arrays import Vectors
 
 PROBE_TEXTS = 128
 """About as many texts are spent on each batch size tried, each twice."""
@@ -24,7 +25,7 @@ PROBE_TEXTS = 128
 StartProcess = Callable[[str, int, "int | None"], Process]
 """`start_contestant`, or a fake in a test."""
 
-Report = Callable[[str], None]
+ReportLine = Callable[[str], None]
 """Called with one line of progress."""
 
 
@@ -83,7 +84,9 @@ class Entry:
 
 
 @contextmanager
-def open_race(course: Course, scratch: Path, report: Report, start: StartProcess) -> Iterator[Race]:
+def open_race(
+    course: Course, scratch: Path, report: ReportLine, start: StartProcess
+) -> Iterator[Race]:
     """Hold a race, and end its processes.
 
     Args:
@@ -106,7 +109,12 @@ class Race:
     """A race in progress. The caller adds entries to `ours` and `peers`."""
 
     def __init__(
-        self, course: Course, scratch: Path, stack: ExitStack, report: Report, start: StartProcess
+        self,
+        course: Course,
+        scratch: Path,
+        stack: ExitStack,
+        report: ReportLine,
+        start: StartProcess,
     ) -> None:
         self.course = course
         self.report = report

@@ -15,7 +15,6 @@ from embedlib.bench.contestants import (
     EMBEDLIB,
     INT8_RERANKER,
     RERANKER,
-    Vectors,
     missing_modules,
 )
 from embedlib.bench.options import INT8, RERANK_PEER, RerankOptions
@@ -23,7 +22,7 @@ from embedlib.bench.race import (
     Course,
     Entry,
     Race,
-    Report,
+    ReportLine,
     StartProcess,
     open_race,
     start_contestant,
@@ -37,6 +36,7 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing.models.heads import HEADS
 from embedlib.testing.models.write import write_variant
+from embedlib.vectors.arrays import Vectors
 
 MINILM_SIZE: Mapping[str, Any] = {
     "hidden_size": 384,
@@ -59,7 +59,7 @@ def run_rerank(
     machine: Mapping[str, str],
     embedlib_version: str,
     command: str = "",
-    report: Report = lambda _: None,
+    report: ReportLine = lambda _: None,
     start: StartProcess = start_contestant,
 ) -> RerankResult:
     """Rank the same candidates with embedlib and its peer, taking turns.

@@ -9,10 +9,10 @@ import numpy as np
 
 from embedlib.bench.contestants import (
     SentenceTransformersContestant,
-    Vectors,
     compile_int8,
 )
 from embedlib.measuring.texts import RERANK_QUERY
+from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
     from embedlib.reranker import Reranker

@@ -16,7 +16,7 @@ from embedlib.bench.race import (
     Course,
     Entry,
     Race,
-    Report,
+    ReportLine,
     StartProcess,
     open_race,
     start_contestant,
@@ -51,7 +51,7 @@ def run_bench(
     machine: Mapping[str, str],
     embedlib_version: str,
     command: str = "",
-    report: Report = lambda _: None,
+    report: ReportLine = lambda _: None,
     start: StartProcess = start_contestant,
 ) -> BenchResult:
     """Run embedlib and its peers side by side.

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.contestants import Contestant, Vectors
+from embedlib.bench.contestants import Contestant
 from embedlib.bench.line_up import make_contestant
 from embedlib.measuring.child import peak_memory_mib, serve_standard_streams
 from embedlib.measuring.packages import versions
 from embedlib.measuring.sgemm import SGEMM, SgemmCalls
+from embedlib.vectors.arrays import Vectors
 
 
 class ContestantCalls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,9 +16,10 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
-from embedlib.indexing.sinks.protocol import Sink, Target, Vectors
+from embedlib.indexing.sinks.protocol import Sink, Target, Tell
 from embedlib.indexing.sinks.urls import open_sink, parse_url
 from embedlib.measuring.texts import docstrings
+from embedlib.vectors.arrays import Vectors
 
 BENCH_MODEL = "embedlib bench-write"
 """Stored as the model's name, so that only rows of a former measurement are dropped."""
@@ -30,8 +31,6 @@ PEER_ROWS = 2_000
 _FINGERPRINT = "bench-write:0"
 _OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
 """Of the destination's URL, not of libpq."""
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ class WriteResult:
         return {**asdict(self), "peer_ratio": self.peer_ratio, "index_ratio": self.index_ratio}
 
 
-def run_write_bench(options: WriteOptions, report: Report) -> WriteResult:
+def run_write_bench(options: WriteOptions, report: Tell) -> WriteResult:
     """Measure a destination; it must be new, or hold rows of a former measurement.
 
     Raises:
@@ -213,14 +212,14 @@ class _NoIndex:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
-    def begin(self, target: Target, tell: Report) -> None:
+    def begin(self, target: Target, tell: Tell) -> None:
         """Do nothing: `_open_bench_sink` has begun the load."""
 
     def finish(self) -> None:
         """Do nothing: the search index is not part of what is compared."""
 
 
-def _measure_index(options: WriteOptions, result: WriteResult, report: Report) -> None:
+def _measure_index(options: WriteOptions, result: WriteResult, report: Tell) -> None:
     assert options.model is not None
     texts = docstrings(options.num_texts)
     documents = [Document(id=f"d{number}", text=text) for number, text in enumerate(texts)]

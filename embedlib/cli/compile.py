@@ -15,7 +15,7 @@ from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.fidelity.measure import Reference
-    from embedlib.models.compiled.engine_folder import Precision
+    from embedlib.models.compiled.engine_folder import CompiledPrecision
 
 
 @click.command()
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 @config_options("template", "device", "engine_cache_dir", "threads", *MODEL_OPTIONS)
 def compile(
     model: str,
-    precision: Precision,
+    precision: CompiledPrecision,
     fidelity: float | None,
     against: Reference | None,
     texts_path: Path | None,

@@ -25,7 +25,7 @@ from embedlib.engines.base import (
 from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRunError
 
 
-class _Job:
+class _BatchInFlight:
     """A batch and how far it is."""
 
     pending: Pending
@@ -57,7 +57,7 @@ class _Job:
 class _Cancel:
     """Put into the inbox when a batch is cancelled."""
 
-    def __init__(self, job: _Job) -> None:
+    def __init__(self, job: _BatchInFlight) -> None:
         self.job = job
 
 
@@ -68,7 +68,7 @@ class _Device:
         self.name = name
         self.engine = engine
         self.is_dead = False
-        self.jobs: set[_Job] = set()
+        self.jobs: set[_BatchInFlight] = set()
 
     def has_room(self, lane: Lane) -> bool:
         """Whether it takes another batch of a lane now."""
@@ -109,8 +109,10 @@ class ManyEngines:
             max_inflight_bulk=sum(limit.max_inflight_bulk for limit in limits),
         )
         self._devices = [_Device(name, engine) for name, engine in engines]
-        self._waiting: list[_Job] = []
-        self._inbox: SimpleQueue[_Job | _Cancel | tuple[_Device, _Job] | _Stop] = SimpleQueue()
+        self._waiting: list[_BatchInFlight] = []
+        self._inbox: SimpleQueue[
+            _BatchInFlight | _Cancel | tuple[_Device, _BatchInFlight] | _Stop
+        ] = SimpleQueue()
         self._thread = WorkerThread(self._run, "embedlib-engines")
         self._thread.start()
 
@@ -121,7 +123,7 @@ class ManyEngines:
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
         """Start a batch and return at once."""
-        job = _Job(batch, on_done, self._inbox.put)
+        job = _BatchInFlight(batch, on_done, self._inbox.put)
         self._inbox.put(job)
         return job
 
@@ -153,7 +155,7 @@ class ManyEngines:
             message = self._inbox.get()
             if isinstance(message, _Stop):
                 is_stopping = True
-            elif isinstance(message, _Job):
+            elif isinstance(message, _BatchInFlight):
                 self._waiting.append(message)
             elif isinstance(message, _Cancel):
                 self._cancel(message.job)
@@ -176,7 +178,7 @@ class ManyEngines:
                 )
                 self._end(job, EngineRunError(f"no engine could compute it: {causes}"))
 
-    def _next_job(self) -> _Job | None:
+    def _next_job(self) -> _BatchInFlight | None:
         """Return a batch that can be started, or that no engine is left for."""
         for job in sorted(self._waiting, key=lambda job: job.batch.lane is Lane.BULK):
             able = self._able(job)
@@ -184,11 +186,11 @@ class ManyEngines:
                 return job
         return None
 
-    def _able(self, job: _Job) -> list[_Device]:
+    def _able(self, job: _BatchInFlight) -> list[_Device]:
         """Return the engines that a batch may still be tried on."""
         return [d for d in self._devices if not d.is_dead and d not in job.failures]
 
-    def _start(self, device: _Device, job: _Job) -> None:
+    def _start(self, device: _Device, job: _BatchInFlight) -> None:
         device.jobs.add(job)
         try:
             job.pending = device.engine.submit(job.batch, lambda: self._inbox.put((device, job)))
@@ -196,7 +198,7 @@ class ManyEngines:
             device.jobs.remove(job)
             self._fail(device, job, error)
 
-    def _collect(self, device: _Device, job: _Job) -> None:
+    def _collect(self, device: _Device, job: _BatchInFlight) -> None:
         if job not in device.jobs:  # an engine may call back twice
             return
         device.jobs.remove(job)
@@ -209,7 +211,7 @@ class ManyEngines:
             self._give_up(failed, cause)
         self._end(job, None)
 
-    def _cancel(self, job: _Job) -> None:
+    def _cancel(self, job: _BatchInFlight) -> None:
         job.is_cancelled = True
         if job in self._waiting:
             self._waiting.remove(job)
@@ -218,7 +220,7 @@ class ManyEngines:
         if is_computing and isinstance(job.pending, CancellablePending):
             job.pending.cancel()
 
-    def _fail(self, device: _Device, job: _Job, error: BaseException) -> None:
+    def _fail(self, device: _Device, job: _BatchInFlight, error: BaseException) -> None:
         """Keep a batch for the other engines; one too large is for the caller to split."""
         if job.is_cancelled or isinstance(error, EngineOutOfMemoryError):
             self._end(job, error)
@@ -226,7 +228,7 @@ class ManyEngines:
         job.failures[device] = error
         self._waiting.append(job)
 
-    def _end(self, job: _Job, error: BaseException | None) -> None:
+    def _end(self, job: _BatchInFlight, error: BaseException | None) -> None:
         job.error = error
         if error is not None and job.failures:
             error.__cause__ = next(iter(job.failures.values()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision, EngineKind
 from embedlib.errors import ConfigError
-from embedlib.models.compiled.engine_folder import Manifest, Precision
+from embedlib.models.compiled.engine_folder import CompiledPrecision, Manifest
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, template_facts
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.reading.files import ModelFiles
@@ -98,7 +98,7 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
         chosen.name,
         config.engine_cache_path,
     )
-    return compile_model(files, cast(Precision, chosen.name), chosen.excluded, config)
+    return compile_model(files, cast(CompiledPrecision, chosen.name), chosen.excluded, config)
 
 
 def _fastest_faithful(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from numpy.typing import NDArray
+from typing import Final, Literal
 
 from embedlib.engines.base import Engine
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
@@ -28,6 +25,7 @@ from embedlib.models.compiled.fidelity_report import (
     write_report,
 )
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import ArraysByRole
 
 Reference = Literal["float32", "bf16"]
 """The precision compared with: float32 on the CPU, or bf16 on the engine that is measured."""
@@ -35,8 +33,6 @@ Reference = Literal["float32", "bf16"]
 ALONE: Final = 1
 """Token budget that makes every text a batch of its own, so that results are reproducible: in int8
 a text's vector depends slightly on its batch."""
-
-Weights = Mapping[str, NDArray[Any]]
 
 
 def reference_vectors(
@@ -80,7 +76,7 @@ def reference_kind() -> EngineKind:
     raise AssertionError("no engine computes in float32 on the CPU; this is a bug in embedlib")
 
 
-def cpu_engine(model: MeasuredModel, weights: Weights) -> Engine:
+def cpu_engine(model: MeasuredModel, weights: ArraysByRole) -> Engine:
     """Return the reference engine with these weights; it computes each text alone."""
     plan = EnginePlan(
         kind=reference_kind(),
@@ -91,7 +87,7 @@ def cpu_engine(model: MeasuredModel, weights: Weights) -> Engine:
     return lowered(model, weights, plan)
 
 
-def lowered(model: MeasuredModel, weights: Weights, plan: EnginePlan) -> Engine:
+def lowered(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:
     """Return the planned engine with weights from memory; on the CPU it computes each text alone.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -24,13 +23,11 @@ from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.search import Choices, Search, Target, max_measurements
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
-from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.compile import ReportProgress, compile_model
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate
 
 SEARCH_STEP: Final = 4
 """The gain of a layer is measured on every fourth text, to save time."""
-
-Report = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +49,7 @@ def compile_to_gate(
     reference: Reference = "float32",
     config: Config | None = None,
     out: Path | None = None,
-    report: Report = lambda num_done, num_all: None,
+    report: ReportProgress = lambda num_done, num_all: None,
     size: SearchSize = SearchSize(),
     machine: Machine | None = None,
 ) -> tuple[Path, Comparison]:
@@ -122,7 +119,7 @@ def _find(
     whole: Target,
     few: Target,
     gate: Gate,
-    report: Report,
+    report: ReportProgress,
 ) -> tuple[str, ...]:
     """Run the search and return the layers to keep."""
     num_done, num_all = 0, max_measurements(choices)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         SinkState,
         Target,
         Tell,
-        Vectors,
         check_target,
         check_vectors,
     )
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
         open_sql_source,
         with_connect_timeout,
     )
+    from embedlib.vectors.arrays import Vectors
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -117,7 +117,7 @@ _MODULES = {
     "searching": ("search", "stored_state"),
     "sinks.file_lock": ("FileLock", "lock_folder"),
     "sinks.protocol": (
-        *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target", "Tell", "Vectors"),
+        *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target", "Tell"),
         *("check_target", "check_vectors"),
     ),
     "sinks.urls": (
@@ -129,6 +129,7 @@ _MODULES = {
     "sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
 }
 _LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+_LAZY["Vectors"] = "embedlib.vectors.arrays"
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ import tokenizers
 
 from embedlib.config import Similarity
 from embedlib.errors import ConfigError
-from embedlib.indexing.sinks.protocol import Vectors
+from embedlib.vectors.arrays import Vectors
 
 
 class EmbeddingCounts(Protocol):

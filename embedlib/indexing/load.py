@@ -13,8 +13,9 @@ from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.rows import BadRow, Row, find_changes
-from embedlib.indexing.sinks.protocol import Sink, Vectors
+from embedlib.indexing.sinks.protocol import Sink
 from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.vectors.arrays import Vectors
 
 _JOBS = 4
 """Jobs per `batch_rows`: some are written while the engine works on the others."""

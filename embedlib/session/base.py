@@ -21,7 +21,7 @@ import tokenizers
 from embedlib.batching.callers import Callers
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.sequence import Job, Vectors
+from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
 from embedlib.closing import CLOSE_SECONDS
@@ -38,6 +38,7 @@ from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
 from embedlib.session.progress import PROGRESS_SECONDS, Progress
+from embedlib.vectors.arrays import Vectors
 
 ASYNC_SLICE_TEXTS = 16
 """Queries, or documents to rank, tokenized on the event loop at a time: some milliseconds."""

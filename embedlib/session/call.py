@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.sequence import Job, Vectors
+from embedlib.batching.sequence import Job
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
@@ -22,6 +22,7 @@ from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import check_inputs, check_role
+from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.modules import layer_norm
 from embedlib.vectors.quantization import check_precision, load_ranges, quantize
 from embedlib.vectors.similarity import normalize

@@ -10,7 +10,6 @@ from os import PathLike
 from typing import Any, Protocol
 
 import tokenizers
-from numpy.typing import NDArray
 
 from embedlib.config import Config, PrecisionName
 from embedlib.engines.base import Engine
@@ -30,8 +29,8 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import ArraysByRole
 
-Weights = Mapping[str, NDArray[Any]]
 """By role."""
 
 
@@ -74,7 +73,7 @@ class RunningModel(Protocol):
     ) -> str | None:
         """Return `fingerprint` with another option `precision`; None: it cannot be known."""
 
-    def open_weights(self) -> Weights:
+    def open_weights(self) -> ArraysByRole:
         """Map the weights; those of the modules after the pooling are float32."""
 
     def lower_tokens(self) -> Engine:
@@ -124,7 +123,7 @@ class ModelAroundEngine:
         """Return None: the precision is the engine's own."""
         del precision, settings
 
-    def open_weights(self) -> Weights:
+    def open_weights(self) -> ArraysByRole:
         """Return none."""
         return {}
 
@@ -183,7 +182,7 @@ class ModelFromFiles:
         settings = {**settings, "precision": str(chosen)}
         return model_and_settings_fingerprint(self.opened, self.files, chosen, settings)
 
-    def open_weights(self) -> Weights:
+    def open_weights(self) -> ArraysByRole:
         """Map the weights; those of the modules after the pooling are float32."""
         manifest = self.opened.manifest
         if manifest is not None and manifest.precision == "int8":

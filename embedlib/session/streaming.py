@@ -10,10 +10,11 @@ from functools import partial
 from itertools import islice
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.sequence import Job, Vectors
+from embedlib.batching.sequence import Job
 from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, WarnTruncated
 from embedlib.engines.base import Lane
 from embedlib.session.call import EmbeddingCall
+from embedlib.vectors.arrays import Vectors
 
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16

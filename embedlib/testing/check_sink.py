@@ -9,7 +9,8 @@ import numpy as np
 
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row, row_digest, row_id
-from embedlib.indexing.sinks.protocol import RowKey, Sink, Target, Vectors
+from embedlib.indexing.sinks.protocol import RowKey, Sink, Target
+from embedlib.vectors.arrays import Vectors
 
 DIM = 6
 TARGET = Target(dim=DIM, similarity="cosine", fingerprint="folder:0123", model="check/model")

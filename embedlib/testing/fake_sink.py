@@ -17,10 +17,10 @@ from embedlib.indexing.sinks.protocol import (
     SinkState,
     Target,
     Tell,
-    Vectors,
     check_target,
     check_vectors,
 )
+from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.similarity import similarity
 
 

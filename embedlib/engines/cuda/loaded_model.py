@@ -35,7 +35,7 @@ from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import linear_roles
 
-Precision = Literal["fp8", "bf16", "fp16", "float32"]
+CudaPrecision = Literal["fp8", "bf16", "fp16", "float32"]
 
 
 class LoadedModel:
@@ -46,7 +46,7 @@ class LoadedModel:
         spec: ModelSpec,
         weights: HostWeights,
         *,
-        precision: Precision,
+        precision: CudaPrecision,
         excluded: Collection[str],
         device: str,
         max_batch_tokens: int,
@@ -170,7 +170,9 @@ class LoadedModel:
 
 
 @contextmanager
-def _build_errors(precision: Precision, max_tokens: int, memory_fraction: float) -> Iterator[None]:
+def _build_errors(
+    precision: CudaPrecision, max_tokens: int, memory_fraction: float
+) -> Iterator[None]:
     """Convert errors of loading and warming up into a one-line `EngineBuildError`.
 
     Raises:

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-Job = TypeVar("Job")
+LaunchedBatch = TypeVar("LaunchedBatch")
 
 MAX_GROUPS_OUT: Final = 2
 """Maximum groups of long batches in flight: one runs, and one waits behind it so that the device is
@@ -29,41 +29,41 @@ MAX_SHORT_IN_A_ROW: Final = 2
 
 
 @dataclass(frozen=True)
-class Turn(Generic[Job]):
+class Turn(Generic[LaunchedBatch]):
     """Something to launch: a short batch, or one group of a long one."""
 
-    job: Job
+    job: LaunchedBatch
     group: int | None
     """Index of the group; None for a short batch, which is launched as a whole."""
     is_last: bool
     """Whether this turn completes the batch."""
 
 
-class Turns(Generic[Job]):
+class Turns(Generic[LaunchedBatch]):
     """Decides what to launch next; see the module."""
 
     def __init__(self) -> None:
         """Start without waiting batches."""
-        self._short: deque[Job] = deque()
-        self._long: deque[tuple[Job, int]] = deque()
+        self._short: deque[LaunchedBatch] = deque()
+        self._long: deque[tuple[LaunchedBatch, int]] = deque()
         """Waiting batches and their number of groups."""
         self._next_group = 0
         """Index of the next group of the first long batch."""
         self._num_groups_out = 0
         self._num_short_in_a_row = 0
 
-    def add_short(self, job: Job) -> None:
+    def add_short(self, job: LaunchedBatch) -> None:
         """Add a batch that is launched as a whole."""
         self._short.append(job)
 
-    def add_long(self, job: Job, num_groups: int, *, is_query: bool) -> None:
+    def add_long(self, job: LaunchedBatch, num_groups: int, *, is_query: bool) -> None:
         """Add a batch that is launched in groups; a query goes before batches not started."""
         if is_query and self._long:
             self._long.insert(1 if self._next_group else 0, (job, num_groups))
         else:
             self._long.append((job, num_groups))
 
-    def next(self) -> Turn[Job] | None:
+    def next(self) -> Turn[LaunchedBatch] | None:
         """Return what to launch now; None if that needs another `add` or `finish` first."""
         has_turn = not self._long or self._num_short_in_a_row < MAX_SHORT_IN_A_ROW
         if self._short and has_turn:
@@ -80,12 +80,12 @@ class Turns(Generic[Job]):
             self._long.popleft()
         return Turn(job, group, is_last)
 
-    def finish(self, turn: Turn[Job]) -> None:
+    def finish(self, turn: Turn[LaunchedBatch]) -> None:
         """Record that the device has finished a turn."""
         if turn.group is not None:
             self._num_groups_out -= 1
 
-    def drop(self, turn: Turn[Job]) -> None:
+    def drop(self, turn: Turn[LaunchedBatch]) -> None:
         """Remove the rest of a batch whose turn could not be launched."""
         if turn.group is not None:
             self._num_groups_out -= 1

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.engines.openvino.library import ov
-from embedlib.engines.openvino.weighted import Weights
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
 class CompiledModels:
@@ -23,9 +23,9 @@ class CompiledModels:
     the engine. Nothing depends on the order in which Python destroys objects.
     """
 
-    def __init__(self, weights: Weights, graph: ov.Model, *, is_per_token: bool) -> None:
+    def __init__(self, weights: ArraysByRole, graph: ov.Model, *, is_per_token: bool) -> None:
         """Own a graph and its weights; compiled models and requests are added."""
-        self._weights: Weights | None = weights
+        self._weights: ArraysByRole | None = weights
         self._graph: ov.Model | None = graph
         self._compiled: list[ov.CompiledModel] = []
         self._requests: dict[int, ov.InferRequest] = {}

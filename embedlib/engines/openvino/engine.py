@@ -31,9 +31,9 @@ from embedlib.engines.openvino.compiled import CompiledModels, last_line
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
-from embedlib.engines.openvino.weighted import Weights
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
+from embedlib.models.weights.tensor_roles import ArraysByRole
 
 MAX_BATCH_TOKENS = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
@@ -51,7 +51,7 @@ class OpenVINOEngine:
     def __init__(
         self,
         spec: ModelSpec,
-        weights: Weights,
+        weights: ArraysByRole,
         *,
         threads: int,
         max_batch_tokens: int | None = None,
@@ -108,7 +108,7 @@ class OpenVINOEngine:
             raise EngineBuildError(
                 f"engine openvino: compiling failed: {last_line(error)}"
             ) from error
-        self._jobs: dict[Lane, _Jobs] = {lane: SimpleQueue() for lane in Lane}
+        self._jobs: dict[Lane, _BatchQueue] = {lane: SimpleQueue() for lane in Lane}
         self._threads = [
             WorkerThread(
                 partial(_work, self._models, self._jobs[lane], request),
@@ -138,9 +138,9 @@ class OpenVINOEngine:
         """Limits for the scheduler."""
         return self._limits
 
-    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _Job:
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> _BatchInFlight:
         """Start a batch and return at once."""
-        job = _Job(batch, on_done)
+        job = _BatchInFlight(batch, on_done)
         self._jobs[batch.lane].put(job)
         return job
 
@@ -159,11 +159,11 @@ class OpenVINOEngine:
         check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
 
 
-_Jobs: TypeAlias = "SimpleQueue[_Job | None]"
+_BatchQueue: TypeAlias = "SimpleQueue[_BatchInFlight | None]"
 """The batches of a lane; None ends a thread."""
 
 
-class _Job:
+class _BatchInFlight:
     """A batch in flight."""
 
     def __init__(self, batch: Batch, on_done: Callable[[], None]) -> None:
@@ -208,7 +208,7 @@ class _Job:
         return self.vectors
 
 
-def _work(models: CompiledModels, jobs: _Jobs, number: int) -> None:
+def _work(models: CompiledModels, jobs: _BatchQueue, number: int) -> None:
     """Compute batches one after the other with the request of this number.
 
     Takes no reference to the engine, so that the engine can be garbage-collected. OpenVINO's own
@@ -227,7 +227,7 @@ def _work(models: CompiledModels, jobs: _Jobs, number: int) -> None:
     models.leave()
 
 
-def _end(models: CompiledModels, queues: Iterable[_Jobs], num_threads: int) -> None:
+def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int) -> None:
     """Let every thread end after what is in its queue; the engine itself computes no more."""
     for jobs in queues:
         for _ in range(num_threads):

@@ -27,7 +27,7 @@ from embedlib.engines.openvino.positions import (
     rotation,
     rotation_of_one,
 )
-from embedlib.engines.openvino.weighted import Weighted, Weights
+from embedlib.engines.openvino.weighted import Weighted
 from embedlib.models.spec import (
     Dense,
     Encoder,
@@ -38,9 +38,10 @@ from embedlib.models.spec import (
     PoolingMode,
     Rope,
 )
+from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
-def build_graph(spec: ModelSpec, weights: Weights, *, via_onednn: bool = False) -> ov.Model:
+def build_graph(spec: ModelSpec, weights: ArraysByRole, *, via_onednn: bool = False) -> ov.Model:
     """Return the graph of a model.
 
     Args:
@@ -54,7 +55,7 @@ def build_graph(spec: ModelSpec, weights: Weights, *, via_onednn: bool = False) 
 class _GraphBuilder:
     """Builds one graph; its fields are the nodes that several layers share."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, via_onednn: bool) -> None:
+    def __init__(self, spec: ModelSpec, weights: ArraysByRole, via_onednn: bool) -> None:
         self.spec = spec
         self.encoder = spec.encoder
         self.weights = weights

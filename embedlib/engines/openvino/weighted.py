@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.matrices import float_matrix, matrix
 from embedlib.engines.openvino.nodes import int_constant, int_constants
-
-Weights = Mapping[str, NDArray[np.float32]]
+from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
 class Weighted:
     """Builds the nodes of operators with weights, which it looks up by role."""
 
-    def __init__(self, weights: Weights, *, via_onednn: bool) -> None:
+    def __init__(self, weights: ArraysByRole, *, via_onednn: bool) -> None:
         """Hold the weights.
 
         Args:

@@ -14,7 +14,6 @@ from embedlib.indexing.sinks.protocol import (
     SinkState,
     Target,
     Tell,
-    Vectors,
     check_target,
     check_vectors,
 )
@@ -27,6 +26,7 @@ from embedlib.indexing.sinks.urls import (
     parse_url,
     without_password,
 )
+from embedlib.vectors.arrays import Vectors
 
 __all__ = [
     "ENTRY_POINT_GROUP",

@@ -32,11 +32,11 @@ from embedlib.indexing.sinks.protocol import (
     SinkState,
     Target,
     Tell,
-    Vectors,
     check_target,
     check_vectors,
 )
 from embedlib.indexing.sinks.urls import SinkUrl
+from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.files import open_writer
 from embedlib.vectors.similarity import similarity
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import Row, model_digest
+from embedlib.vectors.arrays import Vectors
 
-Vectors = NDArray[np.float32]
 Tell = Callable[[str], None]
 """Takes one line for the user: a notice, a retry, the progress of an index build."""
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError
 from embedlib.models.compiled.engine_folder import (
+    CompiledPrecision,
     Manifest,
-    Precision,
     compiled_place,
     file_hashes,
     model_fingerprint,
@@ -26,7 +26,7 @@ class Compiled:
     """An engine directory and what was measured of it."""
 
     folder: Path
-    precision: Precision
+    precision: CompiledPrecision
     excluded: tuple[str, ...]
     """Linear layers that were kept in the model's precision, sorted."""
     report: FidelityReport | None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from embedlib.errors import ConfigError
-from embedlib.models.compiled.engine_folder import Precision
+from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
@@ -30,7 +30,7 @@ from embedlib.models.weights.tensor_roles import (
 )
 
 if TYPE_CHECKING:
-    from embedlib.models.compiled.jobs import Job
+    from embedlib.models.compiled.jobs import CompileJob
     from embedlib.models.compiled.tensor_blocks import WrittenTensor
 
 CONFIG_NAME: Final = "config.json"
@@ -41,7 +41,7 @@ QUANT_ALGO: Final = "FP8_PER_CHANNEL_PER_TOKEN"
 
 
 def quantized_layers(
-    files: ModelFiles, precision: Precision, excluded: Collection[str]
+    files: ModelFiles, precision: CompiledPrecision, excluded: Collection[str]
 ) -> dict[str, str]:
     """Map the linear layers to write in 8 bits from role (`layers.3.q`) to weight name.
 
@@ -54,9 +54,9 @@ def quantized_layers(
     Raises:
         ConfigError: `precision` or a name in `excluded` is not valid for this model.
     """
-    if precision not in get_args(Precision):
+    if precision not in get_args(CompiledPrecision):
         raise ConfigError(
-            f"precision = {precision!r}; it must be one of {', '.join(get_args(Precision))}"
+            f"precision = {precision!r}; it must be one of {', '.join(get_args(CompiledPrecision))}"
         )
     layers = linear_layers(files)
     if precision == "fp8" and POOLED_ROWS in excluded:
@@ -69,7 +69,9 @@ def quantized_layers(
     return {role: name for role, name in layers.items() if role not in excluded}
 
 
-def write_checkpoint(files: ModelFiles, folder: Path, quantized: Collection[str]) -> list[Job]:
+def write_checkpoint(
+    files: ModelFiles, folder: Path, quantized: Collection[str]
+) -> list[CompileJob]:
     """Start a checkpoint with the model's file layout, and return the jobs that complete it.
 
     This call writes config.json, hf_quant_config.json, the index of the weights and the headers of
@@ -87,7 +89,7 @@ def write_checkpoint(files: ModelFiles, folder: Path, quantized: Collection[str]
     """
     from embedlib.models.compiled.fp8_file import rewrite_file
 
-    jobs: list[Job] = []
+    jobs: list[CompileJob] = []
     for directory, paths in weight_files(files).items():
         target = folder / directory.relative_to(files.folder)
         target.mkdir(parents=True, exist_ok=True)

@@ -24,9 +24,9 @@ from embedlib.models.compiled.checkpoint import (
 from embedlib.models.compiled.engine_folder import (
     FORMAT_VERSION,
     MANIFEST_NAME,
+    CompiledPrecision,
     FileDigest,
     Manifest,
-    Precision,
     cache_folder,
     file_hashes,
     is_made_from,
@@ -37,7 +37,7 @@ from embedlib.models.compiled.engine_folder import (
 )
 from embedlib.models.compiled.fidelity_report import REPORT_NAME
 from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
-from embedlib.models.compiled.jobs import Job, run_jobs
+from embedlib.models.compiled.jobs import CompileJob, run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock, sync
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.weights.file_hashes import FileHashes
@@ -45,13 +45,14 @@ from embedlib.models.weights.load import INDEX_NAME, Weights, load_weights
 from embedlib.models.weights.token_heads import head_files
 from embedlib.version import __version__
 
-Report = Callable[[int, int], object]
+ReportProgress = Callable[[int, int], object]
+"""Called with how much is done and how much there is."""
 
 COPIED_PATTERNS: Final = ("*.json", "*.txt", "*.model", "*.jinja", "LICENSE*", "NOTICE*")
 """Files of a model besides its weights: settings, tokenizer, license."""
 WRITTEN_NAMES: Final = frozenset({INDEX_NAME, QUANT_CONFIG_NAME, MANIFEST_NAME, REPORT_NAME})
 """JSON files that are never copied: an engine directory has its own version, or none."""
-PACKAGES: Final[Mapping[Precision, tuple[str, ...]]] = {
+PACKAGES: Final[Mapping[CompiledPrecision, tuple[str, ...]]] = {
     "fp8": ("numpy", "ml_dtypes"),
     "bf16": ("numpy", "ml_dtypes"),
     "int8": ("numpy",),
@@ -61,12 +62,12 @@ PACKAGES: Final[Mapping[Precision, tuple[str, ...]]] = {
 
 def compile_model(
     files: ModelFiles,
-    precision: Precision,
+    precision: CompiledPrecision,
     excluded: Collection[str],
     config: Config,
     *,
     out: Path | None = None,
-    report: Report = lambda num_done, num_bytes: None,
+    report: ReportProgress = lambda num_done, num_bytes: None,
 ) -> Path:
     """Compile a model and return its engine directory; an existing one that matches is returned.
 
@@ -142,11 +143,11 @@ def _write_files(
     files: ModelFiles,
     weights: Weights,
     part: Path,
-    precision: Precision,
+    precision: CompiledPrecision,
     layers: Mapping[str, str],
     hashes: FileHashes,
     config: Config,
-    report: Report,
+    report: ReportProgress,
 ) -> list[Path]:
     """Write all files of an engine directory but its manifest; return the model files read.
 
@@ -201,14 +202,14 @@ def _finish(part: Path, config: Config) -> dict[str, FileDigest]:
     """Sync the files of an engine directory to the disk and return their digests."""
     paths = [path for path in part.rglob("*") if path.is_file()]
     hashes = FileHashes()
-    jobs: list[Job] = []
+    jobs: list[CompileJob] = []
     for path in paths:
         jobs += [_hash_job(path, hashes), partial(_sync, path)]
     run_jobs(jobs, config.num_threads, _ignore)
     return _digests(part, paths, hashes)
 
 
-def _hash_job(path: Path, hashes: FileHashes) -> Job:
+def _hash_job(path: Path, hashes: FileHashes) -> CompileJob:
     """Return the job that hashes a file, so that `hashes` has the result."""
     return lambda report: hashes.sha256(path, lambda num_bytes: report(0))
 
@@ -234,7 +235,7 @@ def _is_done(
     folder: Path,
     files: ModelFiles,
     hashes: FileHashes,
-    precision: Precision,
+    precision: CompiledPrecision,
     excluded: Collection[str],
     *,
     has_name: bool,

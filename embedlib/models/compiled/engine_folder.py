@@ -22,7 +22,7 @@ from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.file_hashes import FileHashes, sha256
 from embedlib.models.weights.fingerprint import fingerprint
 
-Precision = Literal["fp8", "bf16", "int8"]
+CompiledPrecision = Literal["fp8", "bf16", "int8"]
 
 MANIFEST_NAME: Final = "embedlib.json"
 FORMAT_VERSION: Final = 2
@@ -42,7 +42,7 @@ class Manifest:
     """The content of embedlib.json."""
 
     format_version: int
-    precision: Precision
+    precision: CompiledPrecision
     """Of the linear layers; other tensors are bfloat16, or with int8 as in the model."""
     excluded: tuple[str, ...]
     """Roles of linear layers treated like other tensors, and the word `pooled_rows`; sorted."""
@@ -63,7 +63,7 @@ class Manifest:
 
 
 def compiled_folder(
-    files: ModelFiles, precision: Precision, excluded: Collection[str], config: Config
+    files: ModelFiles, precision: CompiledPrecision, excluded: Collection[str], config: Config
 ) -> Path | None:
     """Return the engine directory of a model in the cache; None if there is none.
 
@@ -216,7 +216,7 @@ def file_hashes(config: Config) -> FileHashes:
 
 
 def cache_folder(
-    fingerprint: str, precision: Precision, excluded: Collection[str], config: Config
+    fingerprint: str, precision: CompiledPrecision, excluded: Collection[str], config: Config
 ) -> Path:
     """Return the path of an engine directory in the cache, whether it exists or not."""
     key = json.dumps([FORMAT_VERSION, fingerprint, precision, sorted(excluded)])
@@ -230,7 +230,7 @@ def compiled_place(config: Config) -> Path:
 
 
 def is_made_from(
-    manifest: Manifest, fingerprint: str, precision: Precision, excluded: Collection[str]
+    manifest: Manifest, fingerprint: str, precision: CompiledPrecision, excluded: Collection[str]
 ) -> bool:
     """Whether an engine directory was compiled from this model with these settings."""
     made = (manifest.fingerprint, manifest.precision, manifest.excluded)
@@ -257,7 +257,7 @@ def _parse(content: dict[str, Any]) -> Manifest:
     for key in ("inputs", "outputs"):
         content[key] = {name: FileDigest(**entry) for name, entry in content[key].items()}
     manifest = Manifest(**{**content, "excluded": tuple(content["excluded"])})
-    if manifest.precision not in get_args(Precision):
+    if manifest.precision not in get_args(CompiledPrecision):
         raise ValueError(f"precision {manifest.precision!r}")
     if type(content["excluded"]) is not list:
         raise ValueError(f"excluded {content['excluded']!r}")

@@ -21,7 +21,7 @@ from embedlib.models.compiled.fp8 import (
     quantize_rows,
     round_bfloat16,
 )
-from embedlib.models.compiled.jobs import Job
+from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
     ITEM_BYTES,
     WrittenTensor,
@@ -31,13 +31,13 @@ from embedlib.models.compiled.tensor_blocks import (
     read_blocks,
     write_quantized,
 )
-from embedlib.models.weights.file_hashes import Report
+from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
 
 
 def rewrite_file(
     source: Path, target: Path, quantized: Collection[str]
-) -> tuple[dict[str, WrittenTensor], list[Job]]:
+) -> tuple[dict[str, WrittenTensor], list[CompileJob]]:
     """Start rewriting a safetensors file; return its tensors by name, and the jobs to complete it.
 
     Each job writes one tensor and raises ModelWeightsError if it contains NaN or infinity.
@@ -61,7 +61,7 @@ def _rewrite(
     tensor: StoredTensor,
     target: Path,
     written: Mapping[str, WrittenTensor],
-    report: Report,
+    report: ReportBytes,
 ) -> None:
     """Convert and write one tensor."""
     with tensor.path.open("rb") as reader, target.open("r+b") as writer:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.int8 import quantize_rows
-from embedlib.models.compiled.jobs import Job
+from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
     WrittenTensor,
     as_numbers,
@@ -26,7 +26,7 @@ from embedlib.models.compiled.tensor_blocks import (
     read_blocks,
     write_quantized,
 )
-from embedlib.models.weights.file_hashes import Report
+from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.load import Weights
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 
@@ -66,7 +66,7 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         return len(self._tensors)
 
 
-def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list[Job]:
+def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list[CompileJob]:
     """Start the int8 file of a model, and return the jobs that complete it.
 
     Each job writes one tensor. It raises ModelWeightsError if a matrix to quantize contains NaN or
@@ -100,7 +100,7 @@ def _write_tensor(
     tensor: StoredTensor,
     path: Path,
     written: Mapping[str, WrittenTensor],
-    report: Report,
+    report: ReportBytes,
 ) -> None:
     """Write one tensor, in int8 or unchanged."""
     with tensor.path.open("rb") as reader, path.open("r+b") as writer:

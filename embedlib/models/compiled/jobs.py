@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import Final
 
-from embedlib.models.weights.file_hashes import Report
+from embedlib.models.weights.file_hashes import ReportBytes
 
-Job = Callable[[Report], object]
+CompileJob = Callable[[ReportBytes], object]
 
 MAX_THREADS: Final = 4
 """More threads would compute faster than a disk writes."""
@@ -17,7 +17,7 @@ WAKE_SECONDS: Final = 0.2
 """Python handles a Ctrl-C that arrives just before a wait only after it, so each wait is short."""
 
 
-def run_jobs(jobs: Iterable[Job], num_threads: int, report: Report) -> None:
+def run_jobs(jobs: Iterable[CompileJob], num_threads: int, report: ReportBytes) -> None:
     """Start jobs in order, several at a time, and return when all are done.
 
     On an error in a job or in the caller (Ctrl-C), all threads have ended before it is raised:

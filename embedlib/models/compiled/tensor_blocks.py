@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
-from embedlib.models.weights.file_hashes import Report
+from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.safetensors_files import HEADER_LENGTH_BYTES, StoredTensor
 
 QuantizeRows = Callable[[NDArray[np.float32]], tuple[NDArray[Any], NDArray[np.float32]]]
@@ -79,7 +79,7 @@ def create_file(
 
 
 def read_blocks(
-    tensor: StoredTensor, reader: IO[bytes], report: Report
+    tensor: StoredTensor, reader: IO[bytes], report: ReportBytes
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of a tensor in blocks of whole rows.
 

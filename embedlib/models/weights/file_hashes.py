@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-Report = Callable[[int], object]
+ReportBytes = Callable[[int], object]
 """Called from time to time with the bytes read since the last call; an exception it raises aborts
 the read."""
 
@@ -22,7 +22,7 @@ SETTLED_NS: Final = 2_000_000_000
 the same tick of the file system's clock."""
 
 
-def sha256(path: Path, report: Report = lambda num_bytes: None) -> str:
+def sha256(path: Path, report: ReportBytes = lambda num_bytes: None) -> str:
     """Return the SHA-256 of a file's content.
 
     Args:
@@ -50,7 +50,7 @@ class FileHashes:
         self._store = store
         self._known: dict[tuple[object, ...], str] = {}
 
-    def sha256(self, path: Path, report: Report = lambda num_bytes: None) -> str:
+    def sha256(self, path: Path, report: ReportBytes = lambda num_bytes: None) -> str:
         """Return the SHA-256 of a file's content: 64 hexadecimal digits.
 
         Safe to call from any number of threads. Without a stored hash it reads the file, as the

@@ -16,14 +16,18 @@ head_dim:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
+
+from numpy.typing import NDArray
 
 from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.spec import Dense, Encoder, LayerNorm
 
 Shapes = dict[str, tuple[int, ...]]
+ArraysByRole = Mapping[str, NDArray[Any]]
+"""The weights of a model by role: its own in float32, or those of an engine directory."""
 
 FUSED_LAYERS: Final = (("q", "k", "v"), ("gate", "up"))
 """Linear layers with the same input, which engines compute as one matrix, in one precision.

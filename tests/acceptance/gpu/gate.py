@@ -12,13 +12,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.engines.base import Engine, Lane
+from embedlib.vectors.arrays import Vectors
 from tests.acceptance.gpu.models import Precision
 from tests.acceptance.gpu.texts import NUM_MARKED_IDS, Ids, make_batch, texts_of
-
-Vectors = NDArray[np.float32]
 
 NUM_LAYERS: Final = 4
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 130, 300)

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.measuring.packages import versions
+from embedlib.vectors.arrays import Vectors
 from tests.acceptance.gpu.models import Shape, shape_of
 from tests.acceptance.gpu.texts import Ids, lengths_of, percentiles, texts_of
 
-Vectors = NDArray[np.float32]
 Result = dict[str, Any]
 
 BULK_TOKENS: Final = 65_536

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.config import Config
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.vectors.arrays import Vectors
 from tests.acceptance.gpu.gate import alone, gate_texts
-
-Vectors = NDArray[np.float32]
 
 
 class ReferenceCalls:

@@ -18,13 +18,13 @@ from embedlib.engines.cuda import kernels, prefixes, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
 from embedlib.engines.cuda.engine import CudaEngine
-from embedlib.engines.cuda.loaded_model import Precision
+from embedlib.engines.cuda.loaded_model import CudaPrecision
 from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine
 
-TOLERANCES: dict[Precision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}
+TOLERANCES: dict[CudaPrecision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}
 """Maximum difference of an element. Elements are around 1 in size: not all tiny models normalize.
 Products of different sizes are summed in a different order, so some numbers are rounded the other
 way. Emulated, with noise of 1e-5 to 1e-4 of a row's size added to every product, the difference is
@@ -38,7 +38,7 @@ def test_a_text_has_one_vector_recorded_or_not_in_any_batch(
     variant: str, tiny_folder: Callable[[str], Path]
 ) -> None:
     files = read_model_files(tiny_folder(variant))
-    precisions: tuple[Precision, ...] = ("float32", "bf16", "fp16")
+    precisions: tuple[CudaPrecision, ...] = ("float32", "bf16", "fp16")
     for precision in precisions:
         weights = load_weights(files)
         engine = CudaEngine(files.spec, weights, precision=precision, max_batch_tokens=4096)
@@ -67,7 +67,7 @@ def test_the_gpu_computes_what_the_emulation_computes(
         num_prompt_tokens=np.zeros(len(lengths), np.int32),
         num_type0_tokens=np.array(lengths, np.int32),
     )
-    limits: tuple[tuple[Precision, float], ...] = (("float32", 1e-4), ("bf16", 0.05))
+    limits: tuple[tuple[CudaPrecision, float], ...] = (("float32", 1e-4), ("bf16", 0.05))
     for precision, limit in limits:
         results = []
         for device in ("cuda", "cpu"):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from embedlib.models.compiled.jobs import Job, run_jobs
-from embedlib.models.weights.file_hashes import Report
+from embedlib.models.compiled.jobs import CompileJob, run_jobs
+from embedlib.models.weights.file_hashes import ReportBytes
 
 TIMEOUT_SECONDS = 60
 MANY = 3_000_000
@@ -35,8 +35,8 @@ def test_all_are_done_and_told(num_threads: int) -> None:
     told: list[int] = []
     names: set[str] = set()
 
-    def job(number: int) -> Job:
-        def work(report: Report) -> None:
+    def job(number: int) -> CompileJob:
+        def work(report: ReportBytes) -> None:
             names.add(threading.current_thread().name)
             report(number)
             done.append(number)
@@ -67,7 +67,7 @@ def test_one_is_heard_at_a_time() -> None:
             pass
         inside.release()
 
-    def work(report: Report) -> None:
+    def work(report: ReportBytes) -> None:
         for _ in range(200):
             report(1)
 
@@ -82,17 +82,17 @@ def test_an_error_is_told_and_ends_the_others() -> None:
     num_started = []
     survived = []
 
-    def long(report: Report) -> None:
+    def long(report: ReportBytes) -> None:
         is_running.set()
         for _ in range(MANY):
             report(1)
         survived.append(1)
 
-    def broken(report: Report) -> None:
+    def broken(report: ReportBytes) -> None:
         assert is_running.wait(TIMEOUT_SECONDS)
         raise ValueError("the tensor is broken")
 
-    def later(report: Report) -> None:
+    def later(report: ReportBytes) -> None:
         num_started.append(1)
 
     with pytest.raises(ValueError, match="the tensor is broken"):
@@ -108,7 +108,7 @@ def test_an_error_of_who_hears_ends_all(num_threads: int) -> None:
 
     survived = []
 
-    def long(report: Report) -> None:
+    def long(report: ReportBytes) -> None:
         for _ in range(MANY):
             report(1)
         survived.append(1)
