@@ -146,7 +146,7 @@ class ModelFromFiles:
     files: ModelFiles
     tokenizer: tokenizers.Tokenizer
     machine: Machine
-    """As it was before the engine was loaded."""
+    """This machine as it was before the engine was loaded; its answers are kept."""
     plan: EnginePlan
     engine: Engine
 
@@ -204,10 +204,11 @@ class ModelFromFiles:
                 f"{able} for these"
             )
         config = self.opened.config
-        # Planned again, and the machine asked again: the first engine may have compiled the weights
-        # that this one runs, and has taken memory.
+        # Planned again: the first engine may have compiled the weights that this one runs. With a
+        # copy of the machine, which has no answers yet: the first engine has taken memory.
         only = replace(config, engine=kind.name)
-        plan = plan_engine(self.files, only, self.opened.manifest)
+        machine = replace(self.machine)
+        plan = plan_engine(self.files, only, self.opened.manifest, machine=machine)
         spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
         return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
 

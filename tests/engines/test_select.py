@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +226,46 @@ def test_a_load_lists_the_gpus_once(
     # The model was planned on the same machine.
     num_small = sum("the model needs about" in record.message for record in caplog.records)
     assert num_small == (len({"torch", "tensorrt_llm"} & packages.keys()) if has_gpu else 0)
+
+
+def test_a_machine_keeps_the_reason_and_not_the_stack_of_the_error() -> None:
+    class OfTheCaller:
+        """Stands for an Embedder whose constructor lists the GPUs."""
+
+    def probe() -> list[Gpu]:
+        raise EngineUnavailableError("the GPUs are unknown: nvidia-smi failed")
+
+    def load() -> weakref.ref[OfTheCaller]:
+        of_the_caller = OfTheCaller()
+        with pytest.raises(EngineUnavailableError, match="nvidia-smi failed"):
+            machine.gpus()
+        return weakref.ref(of_the_caller)
+
+    machine = fake_machine(probe=probe)
+    held = load()
+    gc.collect()
+    assert held() is None
+    with pytest.raises(EngineUnavailableError, match="nvidia-smi failed"):
+        machine.gpus()
+
+
+def test_the_second_engine_is_planned_on_the_machine_of_the_first_with_new_answers(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    read: list[str] = []
+
+    def read_file(path: str) -> str:
+        read.append(path)
+        return ""
+
+    machine = replace(NOTHING, read=read_file)
+    config = Config(engine_cache_dir=tmp_path, threads=1, engine="openvino")
+    model = load_model(tiny_folder("bert"), config, machine=machine)
+    model.engine.close()
+    num_read = len(read)
+    model.lower_tokens().close()
+    assert len(read) > num_read
+    assert model.machine is machine
 
 
 def test_an_engine_that_is_named_is_the_only_one_asked() -> None:
