@@ -21,11 +21,11 @@ class Callers:
 
     A signal handler and the garbage collector run in the middle of other code of their thread. If
     they close a model there and wait for its threads, and the interrupted code holds a lock that
-    these threads need, both wait for ever. So every method that takes such a lock on its caller's
-    thread is counted (`counted`), and `Session` asks `is_inside` before it waits.
+    these threads need, both wait for ever. So `counted` counts every method that takes such a lock
+    on its caller's thread, and `Session` reads `is_inside` before it waits.
 
-    No lock guards the counts: only the thread itself changes its own one, and what interrupts the
-    thread leaves the count as it found it.
+    No lock guards the counts: each thread changes only its own count, and a handler that interrupts
+    the thread restores the count before it returns.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ Owner = TypeVar("Owner", bound=HasCallers)
 def counted(
     method: Callable[Concatenate[Owner, P], R],
 ) -> Callable[Concatenate[Owner, P], R]:
-    """Count the calls of a method while they run."""
+    """Decorate a method so that its calls are counted while they run."""
 
     @wraps(method)
     def run(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,6 +1,6 @@
 """Runs a query on its caller's thread when no other query is queued or running.
 
-That saves a change of threads.
+That saves a thread switch.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from embedlib.engines.base import CallerEngine, Engine, Lane
 
 
 class LoneQueries:
-    """Computes one query at a time, where the engine can do so. Any thread may call it.
+    """Computes one query at a time, if the engine is a `CallerEngine`. Any thread may call it.
 
-    A query that arrives while another caller computes goes to the batch manager, which puts all
-    queries that have arrived meanwhile into one batch.
+    A query that arrives while another caller computes goes to the batch manager, which batches all
+    queries that arrived in the meantime.
     """
 
     def __init__(self, engine: Engine, meter: Meter) -> None:
         self._engine = engine if isinstance(engine, CallerEngine) else None
         self._meter = meter
         self._turn = threading.RLock()
-        """Taken twice by a thread whose signal handler asks the model something."""
+        """Reentrant: a signal handler that interrupts a query may run a query of its own."""
         self._is_computing = False
         self._is_closed = False
 
     def compute(self, sequences: Sequence[TokenizedText]) -> bool:
-        """Compute a text of one sequence and resolve its job; False: the batch manager must."""
+        """Compute a single sequence and resolve its job; False: the batch manager must do it."""
         if self._engine is None or len(sequences) != 1 or self._is_computing:
             return False
-        with self._turn:  # Ctrl-C right behind an `acquire` would leave it locked
+        with self._turn:  # Ctrl-C right after a plain `acquire` would leave it locked
             if self._is_computing or self._is_closed:
                 return False
             self._is_computing = True
@@ -62,7 +62,7 @@ class LoneQueries:
         self._is_closed = True
 
     def close(self) -> None:
-        """Stop, and wait until no caller computes."""
+        """Call `stop`, and wait until no caller computes."""
         self.stop()
         with self._turn:
             pass

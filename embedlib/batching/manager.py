@@ -28,7 +28,7 @@ from embedlib.errors import (
 
 
 class _InFlight:
-    """A batch on the engine, and what to do with its result."""
+    """A batch that was submitted, and the sequences that its result belongs to."""
 
     pending: Pending
 
@@ -44,7 +44,7 @@ class _Stop:
 
 
 class _Cancelled:
-    """Put into the inbox when queries were cancelled, and once only until it is taken out."""
+    """Put into the inbox when queries were cancelled; the inbox holds it at most once."""
 
     is_in_inbox = False
 
@@ -56,7 +56,7 @@ class _Cancelled:
 
 
 class BatchManager:
-    """Runs sequences through an engine, queries first."""
+    """Batches sequences and runs them on an engine, queries first."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class BatchManager:
         """Start the thread.
 
         Args:
-            engine: what computes.
-            meter: counts what is done.
+            engine: computes the batches.
+            meter: collects the statistics.
             max_queued_texts: limit of each lane's queue.
-            policy: how batches are made.
-            at_end: called on the thread as its last act, once nothing is in flight. Freeing the
-                engine there lets `close` wait for a limited time, even for an engine whose own
-                `close` has no limit, and at the end of the program, when no thread can be started.
+            policy: the numbers of the scheduler.
+            at_end: called last on the manager's thread, once nothing is in flight. It frees the
+                engine there: then `close` can have a time limit even if the engine's `close` has
+                none, and needs no new thread, which could not start at the end of the program.
         """
         self._engine = engine
         self._limits = engine.limits
@@ -92,7 +92,7 @@ class BatchManager:
         self._num_scheduled = dict.fromkeys(Lane, 0)
         self._num_computing_queries = 0
         self._refusal: ClosedError | None = None
-        """Set once no sequence is accepted any more."""
+        """Raised for every new sequence; None: sequences are accepted."""
         self._changed = threading.Condition()
         """Guards the counts and `_refusal`, the only state shared with callers."""
         self._is_stopping = threading.Event()
@@ -103,7 +103,7 @@ class BatchManager:
         self.thread.start()
 
     def add_bulk(self, sequences: list[TokenizedText]) -> None:
-        """Queue sequences; blocks while too many wait.
+        """Queue sequences of the bulk lane; blocks while the queue is full.
 
         Raises:
             ClosedError: closed, before or while waiting.
@@ -115,15 +115,15 @@ class BatchManager:
             self._accept(Lane.BULK, sequences)
 
     def add_queries(self, sequences: list[TokenizedText]) -> None:
-        """Queue sequences without ever blocking.
+        """Queue sequences of the query lane; never blocks.
 
         Raises:
-            QueueFullError: too many wait already.
+            QueueFullError: the queue is full.
             ClosedError: closed.
         """
         with self._changed:
             num_queued = self._num_queued(Lane.QUERY)
-            # An empty queue takes a call of any size: no later try would go better.
+            # An empty queue accepts a call of any size: trying again later would not help.
             is_full = num_queued > 0 and num_queued + len(sequences) > self._max_queued
             if self._refusal is None and is_full:
                 raise QueueFullError(
@@ -131,7 +131,7 @@ class BatchManager:
                     f"{self._max_queued}; try again later or send fewer at once"
                 )
             self._accept(Lane.QUERY, sequences)
-        if sequences:  # no reference to the manager: a caller may keep its future for long
+        if sequences:  # without a reference to the manager: callers may keep futures
             notify = partial(self._cancelled.notify, self._inbox)
             sequences[0].job.future.add_done_callback(notify)
 
@@ -147,7 +147,7 @@ class BatchManager:
     @property
     def has_queries(self) -> bool:
         """Whether queries wait or are being computed."""
-        # Without the lock: a signal's handler may close the model in the middle of this.
+        # Without the lock: a signal handler may interrupt this and close the model.
         return self._num_queued(Lane.QUERY) + self._num_computing_queries > 0
 
     @property
@@ -156,13 +156,13 @@ class BatchManager:
         return self.thread is threading.current_thread()
 
     def stop(self) -> None:
-        """Refuse new sequences, release blocked producers and let the thread end; never blocks."""
+        """Reject new sequences, wake blocked producers and let the thread end; never blocks."""
         self._refuse(ClosedError("this model is closed; load it again"))
         self._is_stopping.set()
         self._inbox.put(_Stop())
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Fail what waits, finish what is in flight and wanted, join the thread.
+        """Fail queued jobs, finish the batches in flight that are still wanted, join the thread.
 
         Raises:
             CloseTimeoutError: the thread still runs after `timeout` seconds.
@@ -173,7 +173,7 @@ class BatchManager:
         self.raise_end_error()
 
     def raise_end_error(self) -> None:
-        """Raise what `at_end` raised, if it did; once."""
+        """Raise the error that `at_end` raised, if any; only the first call raises it."""
         error, self._end_error = self._end_error, None
         if error is not None:
             raise error
@@ -189,7 +189,7 @@ class BatchManager:
     def _run(self) -> None:
         try:
             self._serve()
-        except BaseException as error:  # a bug: every waiting future gets it
+        except BaseException as error:  # a bug: every open future fails with it
             refusal = ClosedError(f"this model has stopped: {error}")
             refusal.__cause__ = error
             self._refuse(refusal)
@@ -197,7 +197,7 @@ class BatchManager:
         self._is_stopping.wait()
         try:
             self._at_end()
-        except BaseException as error:  # for the thread that closes the model
+        except BaseException as error:  # raised on the thread that closes the model
             self._end_error = error
 
     def _serve(self) -> None:
@@ -209,29 +209,29 @@ class BatchManager:
                 self._fail_waiting(_closed_early())
                 self._cancel_unwanted()
             elif isinstance(message, _InFlight):
-                if message in self._inflight:  # not twice, whatever the engine calls
+                if message in self._inflight:  # an engine may call `on_done` twice
                     self._resolve(message)
                     self._inflight.remove(message)
-                    message.sequences = []  # an engine may keep the callback, but not the jobs
+                    message.sequences = []  # or an engine that keeps the callback keeps the jobs
             elif isinstance(message, _Cancelled):
                 message.is_in_inbox = False
                 self._scheduler.drop_cancelled_queries()
             else:
                 self._scheduler.add(message)
-            if self._refusal is None:  # closing: no batch is begun any more
+            if self._refusal is None:  # else it is closing and starts no batch
                 self._fill_engine()
             elif is_stopping:
-                self._fail_waiting(_closed_early())  # halves of a batch that did not fit
+                self._fail_waiting(_closed_early())  # halves of a batch that ran out of memory
             self._publish(message if isinstance(message, list) else [])
             del message  # or the last job, and its vectors, would live until the next one
 
     def _fail_waiting(self, error: BaseException) -> None:
-        """Fail the jobs of sequences that are in no batch yet."""
+        """Fail the jobs of all scheduled sequences."""
         for sequence in self._scheduler.clear():
             sequence.job.fail(error)
 
     def _fail_everything(self, error: BaseException) -> None:
-        """Fail the jobs of all sequences that the manager has."""
+        """Fail the jobs of all sequences: scheduled, in flight and in the inbox."""
         self._fail_waiting(error)
         left = [sequence for batch in self._inflight for sequence in batch.sequences]
         while not self._inbox.empty():
@@ -249,14 +249,14 @@ class BatchManager:
             self._submit(sequences)
 
     def _cancel_unwanted(self) -> None:
-        """Cancel batches whose jobs are all over: a large model would compute them for seconds."""
+        """Cancel batches whose jobs are all over: on a large model each takes seconds."""
         for batch in self._inflight:
             is_wanted = any(not sequence.job.is_over for sequence in batch.sequences)
             if isinstance(batch.pending, CancellablePending) and not is_wanted:
                 batch.pending.cancel()
 
     def _publish(self, received: list[TokenizedText]) -> None:
-        """Count what waits anew and wake blocked producers."""
+        """Update the counts of queued sequences and wake blocked producers."""
         with self._changed:
             if received:
                 self._num_inbox[received[0].job.lane] -= len(received)
@@ -299,7 +299,7 @@ class BatchManager:
         resolve(sequences, vectors, self._limits, self._meter)
 
     def _recover(self, sequences: list[TokenizedText], error: BaseException) -> None:
-        """Split a batch that did not fit into memory; fail the jobs of any other."""
+        """Split a batch that ran out of memory; fail the jobs of any other."""
         if isinstance(error, EngineOutOfMemoryError) and len(sequences) > 1:
             self._scheduler.retry(sequences)
             return

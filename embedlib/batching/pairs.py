@@ -13,7 +13,7 @@ import tokenizers
 
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import describe_truncated
+from embedlib.batching.tokenizer import check_text, describe_truncated
 from embedlib.config import OnTruncate
 from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
 from embedlib.models.spec import ModelSpec, PairTemplate
@@ -27,25 +27,25 @@ class EncodedPair:
     """The token ids of one pair."""
 
     ids: list[int]
-    """As many as are allowed."""
+    """After truncation."""
     num_tokens: int
-    """Before the cut."""
+    """Before truncation."""
     num_type0_tokens: int | None = None
     """Leading tokens of type 0; None: all are."""
 
 
 class PairForm(Protocol):
-    """How two texts become one row of token ids."""
+    """How two texts become the token ids of one sequence."""
 
     num_special_tokens: int
-    """Tokens that are there whatever the texts are."""
+    """Tokens that every pair has, whatever its texts are."""
 
     def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
-        """Return every pair's ids, at most `max_seq_tokens` of them."""
+        """Return the ids of every pair, truncated to `max_seq_tokens`."""
 
 
 class PairTokenizer:
-    """Pairs to token ids, cut at `max_seq_tokens`; the counterpart of `Tokenizer`."""
+    """Pairs to token ids, truncated to `max_seq_tokens`; the counterpart of `Tokenizer`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PairTokenizer:
         on_truncate: OnTruncate,
         meter: Meter,
     ) -> None:
-        """Read off how this model wants its pairs.
+        """Choose the layout of pairs for this model: its template, or that of its tokenizer.
 
         Raises:
             ModelUnsupportedError: the tokenizer lays out a pair in an unknown way.
@@ -73,7 +73,7 @@ class PairTokenizer:
         self._meter = meter
 
     def with_limit(self, max_seq_tokens: int) -> PairTokenizer:
-        """Return a copy that cuts at another length; calls in progress keep this one."""
+        """Return a copy with another length limit; calls in progress keep this one."""
         limited = copy(self)
         limited.max_seq_tokens = max_seq_tokens
         return limited
@@ -89,13 +89,13 @@ class PairTokenizer:
         """Tokenize consecutive pairs of a job.
 
         Args:
-            job: whose pairs they are.
+            job: the job of the pairs.
             first_row: row of the first pair.
             pairs: what to tokenize.
-            prompt: what stands before each first text; with a template, its instruction.
+            prompt: text put before each first text; with a template, its instruction.
 
         Raises:
-            InputError: a text is not a str or holds a lone surrogate, or a pair has no tokens.
+            InputError: a text is not a str or has a lone surrogate, or a pair has no tokens.
             SequenceTooLongError: a pair is longer than the limit and on_truncate is "error".
         """
         started = self._meter.clock()
@@ -125,7 +125,7 @@ class PairTokenizer:
     def _encode(self, pairs: Sequence[Pair], prompt: str, message_row: int) -> list[EncodedPair]:
         for row, pair in enumerate(pairs, message_row):
             for name, text in zip(("first", "second"), pair, strict=True):
-                _check_text(f"the {name} text of pair {row}", text)
+                check_text(f"the {name} text of pair {row}", text)
         encoded = self._form.encode(pairs, prompt, self.max_seq_tokens)
         for row, encoded_pair in enumerate(encoded, message_row):
             if not encoded_pair.ids:
@@ -169,7 +169,7 @@ class _TokenizerForm:
         self.num_special_tokens = len(self._before + self._between + self._after)
 
     def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
-        """Cut the longer text first."""
+        """Truncate the longer text of each pair first."""
         firsts = list(dict.fromkeys(prompt + first for first, _ in pairs))
         rows = _encode_all(self._tokenizer, [*firsts, *(second for _, second in pairs)])
         ids_of = dict(zip(firsts, rows, strict=False))
@@ -198,12 +198,12 @@ class _TokenizerForm:
 
 
 class _TemplateForm:
-    """A pair filled into a `PairTemplate`; prefix and suffix are never cut."""
+    """A pair filled into a `PairTemplate`; prefix and suffix are never truncated."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, template: PairTemplate) -> None:
-        assert template.body.endswith("{document}"), "what follows belongs into the suffix"
+        assert template.body.endswith("{document}"), "text after it belongs in the suffix"
         self._tokenizer = tokenizer
-        # Split before it is filled: the texts may have lines, too.
+        # Split before it is filled, since the texts may contain line breaks.
         self._parts = re.split("(\n)", template.body) if template.lines_apart else [template.body]
         self._prefix, self._suffix = (
             tokenizer.encode(part, add_special_tokens=False).ids
@@ -212,7 +212,7 @@ class _TemplateForm:
         self.num_special_tokens = len(self._prefix) + len(self._suffix)
 
     def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
-        """Cut the document."""
+        """Truncate the document of each pair."""
         room = max_seq_tokens - self.num_special_tokens
         encoded = []
         for (query, _), ids in zip(pairs, self._encode_bodies(pairs, prompt), strict=True):
@@ -251,7 +251,7 @@ class _TemplateForm:
 
 
 def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of each text are kept: the longer one is cut first.
+    """Return how many tokens of each text are kept: the longer one is truncated first.
 
     Source: `truncate_encodings` of the tokenizers library, strategy LongestFirst.
     """
@@ -267,23 +267,6 @@ def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]
 
 def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return every text's ids without special tokens."""
-    if len(texts) <= 2:  # the thread pool is not worth waking for one or two
+    if len(texts) <= 2:  # not worth waking the thread pool
         return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-
-
-def _check_text(name: str, text: object) -> None:
-    """Raise for a text that the tokenizer would refuse without naming it.
-
-    Raises:
-        InputError: it is not a str, or not Unicode.
-    """
-    if not isinstance(text, str):
-        raise InputError(f"{name} is {text!r:.60}, a {type(text).__name__}; it must be a str")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name} has the lone surrogate {text[error.start]!r} at character {error.start}; "
-            "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
-        ) from None

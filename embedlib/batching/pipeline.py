@@ -1,7 +1,7 @@
 """Texts in, a Job out: tokenizer thread and batch manager wired to one engine.
 
-This is what an Embedder, a Reranker or a Classifier holds. Any number of threads may call it. It
-must be closed.
+Every Embedder, Reranker and Classifier has one. Any number of threads may call it. It must be
+closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from embedlib.errors import ClosedError, EmbedlibError
 
 
 class Pipeline:
-    """Turns texts into the rows of an engine, which it owns from now on."""
+    """Runs texts through an engine, which it owns and closes."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Pipeline:
         """Start the threads.
 
         Args:
-            engine: what computes.
-            meter: counts what is done.
+            engine: computes the batches.
+            meter: collects the statistics.
             max_queued_texts: limit of each queue.
             policy: how texts are divided into batches.
-            callers: counts the calls; None: the pipeline's own.
+            callers: counts the calls; None: a counter of its own.
         """
         self.callers = callers or Callers()
         self._engine = engine
@@ -63,12 +63,12 @@ class Pipeline:
 
     @counted
     def open_job(self, num_texts: int, lane: Lane, first_row: int = 0) -> Job:
-        """Return the job of a call, to be fed next.
+        """Open the job of a call; `feed` or `feed_queries` takes its texts.
 
         Args:
-            num_texts: N.
+            num_texts: number of texts in the call.
             lane: the lane.
-            first_row: the number of the first text in messages.
+            first_row: row of the first text in messages.
 
         Raises:
             ClosedError: closed, or called in a forked child.
@@ -79,8 +79,8 @@ class Pipeline:
         job = Job(num_texts, dim, lane, first_row, self._meter.clock())
         self._meter.job_opened()
         self._open_jobs[id(job)] = job
-        # No reference to the pipeline, since a caller may keep its future for long; and none to the
-        # job, or the garbage collector alone would free its vectors.
+        # Without a reference to the pipeline, since callers may keep futures; and without a cycle
+        # through the job, which would keep its vectors until the garbage collector runs.
         job.future.add_done_callback(partial(_job_over, self._meter, self._open_jobs, id(job)))
         return job
 
@@ -95,13 +95,14 @@ class Pipeline:
         """Queue all texts of a job.
 
         Queries are tokenized on the calling thread, which saves a queue hop. A query that is alone
-        in its lane is also computed there, if the engine can. Bulk goes to the tokenizer thread in
-        micro-batches and blocks while its queue is full; `on_progress` is called between them.
+        in its lane is also computed there, if the engine is a `CallerEngine`. Bulk texts go to the
+        tokenizer thread in micro-batches; this blocks while its queue is full and calls
+        `on_progress` after each of them.
 
         Raises:
             ClosedError: closed, before or while waiting.
-            QueueFullError: too many queries wait.
-            InputError: a query cannot be tokenized; bulk texts fail the job's future with it.
+            QueueFullError: the query queue is full.
+            InputError: a query cannot be tokenized; for bulk texts the job's future fails instead.
         """
         try:
             if job.lane is Lane.QUERY:
@@ -112,7 +113,7 @@ class Pipeline:
             self._tokenizer_thread.release_when_over(job)
             step = self._policy.micro_batch_texts
             for first_row in range(0, len(texts), step):
-                if job.is_over:  # failed or cancelled: the rest is not needed
+                if job.is_over:  # failed or cancelled: skip the rest
                     return
                 chunk = texts[first_row : first_row + step]
                 self._tokenizer_thread.put(
@@ -120,7 +121,7 @@ class Pipeline:
                 )
                 on_progress()
         except BaseException:
-            job.future.cancel()  # Ctrl-C included: what is queued is dropped before compute
+            job.future.cancel()  # also for Ctrl-C: drops queued texts before compute
             raise
 
     @counted
@@ -135,10 +136,11 @@ class Pipeline:
         self._manager.add_queries(tokenize(job, first_row, texts))
 
     def check_may_wait(self) -> None:
-        """Refuse to wait on a thread that would have to compute what is waited for.
+        """Check that the calling thread may block on a job.
 
         Raises:
-            EmbedlibError: the calling thread is one; futures call their callbacks there.
+            EmbedlibError: it is one of the pipeline's threads, which run the callbacks of futures
+                and would wait for themselves.
         """
         if self._is_own_thread:
             raise EmbedlibError(
@@ -148,7 +150,7 @@ class Pipeline:
 
     @property
     def _is_own_thread(self) -> bool:
-        """Whether the calling thread empties a queue; a future's callback may run there."""
+        """Whether this is one of the pipeline's threads; they run the callbacks of futures."""
         return self._manager.is_own_thread or self._tokenizer_thread.is_own_thread
 
     @counted
@@ -157,7 +159,7 @@ class Pipeline:
         return self._meter.read()
 
     def check_open(self) -> None:
-        """Refuse to work after `close`, and in a forked child, where threads and engine are not.
+        """Check that the pipeline is open and in its own process; a fork copies no threads.
 
         Raises:
             ClosedError: closed, or not in the process the pipeline was made in.
@@ -171,18 +173,18 @@ class Pipeline:
             raise ClosedError("this model is closed; load it again")
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Fail what waits, finish what is in flight, free the engine, join the threads.
+        """Fail queued jobs, finish the batches in flight, free the engine, join the threads.
 
         Raises:
             CloseTimeoutError: a thread still runs after `timeout` seconds; all jobs have failed.
             Exception: what the engine's `close` raised.
         """
         if os.getpid() != self._pid:
-            return  # a forked child has none of it
+            return  # a forked child has neither the threads nor the engine
         self._is_closed = True
         deadline = Deadline(timeout)
         self._lone_queries.stop()
-        self._manager.stop()  # releases a blocked tokenizer thread
+        self._manager.stop()  # wakes a blocked tokenizer thread
         self._tokenizer_thread.stop()
         left = join([self._tokenizer_thread.thread, self._manager.thread], deadline)
         if left:

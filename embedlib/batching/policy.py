@@ -1,4 +1,4 @@
-"""The numbers that the batching decides by, in one object that is handed in."""
+"""The numbers behind every batching decision, in one object that is passed in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class BatchingPolicy:
     """How texts are divided into lanes, micro-batches and batches."""
 
     max_query_texts: int = 16
-    """Texts: `encode_query` with more texts than this is a backfill and goes to the bulk lane."""
+    """Maximum texts of an `encode_query` on the query lane; more go to the bulk lane."""
 
     micro_batch_texts: int = 64
-    """Texts that the tokenizer thread tokenizes in one call: enough to use every core, few enough
+    """Texts that the tokenizer thread tokenizes at a time: enough to use every core, few enough
     that the engine starts soon."""
 
     window_seqs: int = 1024
@@ -22,15 +22,15 @@ class BatchingPolicy:
     already) but let a long text be overtaken for longer."""
 
     max_query_streak: int = 8
-    """Query batches in a row while bulk waits and has nothing in flight; then bulk gets one."""
+    """Maximum query batches in a row while bulk waits with nothing in flight; then one of bulk."""
 
     max_batch_padding_tokens: int = 20
-    """Padding, in tokens, that is worth one batch less. Source: docs/benchmarks.md, few texts."""
+    """Padding tokens accepted to save one batch. Source: docs/benchmarks.md, few texts."""
 
     min_split_tokens: int = 32
-    """A small job is not split among streams into batches with fewer tokens than this. All cores
-    compute such a job together, as they compute a query; a query that arrives meanwhile waits for
-    it for milliseconds. Source: docs/benchmarks.md, few texts."""
+    """Minimum tokens per batch when a small job is split into parallel batches. A job too small to
+    split is computed as a query, on all cores; a query that arrives in the meantime waits for
+    milliseconds. Source: docs/benchmarks.md, few texts."""
 
 
 DEFAULT_POLICY: Final = BatchingPolicy()

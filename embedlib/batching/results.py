@@ -1,4 +1,4 @@
-"""Distributes the result of a batch, rows or an error, to its jobs."""
+"""Distributes the result of a batch, its rows or an error, to the jobs of its sequences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: En
 def resolve(
     sequences: Sequence[TokenizedText], vectors: Vectors, limits: EngineLimits, meter: Meter
 ) -> None:
-    """Count a batch that was computed and give its rows to its jobs."""
+    """Count a computed batch and give its jobs their rows."""
     lengths = [sequence.num_tokens for sequence in sequences]
     num_tokens = sum(lengths)
     num_computed = max(lengths) * len(lengths) if limits.is_padded else num_tokens
@@ -43,7 +43,7 @@ def resolve(
 
 
 def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter) -> None:
-    """Count a batch that failed and fail its jobs."""
+    """Count a failed batch and fail its jobs."""
     meter.batch_failed()
     num_tokens = sum(sequence.num_tokens for sequence in sequences)
     described = EngineRunError(
@@ -64,10 +64,10 @@ def resolve_jobs(
     """Give each job its rows; a row that is not finite fails its job instead.
 
     Args:
-        sequences: B of them.
+        sequences: the B sequences of the batch.
         vectors: float32[B, D], or float32[T, D] if `is_per_token`.
         now: when the rows were returned, on the clock of the statistics.
-        is_per_token: whether the engine gives a vector for every token.
+        is_per_token: whether the engine returns per-token vectors.
     """
     by_job: dict[Job, list[int]] = {}
     for index, sequence in enumerate(sequences):

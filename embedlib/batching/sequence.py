@@ -18,18 +18,18 @@ from embedlib.vectors.arrays import Vectors
 
 
 class Job:
-    """The texts of one call, from their first token to one array of vectors.
+    """The texts of one call, from tokenizing to the array of their vectors.
 
     Rows arrive in any order; the last one resolves the future, the first error fails it. A row is
-    float32[D]; where the engine gives a vector for every token it is an object, float32[tokens, D].
+    float32[D], or of an engine that returns per-token vectors an object: float32[tokens, D].
 
     A job passes through three threads, and no lock guards its fields: each has one owner, the only
     thread that writes it. The *caller* makes the job. The *tokenizing* thread is the caller for
-    queries and the tokenizer thread for bulk; it is handed the job through a locked queue. The
-    *resolving* thread is the batch manager's, or the caller where it computes its own query; it is
-    handed the job's sequences through the batch manager's inbox, after everything the tokenizing
-    thread wrote about them. The future's lock hands all of it back to the caller, who reads a field
-    after the future is resolved. Only `num_done` is read before.
+    queries and the tokenizer thread for bulk; it receives the job through a locked queue. The
+    *resolving* thread is the batch manager's, or the caller where it computes its own query; it
+    receives the job's sequences through the batch manager's inbox, after all writes of the
+    tokenizing thread. The future's lock publishes all fields to the caller, which reads them after
+    the future is resolved. Only `num_done` is read earlier.
     """
 
     def __init__(
@@ -43,15 +43,14 @@ class Job:
         self.lane = lane
         """Caller's; constant."""
         self.first_row = first_row
-        """Caller's; constant: the number of row 0 in messages, since a stream is many jobs."""
+        """Caller's; constant: row of the first text in messages, since a stream is many jobs."""
         self.future: Future[Vectors] = Future()
-        """Everybody's: it has a lock of its own. The resolving thread resolves it, any thread may
-        fail or cancel it."""
+        """Shared: it has its own lock. The resolving thread resolves it, any thread may fail or
+        cancel it."""
         self.truncated: list[tuple[int, int]] = []
-        """Tokenizing thread's: (row as in messages, number of tokens before the cut)."""
+        """Tokenizing thread's: (row as in messages, number of tokens before truncation)."""
         self.num_done = 0
-        """Resolving thread's. A progress bar reads it at any time: an int is replaced whole, so a
-        reader finds an old or a new one."""
+        """Resolving thread's. A progress bar may read it any time: assigning an int is atomic."""
         self._vectors: NDArray[Any] = (
             np.empty(num_texts, object)
             if embedding_dim is None
@@ -59,7 +58,7 @@ class Job:
         )
         """Resolving thread's, until the future is resolved; then the caller's."""
         self._windows_left: dict[int, int] = {}
-        """Resolving thread's: row to windows still to come, of divided texts that began to come."""
+        """Resolving thread's: row to missing windows, of divided texts that are partly computed."""
         self._opened_at = opened_at
         """Caller's; constant. This and the following times are on the clock of the statistics."""
         self._num_tokens = 0
@@ -77,7 +76,7 @@ class Job:
 
     @property
     def num_texts(self) -> int:
-        """N."""
+        """Number of texts in the call."""
         return len(self._vectors)
 
     @property
@@ -98,7 +97,7 @@ class Job:
 
         Args:
             sequences: those of consecutive texts.
-            truncated: (row as in messages, number of tokens before the cut).
+            truncated: (row as in messages, number of tokens before truncation).
             seconds: how long tokenizing took.
             now: when the sequences are queued.
         """
@@ -111,7 +110,7 @@ class Job:
     # On the resolving thread.
 
     def note_submitted(self, now: float) -> None:
-        """Record that sequences go to the engine; the first time counts."""
+        """Record when the first sequences were submitted; later calls change nothing."""
         if self._submitted_at is None:
             self._submitted_at = now
 
@@ -122,8 +121,9 @@ class Job:
 
         Args:
             sequences: of this job.
-            rows: one for each. A window's row comes times its share of the text, and is added.
-            now: when they were returned.
+            rows: one for each. The rows of windows are already multiplied by their share of the
+                text, and are added up.
+            now: when the engine returned them.
         """
         if all(sequence.num_windows == 1 for sequence in sequences):
             self._vectors[[sequence.row for sequence in sequences]] = rows
@@ -157,7 +157,7 @@ class Job:
             self.future.set_exception(error)
 
     def add_to(self, usage: Usage) -> None:
-        """Add what this job used; the caller calls this once the job is over."""
+        """Add the counts and times of this job; the caller's thread does so once it is over."""
         usage.num_texts += self.num_texts
         usage.num_tokens += self._num_tokens
         usage.truncated += self.truncated
@@ -174,7 +174,7 @@ def _seconds(started_at: float | None, ended_at: float | None) -> float:
 
 @dataclass(eq=False)
 class TokenizedText:
-    """The token ids of one text."""
+    """A sequence: the token ids of one text, of a pair, or of one window of a divided text."""
 
     job: Job
     row: int
@@ -183,9 +183,9 @@ class TokenizedText:
     num_type0_tokens: int | None = None
     """Tokens of a pair's first text, special tokens included; None: it is one text."""
     share: float = 1.0
-    """Part of its text, where that was divided into windows."""
+    """Fraction of its text's tokens; below 1 for a window."""
     num_windows: int = 1
-    """Windows that its text was divided into; all of them have the same row."""
+    """Number of windows of its text; all of them have the same row."""
     queued_at: float = 0.0
     """When it was tokenized, on the clock of the statistics."""
 
@@ -196,7 +196,7 @@ class TokenizedText:
 
 
 def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
-    """Lay B sequences one behind the other."""
+    """Pack B sequences, one behind the other."""
     ends = accumulate(sequence.num_tokens for sequence in sequences)
     return Batch(
         lane=lane,

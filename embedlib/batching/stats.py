@@ -1,4 +1,4 @@
-"""What a model has done so far: counts and times, safe to read from any thread."""
+"""Totals of a model: counts and times, safe to read from any thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Stats:
     """Totals since the model was loaded.
 
     Times are sums: over texts for `queue_ms`, over micro-batches for `tokenize_ms`, over batches
-    for `engine_ms`, which therefore passes the wall clock when batches run side by side.
+    for `engine_ms`, which exceeds the wall clock when batches run side by side.
     """
 
     num_texts: int
-    """Texts answered; one that was divided into windows is one."""
+    """Texts answered; a text that was divided into windows counts once."""
     num_tokens: int
     """Tokens of those texts, special tokens included, padding excluded."""
     num_truncated: int
-    """Texts that were cut at the length limit."""
+    """Texts that were truncated."""
     num_batches: int
     num_query_batches: int
     """How many of those were of the query lane."""
@@ -31,25 +31,25 @@ class Stats:
     engine_ms: float
     """From submitted to computed."""
     engine_idle_share: float
-    """Share of the time with unanswered texts in which the engine had no batch, 0 to 1. High: it is
-    starved, by tokenizing or by a slow reader of `encode_stream`."""
+    """Share of the time with open calls in which the engine had no batch, 0 to 1. High: tokenizing
+    or a slow consumer of `encode_stream` starves the engine."""
     padding_share: float
     """Share of computed tokens that were padding, 0 to 1."""
 
 
 class Meter:
-    """Collects `Stats`; every method takes the lock for a few additions only."""
+    """Collects `Stats`; every method holds the lock for a few additions only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        # In any of the methods the garbage collector may end an abandoned stream, and its jobs.
+        # Reentrant: the garbage collector may run in any method and end a dropped stream's jobs.
         self._lock = threading.RLock()
         self._num_texts = 0.0
         self._num_tokens = self._num_truncated = 0
         self._num_batches = self._num_query_batches = self._num_failed_batches = 0
         self._tokenize_s = self._queue_s = self._engine_s = 0.0
         self._num_computed_tokens = 0
-        # Integrals over time: with a job open, and of that with nothing on the engine.
+        # Integrals over time: with an open job, and of that without a batch in flight.
         self._num_jobs = self._num_inflight = 0
         self._changed_at = 0.0
         self._open_s = self._idle_s = 0.0
@@ -63,25 +63,25 @@ class Meter:
         self._changed_at = now
 
     def job_opened(self) -> None:
-        """A call came in."""
+        """Count a job that was opened."""
         with self._lock:
             self._advance()
             self._num_jobs += 1
 
     def job_over(self) -> None:
-        """A call was resolved, failed or was cancelled."""
+        """Count a job that was resolved, failed or cancelled."""
         with self._lock:
             self._advance()
             self._num_jobs -= 1
 
     def tokenized(self, seconds: float, num_truncated: int) -> None:
-        """A micro-batch of texts became sequences."""
+        """Count a tokenized micro-batch."""
         with self._lock:
             self._tokenize_s += seconds
             self._num_truncated += num_truncated
 
     def batch_submitted(self, queued_s: float, is_query: bool) -> None:
-        """A batch went to the engine; `queued_s` is the sum over its sequences."""
+        """Count a submitted batch; `queued_s` is the queue time summed over its sequences."""
         with self._lock:
             self._advance()
             self._num_inflight += 1
@@ -90,21 +90,21 @@ class Meter:
             self._num_query_batches += is_query
 
     def batch_over(self, seconds: float) -> None:
-        """The engine has finished a batch, with vectors or with an error."""
+        """Count a batch that the engine has finished, with vectors or with an error."""
         with self._lock:
             self._advance()
             self._num_inflight -= 1
             self._engine_s += seconds
 
     def batch_answered(self, num_texts: float, num_tokens: int, num_computed_tokens: int) -> None:
-        """The engine returned vectors; a window counts as its share of a text."""
+        """Count the vectors of a batch; a window counts as its share of a text."""
         with self._lock:
             self._num_texts += num_texts
             self._num_tokens += num_tokens
             self._num_computed_tokens += num_computed_tokens
 
     def batch_failed(self) -> None:
-        """A batch failed."""
+        """Count a failed batch."""
         with self._lock:
             self._num_failed_batches += 1
 

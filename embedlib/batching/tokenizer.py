@@ -15,23 +15,23 @@ from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
 
-TRUNCATED_ROWS_TOLD = 10
-"""Rows that a message names; it counts the others."""
+MAX_ROWS_NAMED = 10
+"""Maximum truncated rows that a message names; it counts the others."""
 
 WarnTruncated = Callable[[Sequence[tuple[int, int]], int], None]
-"""Takes the rows that were cut, or the first of them, and the number of all."""
+"""Takes the truncated rows with their lengths, or the first of them, and the number of all."""
 
 T = TypeVar("T")
 
 Encoded = tuple[list[int], int | None]
-"""Ids, and of a text that was cut how many there were before."""
+"""The ids of a text, and their number before truncation; None: not truncated."""
 
 
 class Tokenizer:
-    """Texts to token ids, cut at `max_seq_tokens`.
+    """Texts to token ids, truncated to `max_seq_tokens`.
 
-    The Rust tokenizer is configured once, by its loader, and only read from then on, so any number
-    of threads may call it; it releases the GIL and spreads a micro-batch over all cores.
+    Its loader configures the Rust tokenizer once; afterwards it is only read, so any number of
+    threads may call it. It releases the GIL and spreads a micro-batch over all cores.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Tokenizer:
 
         Args:
             tokenizer: from `load_tokenizer`.
-            max_seq_tokens: texts are cut at this many tokens.
-            on_truncate: what happens then.
+            max_seq_tokens: texts are truncated to this many tokens.
+            on_truncate: what happens to a longer text.
             excludes_prompt: count the prompt's tokens, because pooling leaves them out.
-            meter: counts what is done.
-            num_positions: tokens the engine has positions for, where that is more: few-shot
-                examples may take them.
+            meter: collects the statistics.
+            num_positions: tokens that the engine has positions for, if more than
+                `max_seq_tokens`: few-shot examples may use them.
         """
         self.max_seq_tokens = max_seq_tokens
         self._num_positions = num_positions or 0
@@ -61,13 +61,13 @@ class Tokenizer:
         self._on_truncate = on_truncate
         self._excludes_prompt = excludes_prompt
         self._meter = meter
-        # A text is cut between the special tokens that the tokenizer puts around it.
+        # Truncation keeps the special tokens that the tokenizer puts around a text.
         mask = tokenizer.encode("a").special_tokens_mask
         self._num_leading = mask.index(0) if 0 in mask else 0
         self._num_trailing = mask[::-1].index(0) if 0 in mask else 0
 
     def with_limit(self, max_seq_tokens: int) -> Tokenizer:
-        """Return a copy that cuts at another length; calls in progress keep this one."""
+        """Return a copy with another length limit; calls in progress keep this one."""
         limited = copy(self)
         limited.max_seq_tokens = max_seq_tokens
         return limited
@@ -79,11 +79,11 @@ class Tokenizer:
 
     @property
     def _longest(self) -> int:
-        """The longest sequence, examples included."""
+        """Maximum tokens of a sequence, few-shot examples included."""
         return max(self._num_positions, self.max_seq_tokens)
 
     def count_room(self, prompt: Prompt) -> int:
-        """Return how many tokens a text may have before it is cut."""
+        """Return how many tokens of a text are kept behind this prompt."""
         room = self._room(self._count(prompt.examples), self._count(prompt.suffix))
         return room - self._count(prompt.prefix)
 
@@ -94,9 +94,9 @@ class Tokenizer:
 
         Raises:
             ConfigError: the prompt leaves no room for a text.
-            InputError: a text is not a str, holds a lone surrogate or has no tokens.
+            InputError: a text is not a str, has a lone surrogate or has no tokens.
             SequenceTooLongError: a text is longer than the limit and on_truncate is "error", or
-                "chunk" and its prompt goes on behind it.
+                "chunk" with a prompt that has a part behind the text.
         """
         started = self._meter.clock()
         num_prompt_tokens = 0
@@ -135,23 +135,25 @@ class Tokenizer:
         return sequences
 
     def _encode_plain(self, texts: Sequence[str], prompt: Prompt, first_row: int) -> list[Encoded]:
-        """Return the ids of texts with a prefix, cut at the limit unless they are divided."""
+        """Return the ids of texts with a prefix, truncated unless they are divided later."""
         found: list[Encoded] = []
         for ids in self._encode(texts, prompt.prefix, first_row):
-            is_cut = len(ids) > self.max_seq_tokens and self._on_truncate != "chunk"
-            kept = self._cut(ids, self.max_seq_tokens, self._num_trailing) if is_cut else ids
-            found.append((kept, len(ids) if is_cut else None))
+            if len(ids) > self.max_seq_tokens and self._on_truncate != "chunk":
+                kept = self._truncate(ids, self.max_seq_tokens, self._num_trailing)
+                found.append((kept, len(ids)))
+            else:
+                found.append((ids, None))
         return found
 
     def _encode_framed(self, texts: Sequence[str], prompt: Prompt, first_row: int) -> list[Encoded]:
-        """Return the ids of texts between examples and a suffix; only the text itself is cut.
+        """Return the ids of texts between examples and a suffix; only the text is truncated.
 
-        Every text becomes tokens, as many as there is room for, and text again; special tokens may
-        gain a space on the way, which belongs to the recipe.
+        Every text is tokenized, truncated to the room that is left, and decoded; special tokens may
+        gain a space on the way, as in the reference.
 
         Source: `encode_queries_single_device` of FlagEmbedding,
-        inference/embedder/decoder_only/icl.py. Where the second cut would take from the suffix, the
-        text gives way instead.
+        inference/embedder/decoder_only/icl.py. It truncates a second time and may lose part of the
+        suffix; here the text loses these tokens instead.
         """
         num_examples, num_suffix = self._count(prompt.examples), self._count(prompt.suffix)
         room = self._room(num_examples, num_suffix)
@@ -164,8 +166,8 @@ class Tokenizer:
         num_kept = num_suffix + self._num_trailing
         for before, ids in zip(bare, self._encode(framed, "", first_row), strict=True):
             if len(ids) > limit:
-                ids = self._cut(ids, limit, num_kept)
-            # Examples count where they take of the text's room, or the number would be no excess.
+                ids = self._truncate(ids, limit, num_kept)
+            # The number for messages: the limit plus the tokens that the text is too long by.
             num_tokens = self.max_seq_tokens + len(before) - room
             found.append((ids, num_tokens if len(before) > room else None))
         return found
@@ -175,18 +177,18 @@ class Tokenizer:
         return is_long and self._on_truncate == "chunk" and not prompt.suffix
 
     def _divide(self, job: Job, row: int, ids: list[int], prompt: Prompt) -> list[TokenizedText]:
-        """Return a text's windows: as few as fit, of the same length, each with the prompt.
+        """Return a text's windows: as few as possible, of equal length, each with the prompt.
 
-        Together they have every token of the text once.
+        Each token of the text is in exactly one of them.
 
         Raises:
             ConfigError: the prompt leaves no room for a text.
         """
         num_head = self._num_leading
         if prompt.prefix:
-            # The prompt's last token may be another one with the text behind it: then it is text.
-            by_itself = self._tokenizer.encode(prompt.prefix).ids
-            pairs = zip(by_itself[: len(by_itself) - self._num_trailing], ids, strict=False)
+            # With the text behind it the prompt's last token may differ; then it counts as text.
+            alone = self._tokenizer.encode(prompt.prefix).ids
+            pairs = zip(alone[: len(alone) - self._num_trailing], ids, strict=False)
             num_head = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         end = len(ids) - self._num_trailing
         room, num_tokens = self.max_seq_tokens - num_head - self._num_trailing, end - num_head
@@ -210,20 +212,20 @@ class Tokenizer:
         ]
 
     def offsets(self, text: str, prompt: Prompt) -> list[tuple[int, int]]:
-        """Return the characters of every token of a text, cut as its sequence is.
+        """Return the character span of every token of a text, truncated like its sequence.
 
-        Those of special tokens and of the prompt are empty: (0, 0).
+        The spans of special tokens and of the prompt are empty: (0, 0).
 
         Raises:
-            ConfigError: the prompt goes on behind the text.
-            InputError: the text is not a str or holds a lone surrogate.
+            ConfigError: the prompt has a part behind the text.
+            InputError: the text is not a str or has a lone surrogate.
         """
         if prompt.suffix:
             raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
         self._encode([text], "", 0)  # raises for a bad text
         offsets = self._tokenizer.encode(prompt.prefix + text).offsets
         if len(offsets) > self.max_seq_tokens:
-            offsets = self._cut(offsets, self.max_seq_tokens, self._num_trailing)
+            offsets = self._truncate(offsets, self.max_seq_tokens, self._num_trailing)
         num_front = len(prompt.prefix)
         return [(max(0, start - num_front), max(0, end - num_front)) for start, end in offsets]
 
@@ -231,7 +233,7 @@ class Tokenizer:
         """Return how many tokens prefix and text may have together.
 
         Args:
-            num_examples: tokens of the examples; they count only where positions run out.
+            num_examples: tokens of the examples; they take room only beyond `max_seq_tokens`.
             num_suffix: tokens behind the text.
 
         Raises:
@@ -250,11 +252,13 @@ class Tokenizer:
     def _encode(
         self, texts: Sequence[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
     ) -> list[list[int]]:
-        if not all(isinstance(text, str) for text in texts):  # tokenizers would join a pair of str
+        if not all(
+            isinstance(text, str) for text in texts
+        ):  # tokenizers would accept a pair of str
             raise _explain(texts, first_row, TypeError("not a str"))
         try:
             prompted = [prefix + text for text in texts] if prefix else list(texts)
-            if len(prompted) == 1:  # the thread pool is not worth waking for one
+            if len(prompted) == 1:  # not worth waking the thread pool
                 found = self._tokenizer.encode(prompted[0], add_special_tokens=add_special_tokens)
                 return [found.ids]
             many = self._tokenizer.encode_batch_fast(
@@ -264,16 +268,16 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises bare Exception and TypeError
             raise _explain(texts, first_row, error) from error
 
-    def _cut(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
-        """Drop tokens at the end of the text, before the last `num_kept`."""
+    def _truncate(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
+        """Keep `limit` items: drop those before the last `num_kept`."""
         return ids[: limit - num_kept] + ids[len(ids) - num_kept :]
 
     def _count(self, text: str) -> int:
-        """Count the tokens of a part, without special tokens."""
+        """Count the tokens of a part of a prompt, without special tokens."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else 0
 
     def _count_prompt(self, prompt: str) -> int:
-        """Count the tokens of a prompt alone, without those that the tokenizer puts at the end.
+        """Count the tokens of a prompt, without the special tokens at the end.
 
         Source: `Transformer._get_prompt_length` of sentence-transformers.
         """
@@ -281,33 +285,42 @@ class Tokenizer:
 
 
 def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> str:
-    """Say which rows are too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'.
+    """Describe what is too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'.
 
     Args:
-        truncated: row and number of tokens, of all of them or of the first ones.
-        num_truncated: how many there are in all.
+        truncated: row and number of tokens of all of them, or of the first ones.
+        num_truncated: the number of all of them.
     """
-    listed = sorted(truncated)[:TRUNCATED_ROWS_TOLD]
+    listed = sorted(truncated)[:MAX_ROWS_NAMED]
     rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in listed)
     more = num_truncated - len(listed)
     verb = "text is" if num_truncated == 1 else "texts are"
     return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
 
 
+def check_text(name: str, text: object) -> None:
+    """Check that the tokenizer can take a text; its own errors do not name the text.
+
+    Raises:
+        InputError: it is not a str, or not valid Unicode.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"{name} is {text!r:.60}, a {type(text).__name__}; it must be a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} has the lone surrogate {text[error.start]!r} at character {error.start}; "
+            "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
+        ) from None
+
+
 def _explain(texts: Sequence[str], first_row: int, error: Exception) -> InputError:
-    """Find the text that the tokenizer refused."""
+    """Return the error that names the text that the tokenizer refused."""
     for row, text in enumerate(texts, first_row):
-        if not isinstance(text, str):
-            return InputError(
-                f"text {row} is {text!r:.60}, a {type(text).__name__}; it must be a str"
-            )
         try:
-            text.encode()
-        except UnicodeEncodeError as bad:
-            return InputError(
-                f"text {row} has the lone surrogate {text[bad.start]!r} at character {bad.start}; "
-                "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
-            )
-    return InputError(
-        f"texts {first_row} to {first_row + len(texts) - 1} failed to tokenize: {error}"
-    )
+            check_text(f"text {row}", text)
+        except InputError as found:
+            return found
+    last_row = first_row + len(texts) - 1
+    return InputError(f"texts {first_row} to {last_row} failed to tokenize: {error}")

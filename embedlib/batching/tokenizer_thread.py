@@ -15,12 +15,12 @@ from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.errors import ClosedError
 
 Tokenize = Callable[[Job, int, Sequence[Any]], list[TokenizedText]]
-"""Makes the sequences of consecutive texts, or pairs, of a job; the number is their first row."""
+"""Makes the sequences of consecutive texts or pairs of a job; the int is the row of the first."""
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Consecutive texts of a job, waiting to be tokenized."""
+    """Consecutive texts of a job in the queue."""
 
     job: Job
     first_row: int
@@ -29,9 +29,9 @@ class _Chunk:
 
 
 class TokenizerThread:
-    """Tokenizes bulk texts in the background, in the order they were given.
+    """Tokenizes bulk texts in the background, in the order in which they were queued.
 
-    At most `max_queued_texts` wait; `put` then blocks, so that a producer cannot outrun the engine.
+    `put` blocks while `max_queued_texts` are queued, so that a producer cannot outrun the engine.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class TokenizerThread:
         *,
         may_wait: bool = True,
     ) -> None:
-        """Queue consecutive texts of a job; blocks while the queue is full, if it may.
+        """Queue consecutive texts of a job; blocks while the queue is full, if `may_wait`.
 
-        Texts of a job that is over are dropped (`release_when_over` wakes a blocked caller then).
+        Drops the texts if the job is over; `release_when_over` wakes a caller that is blocked then.
 
         Raises:
             ClosedError: closed, before or while waiting.
@@ -85,9 +85,9 @@ class TokenizerThread:
     def release_when_over(self, job: Job) -> None:
         """Wake a caller that is blocked in `put` when its job fails or is cancelled.
 
-        A cancelled coroutine leaves its `put` behind on a thread that the end of the program joins.
+        A cancelled coroutine leaves a thread in `put`, which the end of the program joins.
         """
-        # No reference to this object: a caller may keep its future for long.
+        # Without a reference to this object: callers may keep futures.
         job.future.add_done_callback(partial(_wake, self._changed))
 
     @property
@@ -96,7 +96,7 @@ class TokenizerThread:
         return self.thread is threading.current_thread()
 
     def stop(self) -> None:
-        """Fail what waits, release blocked callers and let the thread end; never blocks."""
+        """Fail queued jobs, wake blocked callers and let the thread end; never blocks."""
         with self._changed:
             self._is_closed = True
             waiting = list(self._chunks)
@@ -106,7 +106,7 @@ class TokenizerThread:
             chunk.job.fail(ClosedError("the model was closed before this was computed"))
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Stop, and join the thread.
+        """Call `stop` and join the thread.
 
         Raises:
             CloseTimeoutError: the thread still runs after `timeout` seconds.
@@ -131,7 +131,7 @@ class TokenizerThread:
             return
         try:
             self._send(chunk.tokenize(chunk.job, chunk.first_row, chunk.texts))
-        except BaseException as error:  # the thread goes on; the caller gets the error
+        except BaseException as error:  # the thread continues; the caller gets the error
             chunk.job.fail(error)
 
 

@@ -1,4 +1,4 @@
-"""What one call used: counts and times, summed over the jobs of the call."""
+"""Counts and times of a call, summed over its jobs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 
 @dataclass(kw_only=True)
 class Usage:
-    """What calls used; each job adds itself (`Job.add_to`).
+    """Counts and times of the calls that it was passed to; each job adds its own (`Job.add_to`).
 
-    Seconds are sums over jobs. The jobs of a stream overlap, so their sum may be longer than the
-    stream took.
+    Seconds are sums over jobs. The jobs of a stream overlap, so the sum may exceed the time of the
+    stream.
     """
 
     num_texts: int = 0
     """Texts, or pairs."""
     num_tokens: int = 0
-    """Tokens computed, after truncation: those of prompts and special tokens included, of a divided
-    text those of all its windows; padding excluded."""
+    """Tokens computed, after truncation: prompts and special tokens included, and of a divided text
+    all its windows; padding excluded."""
     truncated: list[tuple[int, int]] = field(default_factory=list)
-    """(row, tokens before the cut) of every text that was cut."""
+    """(row, tokens before truncation) of every truncated text."""
     tokenize_seconds: float = 0.0
     """Seconds in the tokenizer."""
     queue_seconds: float = 0.0
-    """Seconds from the first sequence queued to the first one submitted to the engine."""
+    """Seconds from queueing the first sequence to submitting it."""
     compute_seconds: float = 0.0
-    """Seconds from the first sequence submitted to the last row returned."""
+    """Seconds from submitting the first sequence to the last row."""
     total_seconds: float = 0.0
     """Seconds from the start of the call to its last row."""

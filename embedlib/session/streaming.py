@@ -1,4 +1,4 @@
-"""Calls that return before their work is done: streams in bounded memory, and futures."""
+"""Calls that return before their work is done: streams and futures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from itertools import islice
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
-from embedlib.batching.tokenizer import TRUNCATED_ROWS_TOLD, WarnTruncated
+from embedlib.batching.tokenizer import MAX_ROWS_NAMED, WarnTruncated
 from embedlib.engines.base import Lane
 from embedlib.session.call import EmbeddingCall
 from embedlib.vectors.arrays import Vectors
 
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16
-"""`stream` reads this many jobs of this many texts ahead: four windows of the scheduler."""
+"""`stream` reads at most STREAM_JOBS jobs of STREAM_JOB_TEXTS texts ahead: four windows of the
+scheduler."""
 
 
 def stream(
@@ -27,9 +28,9 @@ def stream(
     """Yield the vector of every text, float32[D], reading a bounded number of texts ahead.
 
     Args:
-        pipeline: that of the model.
-        call: how texts are tokenized and vectors look; its own texts are not used.
-        texts: what to embed.
+        pipeline: computes the texts.
+        call: how to tokenize texts and convert vectors; its own texts are not used.
+        texts: the texts to embed.
         warn_truncated: called once at the end.
     """
     jobs: deque[Job] = deque()
@@ -52,7 +53,7 @@ def stream(
             yield from rows
             done = jobs.popleft()
             num_truncated += len(done.truncated)
-            truncated = (truncated + done.truncated)[:TRUNCATED_ROWS_TOLD]
+            truncated = (truncated + done.truncated)[:MAX_ROWS_NAMED]
     finally:
         for job in jobs:
             job.future.cancel()
@@ -60,7 +61,7 @@ def stream(
 
 
 def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:
-    """Start a call and return the future of its vectors; cancelling it drops what is queued."""
+    """Start a call and return the future of its vectors; cancelling it drops queued texts."""
     job = pipeline.open_job(len(call.texts), call.lane)
     future: Future[Vectors] = Future()
 
@@ -70,16 +71,16 @@ def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:
         try:
             rows = call.finish(done.result())
             call.count(job)
-        except BaseException as error:  # goes to the caller who waits for the future
+        except BaseException as error:  # the future fails with it
             settle = partial(future.set_exception, error)
         else:
             settle = partial(future.set_result, rows)
         try:
             settle()
-        except BaseException:  # of a callback, as by sys.exit: this thread also serves other calls
+        except BaseException:  # a callback may raise, even SystemExit; this thread must go on
             logging.getLogger(__name__).exception("a callback of a future failed")
 
-    if call.lane is Lane.QUERY:  # `feed` might compute it on this thread
+    if call.lane is Lane.QUERY:  # never blocks: `feed` might compute it on this thread
         try:
             pipeline.feed_queries(job, 0, call.texts, call.tokenize)
         except BaseException:
