@@ -1,4 +1,4 @@
-"""Arguments of users: checks before the work, and the conversion to tensors after it."""
+"""Arguments of the public methods: checks before the work, conversion to tensors after it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MISSING_PROMPT = (
 
 
 def one_config(config: Config | None, options: dict[str, Any]) -> Config:
-    """Return the options, which were given as one object or by name.
+    """Return the options, which the caller passed as one object or by name.
 
     Raises:
-        ConfigError: an option is unknown or out of range, or both ways were used.
+        ConfigError: an option is unknown or out of range, or `config` and `options` are both given.
     """
     if config is None:
         return Config.from_options(options)
@@ -43,20 +43,19 @@ def one_config(config: Config | None, options: dict[str, Any]) -> Config:
 
 
 def check_inputs(inputs: object) -> None:
-    """Refuse what is neither a text nor an ordered iterable of texts.
+    """Check that the inputs are a text or an ordered iterable of texts.
 
     Raises:
         InputError: it is neither.
     """
-    if isinstance(inputs, bytes | bytearray):  # or its numbers would be taken for texts
+    if isinstance(inputs, bytes | bytearray):  # or its numbers would pass for texts
         raise InputError(f"inputs = {inputs!r:.60}, bytes; pass a str: inputs.decode('utf-8')")
-    # Iterating over a mapping gives its keys; a set has no order.
-    if not isinstance(inputs, Iterable) or isinstance(inputs, Mapping | set | frozenset):
+    if not isinstance(inputs, str) and not is_list(inputs):
         raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
 
 
 def one_of(inputs: T | None, sentences: T | None) -> T | None:
-    """Return the texts, whichever of the two names of the argument was used.
+    """Return the argument that has two names, from whichever of them was used.
 
     Raises:
         ConfigError: both were used.
@@ -67,10 +66,10 @@ def one_of(inputs: T | None, sentences: T | None) -> T | None:
 
 
 def check_inert(batch_size: object, device: object, pool: object, chunk_size: object) -> None:
-    """Refuse values of sentence-transformers' arguments that have no effect here.
+    """Check those arguments of sentence-transformers that have no effect here.
 
     Raises:
-        ConfigError: a value is not one of those allowed.
+        ConfigError: a value asks for something that embedlib does not do.
     """
     if not is_count(batch_size) or batch_size < 1:
         raise ConfigError(f"batch_size = {batch_size!r:.60}; it must be at least 1")
@@ -86,7 +85,7 @@ def check_role(role: object) -> None:
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise ConfigError unless the value is one of those allowed."""
+    """Raise ConfigError unless the value is in `allowed`."""
     if value not in allowed:
         raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
 
@@ -140,8 +139,9 @@ def same_arguments_as(
 
 
 def is_list(texts: object) -> TypeGuard[Iterable[Any]]:
-    """Whether this is an ordered iterable of texts, which a mapping and a set are not."""
-    no_list = (str, bytes, Mapping, set, frozenset)
+    """Whether this is an ordered iterable other than a single text."""
+    # Iterating over a mapping gives its keys; a set has no order.
+    no_list = (str, bytes, bytearray, Mapping, set, frozenset)
     return isinstance(texts, Iterable) and not isinstance(texts, no_list)
 
 
@@ -159,17 +159,17 @@ def check_documents(query: object, documents: Iterable[str]) -> list[str]:
 
 
 def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
-    """Return the pairs, and whether a single pair was given instead of a list.
+    """Return the pairs, and whether the input was a single pair.
 
     Raises:
-        InputError: there is something else than pairs of texts.
+        InputError: an item is not a pair.
     """
     if isinstance(inputs, np.ndarray):
         inputs = inputs.tolist()
     if not is_list(inputs):
         raise InputError(f"inputs = {inputs!r:.60}; pass a pair of texts or a list of pairs")
     items = list(inputs)
-    # As CrossEncoder does it: a single pair is a list or tuple whose first item is neither.
+    # As CrossEncoder: a list or tuple is a single pair if its first item is neither.
     is_single = isinstance(inputs, (list, tuple)) and bool(items)
     is_single &= bool(items) and not isinstance(items[0], (list, tuple))
     pairs = [items] if is_single else items
@@ -180,7 +180,7 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
 
 
 def check_texts(texts: object) -> tuple[list[str], bool]:
-    """Return the texts, and whether a single text was given instead of a list.
+    """Return the texts, and whether the input was a single text.
 
     Raises:
         InputError: it is neither a str nor an ordered iterable.

@@ -1,7 +1,7 @@
 """Session: a running model and its threads; what Embedder, Reranker and Classifier share.
 
-The constructor runs in one line: `Session.__init__` (or `from_engine`) loads the model, `_open` of
-the face makes the face's own parts, and `_start` starts the threads.
+Construction has three steps: `Session.__init__` (or `from_engine`) loads the model, `_open` of the
+subclass makes its own parts, and `_start` starts the threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from embedlib.models.opening import check_length, longest_sequence
 from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import one_config
 from embedlib.session.call import Call
-from embedlib.session.caller import stacklevel_of_caller
+from embedlib.session.call_stack import stacklevel_of_caller
 from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
@@ -41,7 +41,7 @@ from embedlib.session.progress import PROGRESS_SECONDS, Progress
 from embedlib.vectors.arrays import Vectors
 
 ASYNC_SLICE_TEXTS = 16
-"""Queries, or documents to rank, tokenized on the event loop at a time: some milliseconds."""
+"""Queries, or documents to rank, that the event loop tokenizes at a time: some milliseconds."""
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -51,14 +51,14 @@ class LengthLimited(Protocol):
 
     @property
     def max_seq_tokens(self) -> int:
-        """Sequences are cut at this many tokens."""
+        """Sequences are truncated to this many tokens."""
 
     @property
     def num_special_tokens(self) -> int:
         """Tokens added around a text or pair."""
 
     def with_limit(self, max_seq_tokens: int) -> Any:
-        """Return a copy that cuts at another length."""
+        """Return a copy with another length limit."""
 
 
 class Session:
@@ -69,13 +69,13 @@ class Session:
     """
 
     _has_head: ClassVar[bool] = False
-    """Whether the model ends in scores."""
+    """Whether the model returns scores; it needs a head then."""
     _activity: ClassVar[str] = "Encoding"
     """The label of a progress bar."""
 
     _close_seconds: ClassVar[float] = CLOSE_SECONDS
-    """Time limit of `close`, where the caller cannot give one: a `with` block, garbage collection
-    and the end of the program."""
+    """Time limit of `close` where the caller cannot pass one: in a `with` block, by the garbage
+    collector and at the end of the program."""
 
     _tokenizer: LengthLimited
 
@@ -92,9 +92,9 @@ class Session:
         Args:
             model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
                 installed Python package brings.
-            by_position: refused; options are passed by name.
+            by_position: raises; pass options by name.
             config: the options as one object; not together with `options`.
-            trust_remote_code: accepted for sentence-transformers' sake; embedlib never runs it.
+            trust_remote_code: ignored with a warning; sentence-transformers has it.
             **options: fields of `Config`, such as `revision`, `token`, `cache_folder`, `prompts`,
                 `max_seq_tokens`, `threads`.
 
@@ -131,15 +131,15 @@ class Session:
         known: KnownModel | None = None,
         policy: BatchingPolicy = DEFAULT_POLICY,
     ) -> AnySession:
-        """Return a session around an engine of your own, which it owns and closes.
+        """Return a session around an engine that the caller made; the session owns and closes it.
 
         Args:
             engine: computes the batches.
-            spec: the model.
-            tokenizer: of the model.
+            spec: describes the model.
+            tokenizer: the model's tokenizer.
             config: the options; None: the default ones.
             fingerprint: the value of `fingerprint`.
-            known: what is known of the model beside its folder; None: nothing.
+            known: settings of the model that its folder does not contain; None: no such settings.
             policy: how texts are divided into batches.
         """
         config = config or Config()
@@ -157,7 +157,7 @@ class Session:
         return session
 
     def _check_config(self, config: Config) -> None:
-        """Refuse options that have no effect here, before a model is loaded."""
+        """Raise ConfigError for options without effect; called before the model is loaded."""
 
     def _hold(
         self,
@@ -166,7 +166,7 @@ class Session:
         config: Config,
         policy: BatchingPolicy = DEFAULT_POLICY,
     ) -> None:
-        """Take a model and open it; the engine is closed if an option does not fit the model."""
+        """Keep a model and call `_open`; closes its engine if that raises."""
         self.model_name = name
         self.spec = model.spec
         self.config = config
@@ -181,11 +181,11 @@ class Session:
             raise
 
     def _open(self, meter: Meter) -> None:
-        """Make the parts of this face, `_tokenizer` among them, and call `_start` last."""
+        """Make the parts of this class, `_tokenizer` among them, and call `_start` last."""
         raise NotImplementedError
 
     def _start(self, meter: Meter) -> None:
-        """Start the threads; they are closed before the parts that the face has made."""
+        """Start the threads; `close` ends them before it closes the parts that `_open` made."""
         self._pipeline = Pipeline(
             self._model.engine,
             meter,
@@ -202,12 +202,12 @@ class Session:
     def _run(
         self, call: Call, show_progress_bar: bool | None, pipeline: Pipeline | None = None
     ) -> Vectors:
-        """Return the engine's rows for the texts or pairs of a call; waits for them.
+        """Run a call and wait for it; return the engine's rows, one for each text or pair.
 
         Args:
             call: what to compute.
             show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            pipeline: None: that of the model.
+            pipeline: where to run it; None: the main pipeline.
         """
         warn_truncated = self._truncation_warning(call)
         pipeline = pipeline or self._pipeline
@@ -224,7 +224,7 @@ class Session:
         return rows
 
     async def _arun(self, call: Call) -> Vectors:
-        """Return what `_run` returns without blocking the event loop."""
+        """Do what `_run` does without blocking the event loop."""
         warn_truncated = self._truncation_warning(call)
         job = self._pipeline.open_job(len(call.texts), call.lane)
         try:
@@ -244,8 +244,8 @@ class Session:
         return rows
 
     def _truncation_warning(self, call: Call) -> WarnTruncated:
-        """Return a function that warns of cut texts at the end of a call, if the options say so."""
-        max_seq_length = self.max_seq_length  # may be set to another value before the call ends
+        """Return a function that warns of truncated texts if on_truncate="warn"."""
+        max_seq_length = self.max_seq_length  # the user may set it before the call ends
         choices = '"ignore" or "error"'
         if call.can_divide:
             choices = f'"chunk" (for the vector of a whole text), {choices}'
@@ -262,16 +262,16 @@ class Session:
         return warn
 
     def _warn(self, message: str, category: type[Warning]) -> None:
-        """Warn with the line that called embedlib, at any depth of the call stack."""
+        """Warn at the line that called embedlib, at any depth of the call stack."""
         warnings.warn(message, category, stacklevel=stacklevel_of_caller())
 
-    # What it is.
+    # Properties of the model.
 
     @property
     def max_seq_length(self) -> int:
-        """Texts are cut at this many tokens, special tokens included.
+        """Texts are truncated to this many tokens, special tokens included.
 
-        May be set at any time; calls that have begun keep the limit they began with.
+        May be set at any time; calls in progress keep the limit they started with.
         """
         return self._tokenizer.max_seq_tokens
 
@@ -279,7 +279,7 @@ class Session:
     def max_seq_length(self, max_seq_tokens: int) -> None:
         limit = longest_sequence(self.spec)
         check_length(max_seq_tokens, limit, self._tokenizer.num_special_tokens)
-        # Replaces the tokenizer and does not change it: calls in progress keep the old one.
+        # Replaces the tokenizer instead of changing it: calls in progress keep the old one.
         self._tokenizer = self._tokenizer.with_limit(max_seq_tokens)
 
     def get_max_seq_length(self) -> int:
@@ -298,33 +298,32 @@ class Session:
     # Life cycle.
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Fail what waits with ClosedError, finish what is computing, free the engine.
+        """Fail queued calls with ClosedError, finish the batches in flight, free the engine.
 
-        In the handler of a signal that interrupted a call this returns at once, and the model is
-        closed when the handler has returned and the call has ended. In the callback of a future it
-        may return before the engine is freed, too. Calling it again waits again, if a thread still
-        runs.
+        In a signal handler that interrupted a call this returns at once, and the model is closed
+        when the handler has returned and the call has ended. In the callback of a future, too, it
+        may return before the engine is freed. Call it again to wait for threads that still run.
 
         Args:
-            timeout: seconds to wait for the model's threads; None waits without limit.
+            timeout: seconds to wait for the model's threads; None: no limit.
 
         Raises:
             CloseTimeoutError: a thread still runs after that time, because a batch hangs. All open
-                calls have failed; the engine's memory is freed only when the batch ends.
+                calls fail; the engine's memory is freed only when the batch ends.
         """
         self._finalizer.detach()
         self._ending.close_on_request(timeout)
 
     def __repr__(self) -> str:
-        """Name the model."""
+        """Return the class and the model's name."""
         return f"{type(self).__name__}({self.model_name!r})"
 
     def __enter__(self: AnySession) -> AnySession:
-        """Return itself."""
+        """Return this object."""
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None = None, *exc_info: object) -> None:
-        """Close; a timeout does not replace the exception that left the block, but is logged."""
+        """Close; if an exception leaves the block, a timeout is logged and not raised."""
         try:
             self.close(self._close_seconds)
         except CloseTimeoutError as error:
@@ -332,16 +331,16 @@ class Session:
                 raise
             logging.getLogger(__name__).error("%s", error)
 
-    if not TYPE_CHECKING:  # or type checkers would accept every name
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raise with the remedy where the name is one of another library."""
+            """Raise AttributeError; for a name of another library with what replaces it here."""
             hint = f"; {FOREIGN_NAMES[name]}" if name in FOREIGN_NAMES else ""
             kind = type(self).__name__
             raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled: threads and engines cannot move to another process."""
+        """Raise TypeError: threads and engines cannot be pickled."""
         kind = type(self).__name__
         raise TypeError(
             f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
@@ -350,7 +349,7 @@ class Session:
 
 
 def _wait(job: Job, progress: Progress) -> Vectors:
-    """Return the rows of a job; the progress bar, if there is one, is redrawn meanwhile."""
+    """Wait for the rows of a job and return them; redraws the progress bar, if there is one."""
     while progress.is_shown and not job.is_over:
         wait([job.future], timeout=PROGRESS_SECONDS)
         progress.update()

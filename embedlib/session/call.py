@@ -1,4 +1,4 @@
-"""One call: its texts or pairs, its lane, and how the vectors of an embedding call look."""
+"""One call: its texts or pairs, its lane, and the form of its vectors."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ from embedlib.vectors.similarity import normalize
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What a session computes: texts or pairs, and how they become sequences."""
+    """The input of a call: texts or pairs, and how they become sequences."""
 
     texts: Sequence[Any]
-    """Or pairs of texts."""
+    """Texts, or pairs of texts."""
     lane: Lane
     tokenize: Tokenize
-    """Of the tokenizer at the start of the call, whose length limit the call keeps."""
+    """Uses the tokenizer at the start of the call, and so the length limit of that time."""
     can_divide: bool = False
-    """Whether on_truncate="chunk" would divide its texts."""
+    """Whether on_truncate="chunk" would divide long texts of this call."""
     usage: Usage | None = None
-    """The caller's, to be filled before the result is returned."""
+    """Passed by the caller; the call adds to it before it returns."""
 
     def count(self, job: Job) -> None:
-        """Add what a finished job of this call used to the caller's `Usage`, if there is one."""
+        """Add the counts and times of a finished job to `usage`, if there is one."""
         if self.usage is not None:
             job.add_to(self.usage)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingCall(Call):
-    """A call of an Embedder, and how its vectors look."""
+    """A call of an Embedder, with the form of its vectors."""
 
     tokenizer: Tokenizer
     prompt: Prompt
     is_single: bool
     lacks_prompt: bool
-    """No argument chooses a prompt, and the model has different ones for queries and documents."""
+    """No argument chooses a prompt, but the model has different ones for queries and documents."""
     truncate_dim: int | None
     truncation: Truncation
     normalizes: bool
     precision: VectorPrecision
     ranges: NDArray[np.float32] | None
-    """float32[2, D], for vectors in bytes."""
+    """float32[2, D]: for the precisions int8 and uint8."""
 
     def finish(self, vectors: Vectors) -> NDArray[Any]:
-        """Turn float32[N, D] of the model into what the caller asked for."""
+        """Convert float32[N, D] of the engine to the vectors that `encode` returns."""
         if self.truncate_dim is not None:
             if self.truncation == "layer_norm":
                 vectors = layer_norm(vectors)
@@ -77,7 +77,7 @@ class EmbeddingCall(Call):
 
 
 class PromptArguments(NamedTuple):
-    """The arguments of a call that choose its prompt, as `Embedder.encode` has them."""
+    """The arguments of a call that choose its prompt, as in `Embedder.encode`."""
 
     prompt_name: str | None = None
     prompt: str | None = None
@@ -87,12 +87,12 @@ class PromptArguments(NamedTuple):
 
     @property
     def are_empty(self) -> bool:
-        """Whether none of them chooses a prompt."""
+        """Whether none of them chooses a prompt; examples do not."""
         return self[:4] == (None,) * 4
 
 
 class VectorArguments(NamedTuple):
-    """The arguments of a call that say how its vectors look, as `Embedder.encode` has them."""
+    """The arguments of a call that choose the form of its vectors, as in `Embedder.encode`."""
 
     normalize_embeddings: bool = False
     truncate_dim: int | None = None
@@ -100,7 +100,7 @@ class VectorArguments(NamedTuple):
 
 
 class CallFactory:
-    """Makes the calls of one model from the arguments of its users."""
+    """Makes the calls of one Embedder from the arguments of its methods."""
 
     def __init__(
         self,
@@ -109,11 +109,10 @@ class CallFactory:
         known: KnownModel,
         policy: BatchingPolicy = DEFAULT_POLICY,
     ) -> None:
-        """Take what holds for every call.
+        """Keep what all calls share.
 
         Raises:
-            ConfigError: a prompt name, examples, `truncate_dim` or ranges that do not fit the
-                model.
+            ConfigError: a prompt name, examples, `truncate_dim` or ranges do not fit the model.
         """
         self._spec = spec
         self._max_query_texts = policy.max_query_texts
@@ -123,7 +122,7 @@ class CallFactory:
         self.truncate_dim = config.truncate_dim or spec.truncate_dim
         self.check_dim(self.truncate_dim)
         self.ranges: NDArray[np.float32] | None = None
-        """float32[2, D], of the vectors that a call without arguments gives."""
+        """float32[2, D]: the ranges of vectors with the default `truncate_dim`."""
         if config.quantization_ranges is not None:
             dim = self.truncate_dim or spec.embedding_dim
             self.ranges = load_ranges(config.quantization_ranges, dim)
@@ -136,14 +135,14 @@ class CallFactory:
         vectors: VectorArguments = VectorArguments(),  # noqa: B008 - immutable
         usage: Usage | None = None,
     ) -> EmbeddingCall:
-        """Check the arguments that all ways of encoding share.
+        """Check the arguments of a call and return it.
 
         Args:
             inputs: a text or an ordered iterable of texts.
-            tokenizer: that of the model, with the length limit of now.
-            prompt: what chooses the prompt.
-            vectors: how the vectors look.
-            usage: to be filled by the call.
+            tokenizer: the Embedder's current tokenizer, with its length limit.
+            prompt: chooses the prompt.
+            vectors: choose the form of the vectors.
+            usage: the call adds to it.
 
         Raises:
             InputError: `inputs` is neither a str nor an ordered iterable.
@@ -154,7 +153,7 @@ class CallFactory:
         check_inputs(inputs)
         check_role(prompt.role)
         lacks_prompt = prompt.are_empty and self.prompts.differ
-        if prompt.role is None and prompt.task in ROLES:  # as sentence-transformers calls it
+        if prompt.role is None and prompt.task in ROLES:  # as in sentence-transformers
             prompt = prompt._replace(role=prompt.task, task=None)
         is_single = isinstance(inputs, str)
         texts = [inputs] if is_single else list(inputs)
@@ -167,7 +166,7 @@ class CallFactory:
             texts=texts,
             lane=self._lane(len(texts), prompt.role),
             tokenize=partial(tokenizer, prompt=resolved),
-            can_divide=not resolved.suffix,  # windows have no place for a prompt on both sides
+            can_divide=not resolved.suffix,  # windows support only a prompt in front
             usage=usage,
             tokenizer=tokenizer,
             prompt=resolved,
@@ -181,9 +180,9 @@ class CallFactory:
         )
 
     def settings(self) -> dict[str, object]:
-        """Return all that decides the vectors beside the model, as JSON values."""
+        """Return all settings, besides the model, that the vectors depend on, as JSON values."""
         found = {**self.prompts.settings(), "truncate_dim": self.truncate_dim}
-        # Left out where they have no effect: fingerprints of most models are older than these.
+        # Only where they have an effect: most stored fingerprints are older than these settings.
         if self._adds_windows:
             found["on_truncate"] = "chunk"
         if self.truncate_dim is not None and self._truncation != "slice":
@@ -191,32 +190,32 @@ class CallFactory:
         return found
 
     def check_dim(self, truncate_dim: int | None) -> None:
-        """Refuse a number of dimensions that the model does not have."""
+        """Raise ConfigError unless the model has this number of dimensions."""
         dim = self._spec.embedding_dim
         if truncate_dim is not None and not (is_count(truncate_dim) and 1 <= truncate_dim <= dim):
             raise ConfigError(f"truncate_dim = {truncate_dim!r:.60}; this model allows 1 to {dim}")
 
     def _lane(self, num_texts: int, role: Role | None) -> Lane:
-        """Return the lane of a call: a caller with one text waits for it, a backfill sends many."""
+        """Return the lane of a call: a caller waits for one text, a backfill sends many."""
         is_query = role != "document" and num_texts == 1
         is_query |= role == "query" and num_texts <= self._max_query_texts
         return Lane.QUERY if is_query else Lane.BULK
 
     def _normalizes(self, vectors: VectorArguments, dim: int | None) -> bool:
-        """Whether vectors of `dim` dimensions are scaled to unit length after the model."""
+        """Whether vectors of `dim` dimensions are scaled to unit length after the engine."""
         normalizes = bool(vectors.normalize_embeddings)
-        if dim is not None or self._adds_windows:  # restores the unit length of the model's vectors
+        if dim is not None or self._adds_windows:  # restores unit length
             normalizes |= self._spec.is_normalized
         return normalizes or (dim is not None and self._truncation == "layer_norm")
 
     def _check_precision(self, precision: str, dim: int | None, normalizes: bool) -> None:
-        """Refuse a precision that is unknown, or whose ranges are missing, before the work."""
+        """Raise ConfigError if the precision is unknown or its ranges are missing or do not fit."""
         check_precision(precision, self.ranges)
         if precision not in ("int8", "uint8") or self.ranges is None:
             return
         num_ranges = self.ranges.shape[1]
         num_dims = dim or self._spec.embedding_dim
-        # Cutting a vector and scaling it to unit length again changes all its numbers.
+        # Truncating a vector and scaling it to unit length again changes all its numbers.
         if num_dims > num_ranges or (normalizes and num_dims < num_ranges):
             raise ConfigError(
                 f"precision = {precision!r} with truncate_dim = {num_dims}: the ranges are those "

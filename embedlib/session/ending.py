@@ -1,4 +1,4 @@
-"""How a session ends: on request, inside a signal handler, when collected, with the program."""
+"""Closing a session: by its user, in a signal handler, by the garbage collector, at exit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import ExitStack, suppress
 from embedlib.batching.callers import Callers
 from embedlib.closing import Deadline, is_worker
 from embedlib.errors import CloseTimeoutError
-from embedlib.session.caller import is_in_a_future
+from embedlib.session.call_stack import is_in_a_future
 
 Close = Callable[[float | None], None]
-"""Closes one part within a number of seconds; None: without limit."""
+"""Closes one part; takes the time limit in seconds, None: no limit."""
 
 
 class Ending:
     """Closes the parts of a session, all of them within one time limit."""
 
     def __init__(self, callers: Callers) -> None:
-        """Begin with no parts; `callers` knows which threads are inside calls of the session."""
+        """Start without parts; `callers` counts the calls of the session on every thread."""
         self._callers = callers
         self._parts: list[Close] = []
         self._is_closed = False
@@ -30,7 +30,7 @@ class Ending:
         self._parts.append(close)
 
     def close(self, timeout: float | None) -> None:
-        """Close the parts, also if one of them raises or Ctrl-C ends a wait.
+        """Close all parts, even if one of them raises or Ctrl-C interrupts a wait.
 
         Raises:
             CloseTimeoutError: a thread still runs after `timeout` seconds.
@@ -42,30 +42,32 @@ class Ending:
         self._is_closed = True
 
     def close_on_request(self, timeout: float | None) -> None:
-        """Close as the user asked for it.
+        """Close because the user called `close` or left a `with` block.
 
-        In the handler of a signal that interrupted a call, another thread closes: the interrupted
-        code may hold a lock that our threads need.
+        In a signal handler that interrupted a call, another thread closes: the interrupted code may
+        hold a lock that our threads need.
         """
         if self._is_closed:
             return
-        is_main = threading.current_thread() is threading.main_thread()  # where handlers run
+        is_main = (
+            threading.current_thread() is threading.main_thread()
+        )  # the thread of signal handlers
         if self._callers.is_inside or (is_main and is_in_a_future()):
             self._close_elsewhere(timeout, daemon=False)
         else:
             self.close(timeout)
 
     def close_collected(self, timeout: float | None) -> None:
-        """Close for the garbage collector or the end of the program; a timeout is only logged.
+        """Close because the session was collected or the program ends; a timeout is logged.
 
-        The garbage collector runs on any thread. One of our own threads would wait for itself, and
-        any other one may hold a lock that our threads need.
+        The garbage collector runs on any thread. If that is one of our own, it must not wait for
+        itself; any other thread may hold a lock that our threads need.
         """
         if is_worker(threading.current_thread()) or self._callers.is_inside or is_in_a_future():
             with suppress(RuntimeError):  # the program ends: no thread can be started
                 self._close_elsewhere(timeout, daemon=True)
         else:
-            with suppress(KeyboardInterrupt):  # Ctrl-C once more, while the program ends
+            with suppress(KeyboardInterrupt):  # a second Ctrl-C while the program ends
                 self.close_or_log(timeout)
 
     def close_or_log(self, timeout: float | None) -> None:

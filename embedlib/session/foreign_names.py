@@ -1,4 +1,4 @@
-"""Names of other libraries, and what replaces each of them here; see docs/migrating.md."""
+"""Attributes of other libraries, and what replaces each of them; see docs/migrating.md."""
 
 from __future__ import annotations
 

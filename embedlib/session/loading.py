@@ -1,4 +1,4 @@
-"""A running model: what a session needs of it, from a model's name or around a caller's engine."""
+"""A running model: an engine with its spec and tokenizer, by name or around a given engine."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
-"""By role."""
-
 
 class RunningModel(Protocol):
     """A model with the engine that runs it."""
@@ -47,47 +45,47 @@ class RunningModel(Protocol):
 
     @property
     def engine(self) -> Engine:
-        """Gives a vector for each text."""
+        """Computes one row for each sequence: a vector, or scores."""
 
     @property
     def known(self) -> KnownModel:
-        """What is known of the model beside its folder."""
+        """Settings of the model that its folder does not contain."""
 
     @property
     def precision(self) -> str:
-        """What the vectors are computed in, and which layers are not, for the fingerprint."""
+        """The precision of the vectors and the layers excluded from it, for the fingerprint."""
 
     @property
     def files(self) -> ModelFiles | None:
-        """None: there is an engine without files, so there are no vectors of tokens either."""
+        """None for an engine without files, which then has no per-token vectors either."""
 
     def fingerprint(self, settings: Mapping[str, object]) -> str:
-        """Return what changes whenever the vectors may change; reads all weights once.
+        """Return a string that changes whenever the vectors may change; reads all weights once.
 
         Args:
-            settings: all that decides the vectors beside the model, as JSON values.
+            settings: all settings, besides the model, that the vectors depend on, as JSON values.
         """
 
     def fingerprint_in(
         self, precision: PrecisionName, settings: Mapping[str, object]
     ) -> str | None:
-        """Return `fingerprint` with another option `precision`; None: it cannot be known."""
+        """Return `fingerprint` with another option `precision`; None if it is unknown."""
 
     def open_weights(self) -> ArraysByRole:
         """Map the weights; those of the modules after the pooling are float32."""
 
     def lower_tokens(self) -> Engine:
-        """Make a second engine, which gives the transformer's vector of every token.
+        """Make a second engine, which returns per-token vectors of the transformer.
 
         Raises:
-            EngineUnsupportedError: this kind of engine has no vectors of tokens.
+            EngineUnsupportedError: this kind of engine has no per-token vectors.
             EngineBuildError: compiling failed.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAroundEngine:
-    """A `RunningModel` around an engine of the caller's own, without files."""
+    """A `RunningModel` around an engine that the caller made, without files."""
 
     spec: ModelSpec
     tokenizer: tokenizers.Tokenizer
@@ -106,41 +104,41 @@ class ModelAroundEngine:
         config: Config,
         **known: Any,
     ) -> ModelAroundEngine:
-        """Return one with the length limit of the options.
+        """Return a model whose spec has the length limit of the options.
 
         Raises:
-            ConfigError: the model cannot keep it.
+            ConfigError: the limit is out of the model's range.
         """
         spec = limit_length(spec, tokenizer, config)
         return cls(spec=spec, tokenizer=tokenizer, engine=engine, **known)
 
     def fingerprint(self, settings: Mapping[str, object]) -> str:
-        """Return what the caller gave."""
+        """Return the fingerprint that the caller passed."""
         del settings
         return self.given_fingerprint
 
     def fingerprint_in(self, precision: PrecisionName, settings: Mapping[str, object]) -> None:
-        """Return None: the precision is the engine's own."""
+        """Return None: only the caller can make an engine of another precision."""
         del precision, settings
 
     def open_weights(self) -> ArraysByRole:
-        """Return none."""
+        """Return an empty mapping: there are no files."""
         return {}
 
     def lower_tokens(self) -> Engine:
-        """Refuse.
+        """Raise, since there are no files to lower.
 
         Raises:
             EngineUnsupportedError: always.
         """
         raise EngineUnsupportedError(
-            "from_engine does not support vectors of tokens; load the model by name or folder"
+            "from_engine does not support per-token vectors; load the model by name or folder"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFromFiles:
-    """A `RunningModel` that was opened by its name: a model folder or an engine directory."""
+    """A `RunningModel` that was loaded by name: a model folder or an engine directory."""
 
     opened: OpenedModel
     files: ModelFiles
@@ -157,16 +155,16 @@ class ModelFromFiles:
 
     @property
     def known(self) -> KnownModel:
-        """What is known of the model beside its folder."""
+        """Settings of the model that its folder does not contain."""
         return self.opened.known
 
     @property
     def precision(self) -> str:
-        """What the vectors are computed in, and which layers are not, for the fingerprint."""
+        """The precision of the vectors and the layers excluded from it, for the fingerprint."""
         return str(self.plan.precision)
 
     def fingerprint(self, settings: Mapping[str, object]) -> str:
-        """Return what changes whenever the vectors may change; reads all weights once."""
+        """Return a string that changes whenever the vectors may change; reads all weights once."""
         return model_and_settings_fingerprint(
             self.opened, self.files, self.plan.precision, settings
         )
@@ -177,7 +175,10 @@ class ModelFromFiles:
         try:
             plan = plan_engine(self.files, config, self.opened.manifest, machine=self.machine)
             chosen = plan.precision
-        except (ConfigError, EngineError):  # the rows may have been made on another machine
+        except (
+            ConfigError,
+            EngineError,
+        ):  # the destination may have been loaded on another machine
             chosen = ChosenPrecision(name=precision)
         settings = {**settings, "precision": str(chosen)}
         return model_and_settings_fingerprint(self.opened, self.files, chosen, settings)
@@ -190,18 +191,17 @@ class ModelFromFiles:
         return load_weights(self.files)
 
     def lower_tokens(self) -> Engine:
-        """Make a second engine, without what follows the transformer; maps the weights again.
+        """Make a second engine of the transformer alone; maps the weights again.
 
         Raises:
-            EngineUnsupportedError: this kind of engine has no vectors of tokens.
+            EngineUnsupportedError: this kind of engine has no per-token vectors.
             EngineBuildError: compiling failed.
         """
         kind = self.plan.kind
         if not kind.can_per_token:
             able = " or ".join(f"engine={own.name!r}" for own in OWN_KINDS if own.can_per_token)
             raise EngineUnsupportedError(
-                f"engine {kind.name} gives one vector for a text and none for its tokens; pass "
-                f"{able} for these"
+                f"engine {kind.name} has no per-token vectors; pass {able}"
             )
         config = self.opened.config
         # Planned again: the first engine may have compiled the weights that this one runs. With a
@@ -225,18 +225,17 @@ def load_model(
     Args:
         name: a folder, a hub name or `package:NAME`.
         config: the options.
-        with_head: load the head that makes scores: a reranker or classifier.
-        machine: answers what is here, once for the whole load; None: this machine.
+        with_head: load it as a reranker or classifier, with the head that computes scores.
+        machine: what the machine has, asked once for the whole load; None: this machine.
 
     Raises:
-        ConfigError: `name` is empty or no name, or `max_seq_tokens` is beyond what the model
-            allows.
-        ModelError, EngineError: as `Embedder` says.
+        ConfigError: `name` is empty or not a name, or `max_seq_tokens` is out of range.
+        ModelError, EngineError: as in `Embedder`.
     """
     if not isinstance(name, str | PathLike) or not str(name):  # a variable that is not set
         raise ConfigError(f"model = {name!r:.60}; it must be a folder, a hub name or package:NAME")
     machine = machine or Machine()
-    choose_engine(config, machine)  # downloads nothing for an engine that cannot run here
+    choose_engine(config, machine)  # first: an engine that cannot run needs no download
     opened = OpenedModel.find(name, config)
     opened.check_bytes()
     files = opened.read_files(with_head=with_head)
@@ -259,13 +258,15 @@ def model_and_settings_fingerprint(
     precision: ChosenPrecision,
     settings: Mapping[str, object],
 ) -> str:
-    """Return `REVISION:DIGEST`; a compiled model has the same DIGEST however it was opened.
+    """Return `REVISION:DIGEST`.
+
+    A model in a lower precision and its engine directory have the same DIGEST.
 
     Args:
         opened: the model.
         files: its files.
-        precision: what its vectors are computed in.
-        settings: all that decides the vectors beside the model, as JSON values.
+        precision: the precision of its vectors.
+        settings: all settings, besides the model, that the vectors depend on, as JSON values.
     """
     hashes = file_hashes(opened.config)
     if opened.manifest is not None:

@@ -12,14 +12,14 @@ PROGRESS_SECONDS = 0.1
 """Time between two redraws of a bar while a session waits for the job."""
 
 PROGRESS_DELAY_SECONDS = 2.0
-"""Work shorter than this shows no bar unless one is asked for."""
+"""An automatic bar appears only after this time."""
 
 
 class Progress:
-    """Shows how far a job is, where a bar is wanted; it neither waits for the job nor ends it."""
+    """Shows the progress of a job, if a bar is wanted; it neither waits for the job nor ends it."""
 
     def __init__(self, job: Job, show: bool | None, activity: str) -> None:
-        """Show the bar; `show` None means on a terminal, and only when the job takes long."""
+        """Show the bar; None: for bulk work on a terminal that takes longer than the delay."""
         self._job = job
         self._bar: Any = None
         if show or (show is None and job.lane is Lane.BULK and sys.stderr.isatty()):
@@ -34,12 +34,12 @@ class Progress:
         return self._bar is not None
 
     def update(self) -> None:
-        """Move the bar to the number of texts that are done."""
+        """Move the bar to the number of finished texts."""
         if self._bar is not None:
             self._bar.update(self._job.num_done - self._bar.n)
 
     def __enter__(self) -> Progress:
-        """Return the same object."""
+        """Return this object."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:

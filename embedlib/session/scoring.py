@@ -1,4 +1,4 @@
-"""What Reranker and Classifier share: a model with a head, and scores from its numbers."""
+"""What Reranker and Classifier share: a model with a head, and scores from its outputs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class ScoringSession(Session):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the scores, in their order."""
+        """The names of the scores, in the order of the columns."""
         return self._head.labels
 
     @property
     def num_labels(self) -> int:
-        """How many scores an input gets; a reranker or reward model has one."""
+        """Scores per text or pair; a reranker or reward model has one."""
         return len(self._head.labels)
 
     @property
@@ -61,12 +61,12 @@ class ScoringSession(Session):
 
 
 def lane_of(is_single: bool) -> Lane:
-    """Return the lane of a call: a single input has a caller who waits for it."""
+    """Return the lane of a call: a single text or pair is a query."""
     return Lane.QUERY if is_single else Lane.BULK
 
 
 def check_top_k(top_k: object) -> None:
-    """Refuse a `top_k` that is no number of results.
+    """Check the argument `top_k`.
 
     Raises:
         ConfigError: it is neither None nor a whole number of at least 0.
@@ -78,21 +78,21 @@ def check_top_k(top_k: object) -> None:
 
 
 def check_activation(activation: Activation, num_labels: int) -> Activation:
-    """Try an activation on zeros, so that a wrong one fails before the work, and return it.
+    """Return an activation after a trial on zeros, so that a wrong one fails before the work.
 
     Raises:
-        ConfigError: it is no activation.
+        ConfigError: it is not an activation.
     """
     _apply(activation, np.zeros((1, num_labels), np.float32))
     return activation
 
 
 def activate(numbers: Scores, activation: Activation) -> Scores:
-    """Return the scores, float32[N, num_labels], of float32[N, num_labels].
+    """Apply an activation to the model's outputs, float32[N, num_labels]; the shape stays.
 
     Raises:
-        ConfigError: the name is unknown, or the function does not take the numbers, or gives
-            another shape or no number.
+        ConfigError: the name is unknown, or the function rejects the array or returns another
+            shape or a value that is not finite.
     """
     scores = _apply(activation, numbers)
     if not np.isfinite(scores).all():
@@ -112,13 +112,13 @@ def _apply(activation: Activation, numbers: Scores) -> Scores:
                 f"{', '.join(_ACTIVATIONS)}"
             )
         return _ACTIVATIONS[activation](numbers)
-    torch = sys.modules.get("torch")  # a caller who passes a module of torch has imported it
+    torch = sys.modules.get("torch")  # imported already if the caller passes a torch module
     if torch is not None and isinstance(activation, torch.nn.Module):
         scores: NDArray[Any] = activation(torch.from_numpy(numbers)).numpy(force=True)
     else:
         try:
             scores = np.asarray(activation(numbers))
-        except (TypeError, AttributeError) as error:  # a function of torch, say
+        except (TypeError, AttributeError) as error:  # such as a function of torch
             raise ConfigError(
                 f"activation_fn = {activation!r:.80} does not take a numpy array ({error}); pass "
                 f"one of {', '.join(_ACTIVATIONS)}, or for torch a module: torch.nn.Sigmoid()"

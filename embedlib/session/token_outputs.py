@@ -1,7 +1,7 @@
-"""Outputs made of a vector for every token: the vectors themselves, lexical weights, chunks.
+"""Outputs made of per-token vectors: the vectors themselves, lexical weights, chunks.
 
-`TokenPipeline` computes these vectors with a second engine; a `TokenCall` says what becomes of
-them, for the texts of one call.
+`TokenPipeline` computes per-token vectors with a second engine; a `TokenCall` converts them to the
+output of one call.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from embedlib.vectors.tokens import Span, lexical_weights, pool_spans
 OUTPUT_VALUES: Final = ("sentence_embedding", "token_embeddings", "sparse", "multi_vector")
 
 TokenVectors = NDArray[np.float32]
-"""float32[L, H]: a vector for each of a text's L tokens."""
+"""float32[L, H]: the per-token vectors of a text with L tokens."""
 FinishText = Callable[[TokenVectors, list[int]], Any]
-"""From the vectors of a text, and its token ids, to what the caller asked for."""
+"""Takes the per-token vectors and the token ids of a text, and returns its output."""
 
 
 class TokenPipeline:
-    """The pipeline of a second engine, which gives a vector for every token; made by the first use.
+    """The pipeline of a second engine, which returns per-token vectors; the first use makes it.
 
     Any number of threads may call any method.
     """
@@ -69,13 +69,13 @@ class TokenPipeline:
         """Return the pipeline; the first call makes its engine.
 
         Raises:
-            EngineError: it cannot be made.
+            EngineError: the engine cannot be made.
             ClosedError: closed.
         """
         with self._lock:
             if self._pipeline is None and not self._is_closed:
                 engine = self._model.lower_tokens()
-                if self._is_closed:  # while it was loaded, and `close` did not wait any longer
+                if self._is_closed:  # `close` has timed out while this thread loaded the engine
                     engine.close()
                 else:
                     self._pipeline = self._start(engine)
@@ -99,13 +99,13 @@ class TokenPipeline:
             CloseTimeoutError: a thread still runs after `timeout` seconds.
         """
         if os.getpid() != self._pid:
-            return  # a forked child has no engine, and the lock may have been held at the fork
+            return  # a forked child has no engine, and a copy of the lock that may be held
         self._is_closed = True
         deadline = Deadline(timeout)
         if not self._lock.acquire(timeout=-1 if timeout is None else deadline.seconds_left() or 0):
             raise CloseTimeoutError(
                 f"the model was not closed within {round(timeout or 0, 2):g} s: another thread "
-                "still loads the engine for vectors of tokens, and frees it afterwards"
+                "still loads the engine for per-token vectors, and frees it afterwards"
             )
         self._lock.release()
         if self._pipeline is not None:
@@ -113,16 +113,16 @@ class TokenPipeline:
 
 
 class TokenCall:
-    """A call whose texts become something that is made of their tokens' vectors."""
+    """A call whose outputs are made of per-token vectors."""
 
     def __init__(self, call: EmbeddingCall, finish_text: FinishText) -> None:
         self._is_single = call.is_single
         self._tokenize = call.tokenize
         self._finish_text = finish_text
         self._token_ids: dict[int, list[int]] = {}
-        # Windows have no vectors of tokens: on_truncate="chunk" is no remedy for cut texts.
+        # Windows have no per-token vectors: on_truncate="chunk" does not help with long texts.
         self.call: Call = replace(call, tokenize=self._tokenize_texts, can_divide=False)
-        """What the session computes."""
+        """The call that the session runs."""
 
     def _tokenize_texts(
         self, job: Job, first_row: int, texts: Sequence[str]
@@ -134,7 +134,7 @@ class TokenCall:
         return sequences
 
     def finish(self, rows: Iterable[TokenVectors]) -> Any:
-        """Return a list with the output of each text; for a single str, its output itself."""
+        """Return the outputs of the texts as a list; for a single str, its only output."""
         finished = [self._finish_text(row, self._token_ids[i]) for i, row in enumerate(rows)]
         return finished[0] if self._is_single else finished
 
@@ -146,18 +146,18 @@ def make_token_call(
     output_value: str,
     chunks: Sequence[Span] | None,
 ) -> TokenCall:
-    """Return the call that makes an output, after checking that the model has it.
+    """Check that the model has an output and return the call that computes it.
 
     Args:
-        model: what is to be called.
+        model: the model.
         config: its options.
-        call: the texts.
-        output_value: one of OUTPUT_VALUES, checked before.
-        chunks: spans of the call's only text, to get a vector each.
+        call: the texts, and the form of vectors.
+        output_value: one of OUTPUT_VALUES; the caller has checked it.
+        chunks: spans of the call's only text; each gets a vector.
 
     Raises:
         ConfigError: the model has no such output, or an option contradicts it.
-        InputError: `chunks` are no spans of one text.
+        InputError: `chunks` are not spans of a single text.
         ModelWeightsError: the weights cannot be read.
     """
     what = "chunks" if chunks is not None else f"output_value = {output_value!r}"
@@ -191,7 +191,7 @@ def make_token_call(
 
 
 def _pool_chunks(model: RunningModel, call: EmbeddingCall, chunks: Sequence[Span]) -> FinishText:
-    """Return the function that pools the spans of a call's only text."""
+    """Check the arguments and return the function that pools the spans of the call's only text."""
     if not call.is_single:
         raise InputError("chunks are spans of one text; pass one str with them")
     spans = _check_spans(chunks)

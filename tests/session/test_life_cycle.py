@@ -372,7 +372,7 @@ def test_a_signal_may_close_where_the_lock_of_a_future_is_held(call: str) -> Non
 IN_A_LOCK = {
     "queries": ("embedder._pipeline._manager", "_changed", "embedder.encode_query(['b'] * 2)"),
     "bulk": ("embedder._pipeline._tokenizer_thread", "_changed", "embedder.encode(['b'] * 100)"),
-    "vectors of tokens": (
+    "per-token vectors": (
         "embedder._token_pipeline",
         "_lock",
         "embedder.encode('b', output_value='token_embeddings')",

@@ -275,7 +275,7 @@ def test_a_forked_child_makes_no_engine(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_tokens_of_texts_that_are_cut() -> None:
     with two_engines(partial(FakeEngine, is_per_token=True)) as (embedder, _):
-        # on_truncate="chunk" is no remedy: windows have no vectors of tokens
+        # on_truncate="chunk" is no remedy: windows have no per-token vectors
         message = (
             r'row 1: 40 tokens\), cut at 32 tokens; .* pass on_truncate="ignore" or "error" to'
         )

@@ -1,4 +1,4 @@
-"""Inspects the call stack: where a warning belongs, and whether a future's method is on it."""
+"""Call-stack inspection: the stacklevel for warnings, and whether a future may hold its lock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def stacklevel_of_caller() -> int:
-    """Return the `stacklevel` of a warning that is to point at the caller of embedlib.
+    """Return the `stacklevel` with which a warning points at the code that called embedlib.
 
-    The function that calls this passes it on to `warnings.warn`.
+    The function that calls this passes it to `warnings.warn` itself.
     """
     frame, stacklevel = inspect.currentframe(), 0
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
@@ -20,14 +20,14 @@ def stacklevel_of_caller() -> int:
 
 
 _PACKAGE = str(Path(stacklevel_of_caller.__code__.co_filename).parents[1]) + os.sep
-"""The folder of embedlib's files, as code objects name it."""
+"""The folder of the package, as in `co_filename`."""
 
 
 def is_in_a_future() -> bool:
     """Whether a function on this thread's stack may hold the lock of a future.
 
-    Only code of the module that defines `Future` takes such locks. Its functions are known by the
-    namespace they run in.
+    Only code of the module that defines `Future` takes these locks. Its functions are recognized by
+    their globals.
     """
     namespace = Future.result.__globals__
     frame = inspect.currentframe()
