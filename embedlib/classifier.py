@@ -32,10 +32,10 @@ LabelScores = list[dict[str, Any]]
 class Classifier(ScoringSession):
     """Texts to labels with scores, in this process.
 
-    Any number of threads may call any method. A single text is answered before lists. Close it, or
+    Any number of threads may call any method. A single text runs ahead of bulk work. Close it, or
     use it as a context manager, to free the engine early; the end of the program does so too.
 
-    Texts are taken as they are: for a reward model, apply its chat template first.
+    Texts are used unchanged: for a reward model, apply its chat template first.
     """
 
     _activity = "Classifying"
@@ -78,13 +78,13 @@ class Classifier(ScoringSession):
         Args:
             texts: a text or any iterable of texts.
             top_k: keep only this many labels of each text; None: all.
-            raw_scores: leave the model's numbers as they are, without softmax or sigmoid.
-            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut texts and seconds.
+            raw_scores: return the model's outputs without softmax or sigmoid.
+            show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
+            usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
 
         Returns:
             For each text a list of {"label", "score"}, the highest score first; for a single str
-            the list itself.
+            that list alone.
 
         Raises:
             InputError: a text is not a str or not valid Unicode; the message names its row.
@@ -109,7 +109,7 @@ class Classifier(ScoringSession):
     ) -> Any:
         """Return what `predict` returns without blocking the event loop.
 
-        Cancelling drops the texts that are not being computed yet.
+        Cancelling the task drops the texts that are not being computed yet.
         """
         rows, is_single = check_texts(texts)
         check_top_k(top_k)
@@ -125,13 +125,13 @@ class Classifier(ScoringSession):
         show_progress_bar: bool | None = None,
         usage: Usage | None = None,
     ) -> Scores:
-        """Return the scores alone, in the order of `labels`.
+        """Return the scores as an array, in the order of `labels`.
 
         Args:
             texts: a text or any iterable of texts.
-            raw_scores: leave the model's numbers as they are, without softmax or sigmoid.
-            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut texts and seconds.
+            raw_scores: return the model's outputs without softmax or sigmoid.
+            show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
+            usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
 
         Returns:
             float32[N, num_labels] for N texts, float32[num_labels] for a single str.

@@ -1,6 +1,6 @@
 """Embedder: texts to vectors.
 
-This file is long because one class is one file, and half of it is signatures and docstrings that
+This file is long because a class has one file, and half of it is signatures and docstrings, which
 editors show.
 """
 
@@ -63,7 +63,7 @@ class Embedder(Session):
         self._ending.add(self._token_pipeline.close)
         self._start(meter)
 
-    # Encoding: the names and the order of arguments are sentence-transformers'.
+    # Encoding: names and order of the arguments are those of sentence-transformers.
 
     def encode(
         self,
@@ -93,42 +93,43 @@ class Embedder(Session):
 
         Args:
             inputs: a text or any iterable of texts.
-            prompt_name: the prompt to put in front, by name; None: the default one.
-            prompt: the prompt to put in front, as text; wins over `prompt_name`.
+            prompt_name: name of the prompt to put in front of each text; None: the default one.
+            prompt: the prompt as text; overrides `prompt_name`.
             batch_size: accepted as a hint; batches are made by token budget.
-            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             output_value: "sentence_embedding", "token_embeddings", "sparse" or "multi_vector", see
-                docs/outputs.md; `normalize_embeddings` and `truncate_dim` do not change the others.
+                docs/outputs.md; `normalize_embeddings` and `truncate_dim` change only the first.
             precision: "float32", "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
             convert_to_tensor: True returns one torch tensor; needs torch.
             device: None or "cpu".
-            normalize_embeddings: scale to unit length, also if the model does not.
-            truncate_dim: keep the first dimensions; vectors that had unit length get it again.
+            normalize_embeddings: scale to unit length even if the model does not.
+            truncate_dim: keep this many dimensions; vectors of unit length are scaled to it again.
             pool: None; several devices are an option of the Embedder.
             chunk_size: None.
             role: "query" or "document"; `encode_query` and `encode_document` set it.
-            task: what the vectors are for: one of the model's tasks by name, or, for models that
-                take an instruction, the task in words; `embedlib inspect` says which there are.
-                "query" and "document" mean the role.
+            task: what the vectors are for: one of the model's tasks by name, or for models that
+                take an instruction the task in words; `embedlib inspect` lists the tasks. "query"
+                and "document" set the role.
             examples: few-shot examples for queries, instead of those of the Embedder.
-            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut texts and seconds.
-            chunks: late chunking: spans of characters, (start, end), of a single text, to get a
-                vector each after one pass over the whole text.
+            usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
+            chunks: late chunking: character spans, (start, end), of a single text; each gets a
+                vector after one pass over the whole text.
             sentences: the former name of `inputs`.
 
         Returns:
-            float32[N, D] for N texts, float32[D] for a single str, float32[C, D] for C chunks; or
-            of another type as `precision` says. Other outputs are a list, and for a single str its
-            only item: float32[L, H] for L tokens, dict of token id to weight, or float32[L - 1, D].
+            float32[N, D] for N texts, float32[D] for a single str, float32[C, D] for C chunks; with
+            another `precision` another dtype. Other outputs are a list with one item per text, or
+            for a single str the item: float32[L, H] for L tokens, a dict of token id to weight, or
+            float32[L - 1, D].
 
         Raises:
             InputError: a text is not a str or not valid Unicode; the message names its row.
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range.
-            EngineUnsupportedError: the engine has no vectors of tokens.
+            EngineUnsupportedError: the engine has no per-token vectors.
             EngineRunError: a batch failed.
-            QueueFullError: `max_queued_texts` queries wait already.
+            QueueFullError: `max_queued_texts` queries are queued already.
             ClosedError: the Embedder was closed.
         """
         arguments.check_inert(batch_size, device, pool, chunk_size)
@@ -154,12 +155,12 @@ class Embedder(Session):
 
     @arguments.same_arguments_as(encode)
     def encode_query(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the vectors of queries: `encode` with their prompt, ahead of bulk work."""
+        """Return the vectors of queries: `encode` with the query prompt, ahead of bulk work."""
         return self.encode(*args, **{**kwargs, "role": "query"})
 
     @arguments.same_arguments_as(encode)
     def encode_document(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the vectors of documents: `encode` with their prompt, on the bulk lane."""
+        """Return the vectors of documents: `encode` with the document prompt, on the bulk lane."""
         return self.encode(*args, **{**kwargs, "role": "document"})
 
     async def aencode(
@@ -178,7 +179,7 @@ class Embedder(Session):
     ) -> AnyVectors:
         """Return what `encode` returns without blocking the event loop.
 
-        Cancelling drops the texts that are not being computed yet.
+        Cancelling the task drops the texts that are not being computed yet.
         """
         call = self._make_call(
             inputs,
@@ -214,11 +215,11 @@ class Embedder(Session):
     ) -> Iterator[AnyVectors]:
         """Yield the vector of every text, float32[D], in their order and in bounded memory.
 
-        Texts are read a few thousand ahead of the vector that is yielded, no further. Leaving the
-        loop drops what was read ahead.
+        Reads at most a few thousand texts ahead of the vector that is yielded. Leaving the loop
+        drops the texts that were read ahead.
 
         Raises:
-            what `encode` raises; rows in messages count from the first text of the stream.
+            what `encode` raises; messages count rows from the first text of the stream.
         """
         if isinstance(inputs, str):
             raise InputError("inputs is one str; encode_stream takes an iterable of texts")
@@ -245,7 +246,7 @@ class Embedder(Session):
         """Start a query and return the future of its vector, float32[D]; never blocks.
 
         Raises:
-            QueueFullError: `max_queued_texts` queries wait already.
+            QueueFullError: `max_queued_texts` queries are queued already.
             InputError: the text cannot be tokenized.
             SequenceTooLongError: with on_truncate="error".
             ConfigError: an argument is out of range.
@@ -270,8 +271,8 @@ class Embedder(Session):
     ) -> Future[AnyVectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
 
-        Blocks only while `max_queued_texts` texts wait. Keep two or three of these going and the
-        engine never waits. Cut texts show in `stats()`; there is no warning.
+        Blocks only while `max_queued_texts` texts are queued. Keep two or three of these calls open
+        and the engine is never idle. `stats()` counts truncated texts; there is no warning.
 
         Raises:
             InputError: `texts` is a single str.
@@ -285,12 +286,12 @@ class Embedder(Session):
     def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """Set the ranges for vectors in int8 and uint8, and return them: float32[2, D].
 
-        They are the least and the greatest value of every dimension in the vectors that
-        `encode_document(texts)` gives. Save them beside your vectors with `numpy.save`, and pass
-        them as `quantization_ranges` from then on: other ranges are other codes.
+        They are the minimum and the maximum of every dimension in `encode_document(texts)`. Save
+        them beside your vectors with `numpy.save`, and pass them as `quantization_ranges` from then
+        on: other ranges give other codes.
 
         Args:
-            texts: some hundreds or thousands that are like your own.
+            texts: some hundreds or thousands of texts like your own.
 
         Raises:
             ConfigError: a dimension has only one value; there are too few texts.
@@ -303,7 +304,7 @@ class Embedder(Session):
         return self._calls.ranges
 
     def count_room(self, role: Role | None = None, task: str | None = None) -> int:
-        """Return how many tokens a text may have before it is cut: the limit less what is added."""
+        """Return how many tokens a text may have: the limit minus prompt and special tokens."""
         arguments.check_role(role)
         return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
@@ -314,33 +315,33 @@ class Embedder(Session):
         vectors: VectorArguments,
         usage: Usage | None,
     ) -> EmbeddingCall:
-        """Check the arguments of a call; warns once where no argument chooses a prompt."""
+        """Check the arguments of a call and return it; warns once if it lacks a prompt."""
         call = self._calls.make(inputs, self._tokenizer, prompt, vectors, usage)
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
             self._warn(arguments.MISSING_PROMPT, PromptWarning)
         return call
 
-    # What the vectors are.
+    # Properties of the vectors.
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The model's prompts by name: the folder's, the caller's and those known of it."""
+        """The prompts by name: of the model folder, of the options, and those embedlib knows."""
         return MappingProxyType(self._calls.prompts.by_name)
 
     @property
     def default_prompt_name(self) -> str | None:
-        """The name of the prompt that `encode` puts in front when none is named."""
+        """The name of the prompt that `encode` uses by default."""
         return self._calls.prompts.default_name
 
     def task_prompt_name(self, role: Role) -> str | None:
-        """Return the name of the prompt that `encode_query` or `encode_document` puts in front."""
+        """Return the name of the prompt of `encode_query` or `encode_document`."""
         arguments.check_role(role)
         return self._calls.prompts.role_name(role)
 
     @property
     def truncate_dim(self) -> int | None:
-        """The first dimensions that are kept, unless a call says otherwise; None: all."""
+        """Number of dimensions that are kept, unless a call sets another; None: all."""
         return self._calls.truncate_dim
 
     def get_embedding_dimension(self) -> int:
@@ -352,37 +353,37 @@ class Embedder(Session):
 
     @property
     def precision(self) -> str:
-        """What the vectors are computed in, and which layers are not."""
+        """The precision that the vectors are computed in, and the layers excluded from it."""
         return self._model.precision
 
     @property
     def similarity_fn_name(self) -> Similarity:
-        """What `similarity` computes."""
+        """The function that `similarity` computes."""
         return self.config.similarity_fn_name or self.spec.similarity
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> NDArray[np.float32]:
-        """Return float32[N, M]: how alike every pair of vectors is, higher is more.
+        """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
 
         Args:
             embeddings1: float[N, D] or float[D].
             embeddings2: float[M, D] or float[D].
 
         Raises:
-            InputError: these are not vectors of one length.
+            InputError: these are not vectors, or their dimensions differ.
         """
         return similarity(self.similarity_fn_name, embeddings1, embeddings2)
 
     def similarity_pairwise(
         self, embeddings1: ArrayLike, embeddings2: ArrayLike
     ) -> NDArray[np.float32]:
-        """Return float32[N]: how alike each vector is to the one in the same place.
+        """Return float32[N]: the similarity of each vector to the one in the same row.
 
         Args:
             embeddings1: float[N, D] or float[D].
             embeddings2: the same shape.
 
         Raises:
-            InputError: these are not as many vectors, or not of one length.
+            InputError: the shapes differ, or these are not vectors.
         """
         return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
 
@@ -392,7 +393,7 @@ class Embedder(Session):
         return self._model.fingerprint({"precision": self.precision, **self._settings()})
 
     def fingerprint_in(self, precision: PrecisionName) -> str | None:
-        """Return the fingerprint with another option `precision`; None: it cannot be known."""
+        """Return the fingerprint with another option `precision`; None if it is unknown."""
         return self._model.fingerprint_in(precision, self._settings())
 
     def _settings(self) -> dict[str, object]:

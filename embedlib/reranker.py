@@ -38,10 +38,10 @@ from embedlib.session.scoring import (
 from embedlib.vectors.arrays import Vectors
 
 Ranking = list[dict[str, Any]]
-"""{"corpus_id": int, "score": float}, and "text" where asked for; the best first."""
+"""{"corpus_id": int, "score": float} of each document, and "text" on request; the best first."""
 
 MAX_QUERY_DOCUMENTS = 128
-"""`rank` with more documents goes to the bulk lane.
+"""Maximum documents of a `rank` on the query lane; more go to the bulk lane.
 
 Retrievers return 10 to 100 candidates, and a user waits for their order. More would delay the next
 caller by seconds on a CPU, and leave the engine idle until all of them are tokenized.
@@ -51,8 +51,8 @@ caller by seconds on a CPU, and leave the engine idle until all of them are toke
 class Reranker(ScoringSession):
     """Pairs of texts to scores, in this process.
 
-    Any number of threads may call any method. Few documents (`rank`) and single pairs (`predict`)
-    are answered before many. Close it, or use it as a context manager, to free the engine early;
+    Any number of threads may call any method. `rank` with few documents and `predict` of a single
+    pair run ahead of bulk work. Close it, or use it as a context manager, to free the engine early;
     the end of the program does so too.
     """
 
@@ -91,12 +91,12 @@ class Reranker(ScoringSession):
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The prompts of queries by name: the folder's and the caller's."""
+        """The prompts of queries by name: of the model folder and of the options."""
         return MappingProxyType(self._prompts.by_name)
 
     @property
     def default_prompt_name(self) -> str | None:
-        """The name of the prompt of queries when none is named."""
+        """The name of the prompt of queries that is used by default."""
         return self._prompts.default_name
 
     # Scoring: names and order of the arguments are those of sentence-transformers' CrossEncoder.
@@ -123,25 +123,25 @@ class Reranker(ScoringSession):
         """Sort documents by how well they answer a query.
 
         Args:
-            query: what was asked.
+            query: the query.
             documents: the candidates.
             top_k: keep only this many; None: all.
-            return_documents: put each one's text beside its score.
-            prompt_name: the prompt of the query, by name; None: the default one.
-            prompt: the prompt of the query, as text; for a model with a template, its instruction.
+            return_documents: put the text of each document beside its score.
+            prompt_name: name of the prompt of the query; None: the default one.
+            prompt: the prompt as text; for a model with a template, its instruction.
             batch_size: accepted as a hint; batches are made by token budget.
-            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, 1] or a module
-                of torch; None: the model's own.
+            show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
+            activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, 1] or a torch
+                module; None: the model's own.
             device: None or "cpu".
             pool: None.
             chunk_size: None.
-            instruction: what to look for, where the model's template asks; None: its own.
-            raw_scores: leave the model's numbers as they are.
-            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut pairs and seconds.
+            instruction: fills the place for one in the model's template; None: the default one.
+            raw_scores: return the model's outputs without an activation.
+            usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
 
         Returns:
-            {"corpus_id", "score"} of each document, the best first; equal ones in their order.
+            {"corpus_id", "score"} of each document, the best first; equal scores in input order.
 
         Raises:
             InputError: a text is not a str or not valid Unicode; the message names its row.
@@ -175,7 +175,7 @@ class Reranker(ScoringSession):
     ) -> Ranking:
         """Return what `rank` returns without blocking the event loop.
 
-        Cancelling drops the documents that are not being computed yet.
+        Cancelling the task drops the documents that are not being computed yet.
         """
         documents = check_documents(query, documents)
         self._check_can_rank(top_k)
@@ -208,26 +208,26 @@ class Reranker(ScoringSession):
 
         Args:
             inputs: a pair, or any iterable of pairs.
-            prompt_name: the prompt of each first text, by name; None: the default one.
-            prompt: the prompt of each first text; for a model with a template, its instruction.
+            prompt_name: name of the prompt of each first text; None: the default one.
+            prompt: the prompt as text; for a model with a template, its instruction.
             batch_size: accepted as a hint; batches are made by token budget.
-            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+            show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             activation_fn: "sigmoid", "identity", "softmax", a function of float32[N, num_labels] or
-                a module of torch; None: the model's own.
-            apply_softmax: make the scores of a pair sum to 1, where there are several.
+                a torch module; None: the model's own.
+            apply_softmax: make the scores of a pair sum to 1, if there are several.
             convert_to_numpy: False returns a list of torch tensors.
             convert_to_tensor: True returns one torch tensor; needs torch.
             device: None or "cpu".
             pool: None.
             chunk_size: None.
-            instruction: what to look for, where the model's template asks; None: its own.
-            raw_scores: leave the model's numbers as they are.
-            usage: an `embedlib.Usage()`, to which the call adds its tokens, cut pairs and seconds.
+            instruction: fills the place for one in the model's template; None: the default one.
+            raw_scores: return the model's outputs without an activation.
+            usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
             sentences: the former name of `inputs`.
 
         Returns:
             float32[N] for N pairs and a float32 for a single one; float32[N, num_labels] and
-            float32[num_labels] where a pair has several scores.
+            float32[num_labels] if a pair has several scores.
 
         Raises:
             what `rank` raises.
@@ -262,7 +262,7 @@ class Reranker(ScoringSession):
     ) -> Any:
         """Return what `predict` returns without blocking the event loop.
 
-        Cancelling drops the pairs that are not being computed yet.
+        Cancelling the task drops the pairs that are not being computed yet.
         """
         pairs, is_single = check_pairs(inputs)
         activation = self._activation(activation_fn, raw_scores)
@@ -274,8 +274,8 @@ class Reranker(ScoringSession):
 
     def _tokenize(
         self, prompt_name: str | None, prompt: str | None, instruction: str | None
-    ) -> partial[Any]:
-        """Return the way to tokenize a call's pairs.
+    ) -> Tokenize:
+        """Return the function that tokenizes the pairs of a call.
 
         Raises:
             ConfigError: there is no such prompt, or no place for an instruction.
@@ -328,7 +328,7 @@ class Reranker(ScoringSession):
         self, query: str, documents: list[str], tokenize: Tokenize, usage: Usage | None
     ) -> Call:
         pairs = [(query, document) for document in documents]
-        # The queue of queries refuses what does not fit into it.
+        # A queue of queries with less room would reject the call.
         limit = min(MAX_QUERY_DOCUMENTS, self.config.max_queued_texts)
         lane = Lane.QUERY if len(pairs) <= limit else Lane.BULK
         return Call(texts=pairs, lane=lane, tokenize=tokenize, usage=usage)

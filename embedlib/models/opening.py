@@ -1,11 +1,11 @@
-"""Opening a model, written once: from its name to its files, and to what its name says of it.
+"""Opens a model: from its name to its files, and to the settings that belong to its name.
 
-    opened = OpenedModel.find(name, config)       # the folder, and what is known by the name
-    files = opened.read_files(with_head=False)    # the spec, and where the parts lie
+    opened = OpenedModel.find(name, config)       # the folder, and settings known by the name
+    files = opened.read_files(with_head=False)    # the spec, and the places of the parts
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
 
-Weights are not read here and no engine is chosen.
+This module reads no weights and chooses no engine.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from embedlib.models.spec import ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedModel:
-    """A model that was found, or an engine directory; its model files are not read yet."""
+    """A model or an engine directory that was found; its model files are not read yet."""
 
     folder: Path
     name: str
-    """What the caller asked for; of an engine directory its model's hub name, if it has one."""
+    """The name that the caller passed; of an engine directory its model's hub name, if known."""
     revision: str | None
     """The resolved commit of a hub model, also of the one an engine directory was made from."""
     manifest: Manifest | None
-    """What an engine directory says of itself; None: it is a model."""
+    """The content of embedlib.json of an engine directory; None for a model."""
     config: Config
 
     @classmethod
@@ -74,17 +74,17 @@ class OpenedModel:
 
     @property
     def hub_name(self) -> str | None:
-        """The name by which the prompts and the template are known; None: it is a plain folder."""
+        """The hub name, by which settings are looked up; None for a plain folder."""
         return None if self.revision is None else self.name
 
     @property
     def known(self) -> KnownModel:
-        """What is known of the model beside its folder."""
+        """Settings of the model that its folder does not contain."""
         return KnownModel() if self.hub_name is None else known_model(self.hub_name)
 
     @property
     def template(self) -> str | None:
-        """The name of the template a reranker is asked with: the option's, or the known one."""
+        """The name of a reranker's template: that of the options, or the known one."""
         return self.config.template or self._known_template
 
     @property
@@ -110,17 +110,17 @@ class OpenedModel:
             open_engine_folder(self.folder)
 
     def read_files(self, *, with_head: bool) -> ModelFiles:
-        """Read what the model is and where its parts lie.
+        """Read the spec of the model and the places of its parts.
 
         Args:
             with_head: read it as a reranker or classifier.
 
         Raises:
-            ModelError: the files are not understood, or the model is of the other kind.
-            ConfigError: the option `template` is unknown or of no use.
+            ModelError: the files are not supported, or the model is of the other kind.
+            ConfigError: the option `template` is unknown or has no effect.
         """
         if self._known_template is not None and not with_head:
-            # Its files are those of any language model, so they do not say that it is a reranker.
+            # Its files look like those of any language model.
             raise ModelUnsupportedError(f"{self.name} is a reranker; use Reranker")
         files = read_model_files(
             self.folder,
@@ -131,23 +131,23 @@ class OpenedModel:
         return replace(files, hub_name=self.hub_name, hub_revision=self.revision)
 
     def read_source(self) -> ModelFiles:
-        """Read a model that is to be compiled or measured, as the kind of model its files say.
+        """Read a model to compile or measure; its files decide whether it has a head.
 
         Raises:
-            ConfigError: it is an engine directory, or the model cannot keep `max_seq_tokens`.
-            ModelError: the files are not understood.
+            ConfigError: it is an engine directory, or `max_seq_tokens` is out of range.
+            ModelError: the files are not supported.
         """
         check_not_compiled(self.folder)
         files = self.read_files(with_head=self.has_head)
         if self.config.max_seq_tokens is None:
-            return files  # without the time to load its tokenizer
+            return files  # saves the time to load the tokenizer
         return self.limit_length(files, load_tokenizer(files))
 
     def limit_length(self, files: ModelFiles, tokenizer: tokenizers.Tokenizer) -> ModelFiles:
         """Return the files with the length limit of the option `max_seq_tokens`, if it is given.
 
         Raises:
-            ConfigError: the model cannot keep it.
+            ConfigError: the limit is out of the model's range.
         """
         return replace(files, spec=limit_length(files.spec, tokenizer, self.config))
 
@@ -156,7 +156,7 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
     """Return the spec with the length limit of the option `max_seq_tokens`, if it is given.
 
     Raises:
-        ConfigError: the model cannot keep it.
+        ConfigError: the limit is out of the model's range.
     """
     if config.max_seq_tokens is None:
         return spec
@@ -170,10 +170,10 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
 
 
 def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
-    """Refuse a length limit that the model cannot keep.
+    """Check a length limit.
 
     Raises:
-        ConfigError: it is beyond the model's positions or leaves no room for text.
+        ConfigError: it exceeds the model's positions or leaves no room for text.
     """
     is_number = isinstance(max_seq_tokens, Integral)
     if not is_number or not num_special_tokens < max_seq_tokens <= limit:
@@ -189,7 +189,7 @@ def num_positions(spec: ModelSpec) -> int:
 
 
 def longest_sequence(spec: ModelSpec) -> int:
-    """Return the largest length limit that an engine for this spec can keep."""
+    """Return the maximum length limit of an engine that was made from this spec."""
     if spec.encoder.rope is not None:
         return spec.max_seq_tokens  # the engine was built for these positions
     return num_positions(spec)
