@@ -1,7 +1,7 @@
 """Engines: each lowers a ModelSpec and its weights to something that runs batches.
 
-The names below are what an engine of another package imports; they stay at this address. Importing
-them loads no engine and no engine's library.
+An engine in another package imports the names below; they stay at this address. Importing them
+loads no engine and no engine's library.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 class Lane(Enum):
-    """Who is waiting: somebody at a prompt, or a backfill."""
+    """Priority of a batch: a query, whose caller waits for it, or bulk work, a backfill."""
 
     QUERY = "query"
     BULK = "bulk"
@@ -34,46 +34,46 @@ class Batch:
     """int32[B]: leading tokens that pooling leaves out (0 unless the model excludes its prompt)."""
     num_type0_tokens: NDArray[np.int32]
     """int32[B]: leading tokens of type 0, those of a pair's first text; the others are of type 1.
-    The whole length where a sequence is one text."""
+    The length of the sequence if it is a single text."""
 
     @property
     def num_seqs(self) -> int:
-        """B."""
+        """Number of sequences, B."""
         return len(self.cu_seqlens) - 1
 
     @property
     def seq_lens(self) -> NDArray[np.int32]:
-        """int32[B], in tokens; never 0."""
+        """int32[B]: lengths in tokens, at least 1."""
         return self.cu_seqlens[1:] - self.cu_seqlens[:-1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """What the scheduler must know of an engine."""
+    """The properties of an engine that the scheduler plans with."""
 
     embedding_dim: int
-    """D."""
+    """Numbers per row, D; with a head one per label."""
     is_per_token: bool = False
-    """True: a result has one row for every token, float32[T, D]; the spec has no pooling."""
+    """True: a result has one row per token, float32[T, D]; the spec has no pooling."""
     is_padded: bool
     """True: a batch costs num_seqs * longest tokens. False: it costs the sum of its lengths."""
     max_batch_tokens: int
-    """Best token budget of a bulk batch, by measurement."""
+    """Token budget of a batch, chosen by measurement for bulk work."""
     num_parallel_batches: int
-    """Batches computed side by side; a small job is cut into this many."""
+    """Batches computed in parallel; a small job is divided into this many."""
     max_inflight_batches: int
-    """Batches taken at most: those computing and those made ready behind them."""
+    """Maximum batches in flight: those that are computed and those prepared behind them."""
     max_inflight_bulk: int
-    """How many of those may be bulk; the rest is kept free for queries."""
+    """Maximum bulk batches among them; the others are reserved for queries."""
 
 
 class Pending(Protocol):
-    """A batch on its way through the engine."""
+    """A batch in flight."""
 
     def result(self) -> NDArray[np.float32]:
         """Return float32[B, D], one row per sequence in batch order; called once, after `on_done`.
 
-        With `is_per_token` it is float32[T, D], one row per token, in the batch's order.
+        With `is_per_token` it returns float32[T, D], one row per token in batch order.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit; a smaller one may.
@@ -84,12 +84,12 @@ class Pending(Protocol):
 
 @runtime_checkable
 class CancellablePending(Pending, Protocol):
-    """One that can be given up."""
+    """A batch in flight that can be cancelled."""
 
     def cancel(self) -> None:
-        """Stop computing soon, if it still goes on: nobody wants the result.
+        """Stop computing as soon as possible; the result is no longer needed.
 
-        `on_done` is called all the same, and `result` may raise.
+        The engine still calls `on_done`, and `result` may raise.
         """
         ...
 
@@ -99,34 +99,35 @@ class Engine(Protocol):
 
     @property
     def limits(self) -> EngineLimits:
-        """What the scheduler must know; constant."""
+        """The properties that the scheduler plans with; constant."""
         ...
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
         """Start a batch and return at once.
 
-        Only one thread calls this. `on_done` is called exactly once, from any thread, when `result`
-        will no longer block, also when the batch failed. It must be quick and does not raise.
+        Only one thread calls this. The engine calls `on_done` exactly once, on any thread, when
+        `result` will no longer block, even if the batch failed. `on_done` is quick and does not
+        raise.
         """
         ...
 
     def close(self) -> None:
-        """Wait for what is in flight, then free the device. Calling it again does nothing.
+        """Wait for the batches in flight, then free the device. Calling it again does nothing.
 
-        A loaded model calls this on the thread that calls `submit`, so its own `close` has a time
-        limit whether or not this one takes a `timeout`.
+        The batch manager calls this on the thread that calls `submit`; so the model's `close` has a
+        time limit even if this method has none.
         """
         ...
 
 
 @runtime_checkable
 class CallerEngine(Engine, Protocol):
-    """An engine that can also compute on the thread of whoever calls it."""
+    """An engine that can also compute on the calling thread."""
 
     def compute(self, batch: Batch) -> NDArray[np.float32]:
-        """Compute a batch here and now, and return what `Pending.result` would.
+        """Compute a batch on the calling thread and return what `Pending.result` would.
 
-        One thread at a time calls this, beside the one that calls `submit`.
+        At most one thread at a time calls this; another one may call `submit` meanwhile.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit; a smaller one may.

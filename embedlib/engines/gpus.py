@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine and what fits into them, asked without any GPU library."""
+"""The NVIDIA GPUs of this machine, and whether a model fits into them; uses no GPU library."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 MIN_CAPABILITY: Final = (8, 0)
-"""Compute capability with bfloat16 in the matrix units, which came with Ampere."""
+"""Compute capability from which the matrix units compute in bfloat16: Ampere."""
 MIN_FP8_CAPABILITY: Final = (8, 9)
-"""Compute capability with FP8 in the matrix units, which came with Ada."""
+"""Compute capability from which the matrix units compute in FP8: Ada."""
 LIBRARY_BYTES: Final = 2 * GIB
-"""What torch, the kernels' code and the CUDA context take, whatever the model; an estimate on the
-safe side."""
+"""Memory of torch, the kernels' code and the CUDA context, whatever the model; a safe estimate."""
 BYTES_PER_NUMBER: Final = 2
 """Activations, and weights that are not FP8, are bfloat16."""
 LIVE_ROWS: Final = 8
-"""Activations of a layer alive at once, in rows as wide as the hidden size; an estimate."""
+"""Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class Gpu:
 
     name: str
     total_bytes: int | None
-    """None where the driver does not report it."""
+    """None if the driver does not report it."""
     free_bytes: int | None
     driver: str
     compute_capability: tuple[int, int]
@@ -57,8 +56,8 @@ def list_gpus() -> list[Gpu]:
     one model the order makes no difference.
 
     Raises:
-        EngineUnavailableError: there is no driver, or it does not answer; the message is the reason
-            alone, to follow an engine's name.
+        EngineUnavailableError: there is no driver, or it does not respond; the message is only the
+            reason, which follows an engine's name.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -87,7 +86,7 @@ def needed_bytes(
 
     Args:
         spec: the model.
-        precision: "fp8": linear layers of the transformer have a byte per weight.
+        precision: "fp8": linear layers of the transformer take one byte per weight.
         excluded: roles of linear layers that stay in bfloat16, and pooled rows that do.
         batch_tokens: tokens of the largest batch.
     """
@@ -97,16 +96,16 @@ def needed_bytes(
     for role, shape in encoder_shapes(spec.encoder).items():
         is_fp8 = role in fp8
         weights += math.prod(shape) * (1 if is_fp8 else BYTES_PER_NUMBER)
-        if is_fp8 and POOLED_ROWS in excluded:  # they read the layer in bfloat16 as well
+        if is_fp8 and POOLED_ROWS in excluded:  # pooled rows read the layer in bfloat16 as well
             weights += math.prod(shape) * BYTES_PER_NUMBER
     return weights + _activation_bytes(spec.encoder, batch_tokens) + LIBRARY_BYTES
 
 
 def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
-    """Refuse a GPU that a model does not fit into.
+    """Check that a model fits into a GPU.
 
     Raises:
-        EngineUnavailableError: it is too small, or other programs use its memory.
+        EngineUnavailableError: the GPU is too small, or other programs use its memory.
     """
     if gpu.total_bytes is None or gpu.free_bytes is None:
         return
@@ -127,14 +126,14 @@ def check_gpus(
     needed: int,
     fraction: float,
 ) -> None:
-    """Refuse GPUs that lack the precision or the memory for a model.
+    """Check that GPUs have the precision and the memory for a model.
 
     Args:
-        devices: their names.
-        gpus: what they are.
-        precision: what the model is computed in.
-        needed: bytes that the model takes, see `needed_bytes`.
-        fraction: share of a GPU's memory that it may take.
+        devices: names of the devices.
+        gpus: the GPU of each device.
+        precision: the precision of the model.
+        needed: bytes that the model needs, see `needed_bytes`.
+        fraction: share of a GPU's memory that it may use.
 
     Raises:
         EngineUnavailableError: the message names the device.
@@ -149,10 +148,10 @@ def check_gpus(
 
 
 def check_wanted(gpus: Sequence[Gpu], wanted: Sequence[str]) -> None:
-    """Refuse devices that do not exist.
+    """Check that the devices of the options exist.
 
     Raises:
-        EngineUnavailableError: there is no GPU, or a wanted device is not one of them.
+        EngineUnavailableError: there is no GPU, or a device is not one of them.
     """
     if not gpus:
         raise EngineUnavailableError(
@@ -168,7 +167,7 @@ def check_wanted(gpus: Sequence[Gpu], wanted: Sequence[str]) -> None:
 
 
 def check_capability(gpu: Gpu) -> None:
-    """Refuse a GPU without bfloat16.
+    """Check that a GPU computes in bfloat16.
 
     Raises:
         EngineUnavailableError: it is too old.
@@ -182,10 +181,10 @@ def check_capability(gpu: Gpu) -> None:
 
 
 def check_fp8(device: str, gpu: Gpu) -> None:
-    """Refuse a GPU without FP8.
+    """Check that a GPU computes in FP8.
 
     Raises:
-        EngineUnavailableError: it has none.
+        EngineUnavailableError: it does not.
     """
     if not gpu.has_fp8:
         raise EngineUnavailableError(
@@ -201,7 +200,7 @@ def gpu_index(device: str) -> int:
 
 
 def _version_text(capability: tuple[int, int]) -> str:
-    """Return a compute capability as it is written: 9.0."""
+    """Return a compute capability as text: 9.0."""
     return f"{capability[0]}.{capability[1]}"
 
 

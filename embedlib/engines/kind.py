@@ -1,7 +1,7 @@
-"""What embedlib knows of an engine before it loads it: one row per engine, as a family is a row.
+"""The row of an engine in the table of engines: its properties and functions before it is loaded.
 
-The rows of embedlib's own engines are in `engines/NAME/kind.py`; those of other packages come by
-entry point. `engines.registry` reads both. Importing a row imports no engine and no library.
+The rows of embedlib's own engines are in `engines/NAME/kind.py`; those of other packages come from
+entry points. `engines.registry` reads both. Importing a row imports no engine and no library.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ class EngineChoice:
     name: str
     is_available: bool
     reason: str
-    """Why it can or cannot be used; one line."""
+    """Why it can or cannot run here; one line."""
     version: str | None = None
-    """Version of the library it computes with, where that is installed."""
+    """Version of the library it computes with, if that is installed."""
     devices: tuple[str, ...] = ()
-    """What it would run on."""
+    """The devices it would run on."""
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of `devices`, in the same order; empty for an engine that uses none."""
     hardware: str = ""
-    """What lower precisions are computed with. Two machines with the same value round alike, so a
-    fidelity report made on one is valid on the other."""
+    """The hardware that lower precisions are computed on. Machines with equal values round alike,
+    so a fidelity report made on one is valid on the other."""
     warning: str = ""
-    """Logged when the engine is loaded: an option that it follows only in part."""
+    """Logged when the engine is loaded: an option that it can follow only in part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenPrecision:
-    """A precision and where its weights are."""
+    """A precision and the place of its weights."""
 
     name: str
     excluded: tuple[str, ...] = ()
     """Roles of linear layers that stay in a higher precision, and `models.compiled.pooled_rows`."""
     folder: Path | None = None
-    """The engine directory; None: not compiled yet, or the model's own files."""
+    """The engine directory; None: not compiled yet, or float32 from the model's own files."""
 
     def __str__(self) -> str:
-        """Return what decides the vectors, for a fingerprint."""
+        """Return what the vectors depend on, for a fingerprint."""
         return f"{self.name} without {', '.join(self.excluded)}" if self.excluded else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnginePlan:
-    """What runs a model: an engine, its devices and the precision."""
+    """The engine, devices and precision that were chosen to run a model."""
 
     kind: EngineKind
     devices: tuple[str, ...]
@@ -78,22 +78,22 @@ class EnginePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineKind:
-    """One engine: what it is called, what it can do, and the functions that find and make it."""
+    """One engine: its name, its abilities, and the functions that find and make it."""
 
     name: str
     """The value of the option `engine`."""
     precisions: tuple[str, ...]
-    """Values of the option `precision` that it computes in, fastest first. `auto` takes the last
-    one without a fidelity report. "float32" is read from the model's own files, every other one
-    from an engine directory."""
+    """Values of the option `precision` that it supports, fastest first. `auto` takes the last one
+    without a fidelity report. The weights of "float32" are the model's own files, those of all
+    others are an engine directory."""
     packages: tuple[str, ...]
     """Packages it computes with; fidelity reports record their versions."""
     device_types: tuple[DeviceType, ...]
-    """What it computes on."""
+    """The types of devices it supports."""
     find: Callable[[Config, Machine], EngineChoice]
     """Returns the devices that the options ask for; imports no library.
 
-    Raises EngineUnavailableError with the reason, one line, where the engine cannot be used."""
+    Raises EngineUnavailableError, with the reason in one line, if the engine cannot run here."""
     check: Callable[[ModelSpec], None]
     """Raises EngineUnsupportedError, with the trait and its value, for a model it cannot run."""
     make: Callable[[EnginePlan, ModelFiles, Config], Engine]
@@ -101,19 +101,19 @@ class EngineKind:
     directory, or None for float32. Called once for each device of a plan."""
     check_memory: Callable[[EnginePlan, EngineChoice, ModelSpec, Config], None] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
-    model; None: the engine fails in `make`."""
+    model. None: `make` raises instead."""
     can_per_token: bool = False
-    """It can return one vector per token, for a spec without pooling."""
+    """Whether it can return per-token vectors, for a spec without pooling."""
     keeps_pooled_rows: bool = False
-    """It can keep `models.compiled.pooled_rows` out of FP8."""
+    """Whether it can keep `models.compiled.pooled_rows` out of FP8."""
     lower: Callable[[ModelSpec, Mapping[str, Any], EnginePlan, Config], Engine] | None = None
     """Makes an engine from weights in memory and writes nothing to disk; `fidelity` measures with
-    it. None: the engine runs only what `make` loads."""
+    it. None: the engine can only be made from files, by `make`."""
     open_weights: Callable[[ModelFiles, Path, str], Mapping[str, Any]] | None = None
-    """Returns what `lower` takes, from an engine directory, for many measurements on one device."""
+    """Returns the weights of an engine directory for `lower`, to measure often on one device."""
     searched_precision: str | None = None
-    """The precision whose layers `embedlib compile --fidelity` searches on this engine; needs
-    `lower` and `open_weights`."""
+    """The precision in which `embedlib compile --fidelity` searches layers to exclude, on this
+    engine; needs `lower` and `open_weights`."""
     check_emulation: Callable[[ModelSpec, Machine], None] | None = None
-    """Raises EngineUnavailableError or EngineUnsupportedError where a model cannot be emulated on
-    the CPU; None: the engine emulates nothing."""
+    """Raises EngineUnavailableError or EngineUnsupportedError if a model cannot be emulated on the
+    CPU. None: the engine has no emulation."""

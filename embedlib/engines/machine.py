@@ -1,4 +1,4 @@
-"""What this machine has: GPUs, packages, CPU instructions. Nothing is asked before it is needed."""
+"""What this machine has: GPUs, packages, CPU instructions; each is looked up on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Final
 
-from embedlib.engines.gpus import Gpu, list_gpus
+from embedlib.engines.gpus import GIB, Gpu, list_gpus
 from embedlib.errors import EngineUnavailableError
 
 _PACKAGES = (
@@ -32,10 +32,8 @@ _PACKAGES = (
     "psycopg",
     "langchain-core",
 )
-# Instruction sets that matrix products gain from, in ascending order, as Linux names them.
+# Instruction sets that speed up matrix products, in ascending order, by their Linux names.
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
-_GIB = 1 << 30
-
 
 ENTRY_POINT_GROUP: Final = "embedlib.engines"
 """The name of an entry point is an engine's, its value an `EngineKind`."""
@@ -75,9 +73,9 @@ def package_of(point: EntryPoint) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Answers what engines ask about this machine; keeps its GPUs and plug-ins once it knows them.
+    """Looks up what engines need to know about this machine; caches its GPUs and plug-ins.
 
-    `load_model` makes one and hands it to every step, so that nvidia-smi runs once per load. Tests
+    `load_model` makes one and passes it to every step, so that nvidia-smi runs once per load. Tests
     replace the fields.
     """
 
@@ -90,7 +88,7 @@ class Machine:
     probe_plugins: Callable[[], Iterable[EntryPoint]] = _plugins
     """Returns the entry points of engines that other packages declare."""
     read: Callable[[str], str] = _read
-    """The content of a file of the system; empty where there is none."""
+    """The content of a system file; empty if there is none."""
     architecture: Callable[[], str] = platform.machine
     """The CPU's architecture: "x86_64"."""
 
@@ -98,7 +96,7 @@ class Machine:
         """Return the GPUs that this process may use; `cuda:N` is the N-th of them.
 
         Raises:
-            EngineUnavailableError: there is no driver, or it does not answer.
+            EngineUnavailableError: there is no driver, or it does not respond.
         """
         found = self._gpus_or_reason
         if isinstance(found, str):
@@ -107,7 +105,7 @@ class Machine:
 
     @cached_property
     def _gpus_or_reason(self) -> tuple[Gpu, ...] | str:
-        # A failure is kept too, since a driver that does not answer costs seconds each time; as
+        # A failure is kept too, since a driver that does not respond costs seconds each time; as
         # text, since the error's traceback would keep the frames of the load, and so the model.
         try:
             return tuple(self.probe_gpus())
@@ -121,13 +119,13 @@ class Machine:
         return tuple(sorted(found, key=lambda point: (point.name, package_of(point))))
 
     def int8_hardware(self) -> str:
-        """Return the kind of CPU, as far as int8 vectors depend on it: "x86_64 with VNNI"."""
+        """Return the properties of the CPU that int8 vectors depend on: "x86_64 with VNNI"."""
         flags = self.read("/proc/cpuinfo").split()
         return self.architecture() + " with VNNI" * (not VNNI_FLAGS.isdisjoint(flags))
 
 
 def describe_machine(machine: Machine | None = None) -> dict[str, str]:
-    """Return names and values to show; what is unknown is left out."""
+    """Return names and values for display, without those that are unknown."""
     machine = machine or Machine()
     cpuinfo = _cpuinfo(machine)
     facts = {
@@ -143,7 +141,7 @@ def describe_machine(machine: Machine | None = None) -> dict[str, str]:
 
 
 def describe_packages(machine: Machine | None = None) -> dict[str, str | None]:
-    """Return the version of each package that matters here, without importing any."""
+    """Return the versions of embedlib and the packages it works with; imports none of them."""
     machine = machine or Machine()
     return {name: machine.version(name) for name in _PACKAGES}
 
@@ -175,11 +173,11 @@ def _memory(machine: Machine) -> str:
     kib = {name: int(value.split()[0]) for name, _, value in pairs if value.split()}
     if not {"MemTotal", "MemAvailable"} <= kib.keys():
         return ""
-    total, free = (kib[name] * 1024 / _GIB for name in ("MemTotal", "MemAvailable"))
+    total, free = (kib[name] * 1024 / GIB for name in ("MemTotal", "MemAvailable"))
     text = f"{total:.1f} GiB, {free:.1f} GiB free"
     limit = machine.read("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit() and int(limit) / _GIB < total:
-        text += f", limited to {int(limit) / _GIB:.1f} GiB by the container"
+    if limit.isdigit() and int(limit) / GIB < total:
+        text += f", limited to {int(limit) / GIB:.1f} GiB by the container"
     return text
 
 
@@ -193,7 +191,7 @@ def _gpus(machine: Machine) -> str:
     for index, gpu in enumerate(gpus):
         memory = "memory unknown"
         if gpu.total_bytes is not None and gpu.free_bytes is not None:
-            memory = f"{gpu.total_bytes / _GIB:.1f} GiB, {gpu.free_bytes / _GIB:.1f} GiB free"
+            memory = f"{gpu.total_bytes / GIB:.1f} GiB, {gpu.free_bytes / GIB:.1f} GiB free"
         major, minor = gpu.compute_capability
         lines.append(
             f"cuda:{index}: {gpu.name}, {memory}, driver {gpu.driver}, compute capability "

@@ -1,4 +1,4 @@
-"""From a plan to running engines: one for each device."""
+"""Makes the engines of a plan: one for each device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from embedlib.models.reading.files import ModelFiles
 
 
 def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
-    """Load a model into the planned engine; several devices share the threads and one queue.
+    """Load a model into the planned engine; several devices share the CPU threads and one queue.
 
     Raises:
         ModelWeightsError: the weights do not fit the model.

@@ -1,7 +1,7 @@
-"""Several engines as one: a batch goes to the one with the fewest batches, never to a dead one.
+"""Several engines as one: each batch goes to the engine with the fewest batches in flight.
 
 One thread submits batches and collects results, so that every engine is called from one thread, and
-a batch that failed is tried on another engine before its caller gets an error.
+a failed batch is tried on another engine before its caller gets an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embedlib.errors import CloseTimeoutError, EngineOutOfMemoryError, EngineRun
 
 
 class _BatchInFlight:
-    """A batch and how far it is."""
+    """A batch and its state. See `embedlib.engines.base.Pending`."""
 
     pending: Pending
 
@@ -38,7 +38,7 @@ class _BatchInFlight:
         self._send = send
         self.is_cancelled = False
         self.failures: dict[_Device, BaseException] = {}
-        """Its errors on the engines that could not compute it."""
+        """The errors of the engines that failed to compute it."""
         self.vectors: NDArray[np.float32] | None = None
         self.error: BaseException | None = None
 
@@ -50,7 +50,7 @@ class _BatchInFlight:
         return self.vectors
 
     def cancel(self) -> None:
-        """Stop computing soon, if it still goes on."""
+        """Stop computing as soon as possible."""
         self._send(_Cancel(self))
 
 
@@ -62,7 +62,7 @@ class _Cancel:
 
 
 class _Device:
-    """One of the engines."""
+    """A device, its engine and the batches in flight there."""
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class _Device:
         self.jobs: set[_BatchInFlight] = set()
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether it takes another batch of a lane now."""
+        """Whether the engine accepts another batch of a lane now."""
         limits = self.engine.limits
         num_bulk = sum(job.batch.lane is Lane.BULK for job in self.jobs)
         if lane is Lane.BULK and num_bulk >= limits.max_inflight_bulk:
@@ -87,15 +87,15 @@ class ManyEngines:
     """Engines of one model on several devices. See `embedlib.engines.base.Engine`.
 
     A batch that fails on one engine is tried on the others. If one of them computes it, the first
-    engine is dead and gets no more batches. If none does, the batch is at fault and its caller gets
-    an error: no single batch can end all engines, and the last engine is never declared dead.
+    engine is marked dead and gets no more batches. If none does, the batch is at fault and its
+    caller gets an error: one batch cannot disable all engines, and the last is never marked dead.
     """
 
     def __init__(self, engines: Sequence[tuple[str, Engine]]) -> None:
-        """Take engines over.
+        """Take over engines, which `close` closes.
 
         Args:
-            engines: their devices' names and they themselves, all of one kind and one model.
+            engines: (device name, engine), all of one kind and one model.
         """
         limits = [engine.limits for _, engine in engines]
         assert len({limit.is_padded for limit in limits}) == 1, "engines of two kinds"
@@ -118,7 +118,7 @@ class ManyEngines:
 
     @property
     def limits(self) -> EngineLimits:
-        """What the scheduler must know: the sum of all engines, dead or alive."""
+        """The properties that the scheduler plans with: the sum of all engines, dead or alive."""
         return self._limits
 
     def submit(self, batch: Batch, on_done: Callable[[], None]) -> Pending:
@@ -128,11 +128,11 @@ class ManyEngines:
         return job
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Wait for what is in flight and free all engines.
+        """Wait for the batches in flight and free all engines.
 
         Raises:
-            CloseTimeoutError: a batch is still in flight after `timeout` seconds, or one of the
-                engines says so after a time of its own.
+            CloseTimeoutError: a batch is still in flight after `timeout` seconds, or the `close` of
+                an engine raises it.
         """
         self._inbox.put(_Stop())
         check_ended("the group of engines", [self._thread], timeout, "a batch has not ended")
@@ -140,7 +140,7 @@ class ManyEngines:
         for device in self._devices:
             try:
                 device.engine.close()
-            except CloseTimeoutError as error:  # the others are closed all the same
+            except CloseTimeoutError as error:  # raised after the others are closed
                 late = error
             except Exception as error:
                 logging.getLogger(__name__).warning("closing %s failed: %s", device.name, error)
@@ -161,11 +161,11 @@ class ManyEngines:
                 self._cancel(message.job)
             else:
                 self._collect(*message)
-            del message  # or the last batch would be held until the next one
+            del message  # or the last batch would stay in memory until the next one
             self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give batches, queries first, to engines that have room, until none takes one."""
+        """Start queued batches, queries first, while an engine has room."""
         while (job := self._next_job()) is not None:
             self._waiting.remove(job)
             able = self._able(job)
@@ -179,7 +179,7 @@ class ManyEngines:
                 self._end(job, EngineRunError(f"no engine could compute it: {causes}"))
 
     def _next_job(self) -> _BatchInFlight | None:
-        """Return a batch that can be started, or that no engine is left for."""
+        """Return a batch that an engine can start, or that has no engine left to try."""
         for job in sorted(self._waiting, key=lambda job: job.batch.lane is Lane.BULK):
             able = self._able(job)
             if not able or any(device.has_room(job.batch.lane) for device in able):
@@ -187,7 +187,7 @@ class ManyEngines:
         return None
 
     def _able(self, job: _BatchInFlight) -> list[_Device]:
-        """Return the engines that a batch may still be tried on."""
+        """Return the live engines that have not failed on this batch."""
         return [d for d in self._devices if not d.is_dead and d not in job.failures]
 
     def _start(self, device: _Device, job: _BatchInFlight) -> None:
@@ -221,7 +221,7 @@ class ManyEngines:
             job.pending.cancel()
 
     def _fail(self, device: _Device, job: _BatchInFlight, error: BaseException) -> None:
-        """Keep a batch for the other engines; one too large is for the caller to split."""
+        """Queue a failed batch for the other engines; for out of memory its caller splits it."""
         if job.is_cancelled or isinstance(error, EngineOutOfMemoryError):
             self._end(job, error)
             return

@@ -1,4 +1,4 @@
-"""Which precision a model is computed in, and the weights that have it.
+"""Chooses the precision of a model, and finds or compiles its weights.
 
 `auto` takes the fastest precision with a stored fidelity report that passes the gate and was made
 on the same engine and on hardware that rounds alike. It skips a precision that was never measured.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 ListCompiled: TypeAlias = "Callable[[ModelFiles, Config], list[Compiled]]"
 
 NOT_COMPILED: Final = "float32"
-"""Computed from the model's own files."""
+"""The precision that is computed from the model's own files."""
 
 
 def check_precision(kind: EngineKind, config: Config) -> None:
-    """Refuse a wanted precision that an engine does not have.
+    """Check that an engine has the precision of the options.
 
     Raises:
-        ConfigError: it has others.
+        ConfigError: it has only others.
     """
     allowed = ("auto", *kind.precisions)
     if config.precision not in allowed:
@@ -54,11 +54,11 @@ def choose_precision(
 
     Args:
         kind: the engine.
-        hardware: what it computes on, as in `EngineChoice.hardware`.
+        hardware: its hardware, as in `EngineChoice`.
         files: the model, or an engine directory.
-        config: says which precision is wanted and where compiled models are.
-        manifest: of the engine directory, where `files` is one.
-        list_compiled: returns the compiled models of a model; None: reads the cache.
+        config: the options, with the precision and the cache folder.
+        manifest: embedlib.json of the engine directory; None: a model.
+        list_compiled: returns the engine directories of a model; None: reads the cache.
 
     Raises:
         ConfigError: the engine does not have the precision.
@@ -75,13 +75,13 @@ def choose_precision(
     if wanted == "auto":
         return _fastest_faithful(kind, hardware, files, versions)
     versions = [version for version in versions if version.precision == wanted]
-    # Among several, the one that was measured to be faithful.
+    # Prefer a version that is measured to be faithful, then the fewest excluded layers.
     versions.sort(key=lambda v: (bool(_doubt(v, kind, hardware, files)), len(v.excluded)))
     return _chosen(versions[0]) if versions else ChosenPrecision(name=wanted)
 
 
 def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
-    """Return the engine directory of a chosen precision, compiled now where there is none.
+    """Return the engine directory of a chosen precision; compiles it if there is none.
 
     Raises:
         EngineUnavailableError: a package that compiling needs is missing.
@@ -89,7 +89,7 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
     """
     if chosen.folder is not None:
         return chosen.folder
-    # Imported only now: most starts compile nothing.
+    # A late import: most starts compile nothing.
     from embedlib.models.compiled.compile import compile_model
 
     logging.getLogger(__name__).info(
@@ -127,19 +127,19 @@ def _fastest_faithful(
 
 
 def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
-    """Return the compiled models that an engine can run."""
+    """Return the engine directories that an engine can run."""
     return [v for v in versions if kind.keeps_pooled_rows or POOLED_ROWS not in v.excluded]
 
 
 def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
-    # Imported only here: its module reads every kind of compiled model.
+    # A late import: the module reads every kind of engine directory.
     from embedlib.models.compiled.cache import compiled_versions
 
     return compiled_versions(files, config)
 
 
 def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> str | None:
-    """Return why a compiled model is not known to be faithful here; None: it is."""
+    """Return why an engine directory is not known to be faithful here; None if it is."""
     report = version.report
     if report is None:
         return "it was not measured"
@@ -158,7 +158,9 @@ def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles
 
 def _figures(version: Compiled) -> str:
     report = version.report
-    assert report is not None, "only what was measured has figures; this is a bug in embedlib"
+    assert report is not None, (
+        "a version without a report has no figures; this is a bug in embedlib"
+    )
     return f"mean cosine {report.mean:.5f}, p1 {report.p1:.5f} on {report.num_texts} texts"
 
 

@@ -1,9 +1,9 @@
 """The table of engines: embedlib's own rows in the order of `auto`, then those of other packages.
 
-Another package brings an engine by an entry point of the group `embedlib.engines`: its name is the
+Another package adds an engine by an entry point of the group `embedlib.engines`: its name is the
 engine's, its value an `EngineKind`. The package is imported only when that engine is named or
-listed; `auto` takes embedlib's own engines alone. So an installed package never changes what an
-existing program computes with, and a broken one leaves the other engines usable.
+listed; `auto` chooses among embedlib's own engines only. So installing a package never changes the
+engine of an existing program, and a broken package leaves the other engines usable.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OWN_KINDS: Final[tuple[EngineKind, ...]] = (TENSORRT_LLM, CUDA, OPENVINO)
 def available_engines(
     config: Config | None = None, machine: Machine | None = None
 ) -> list[EngineChoice]:
-    """Return every engine, fastest first, with whether it can run here; imports no engine.
+    """Return every engine, fastest first, and whether it can run here; imports no engine.
 
     Args:
-        config: the devices that are wanted; None: the default options.
-        machine: answers what is here; None: this machine.
+        config: the options, of which the devices count; None: the default options.
+        machine: what the machine has; None: this machine.
     """
     config, machine = config or Config(), machine or Machine()
     own = [find_devices(kind, config, machine) for kind in OWN_KINDS]
@@ -46,12 +46,12 @@ def engine_names(machine: Machine | None = None) -> tuple[str, ...]:
 
 
 def find_kind(name: str, machine: Machine) -> EngineKind:
-    """Return the row of an engine, which imports the package that brings it.
+    """Return the row of an engine; imports the package that adds it.
 
     Raises:
         ConfigError: there is no engine of this name.
-        EngineUnavailableError: two packages bring one, or the package is broken; the message is
-            the reason alone, to follow the engine's name.
+        EngineUnavailableError: two packages add it, or the package is broken; the message is only
+            the reason, which follows the engine's name.
     """
     points = [point for point in machine.plugins if point.name == name]
     own = next((kind for kind in OWN_KINDS if kind.name == name), None)
@@ -63,7 +63,7 @@ def find_kind(name: str, machine: Machine) -> EngineKind:
 
 
 def find_devices(kind: EngineKind, config: Config, machine: Machine) -> EngineChoice:
-    """Return the devices of an engine, or why it cannot be used."""
+    """Return the devices of an engine, or the reason why it cannot run here."""
     try:
         return kind.find(config, machine)
     except EngineUnavailableError as error:
@@ -105,7 +105,7 @@ def _load(point: EntryPoint) -> EngineKind:
     """Import the package and return its row.
 
     Raises:
-        EngineUnavailableError: it cannot be imported, or the value is no row of this name.
+        EngineUnavailableError: it cannot be imported, or the value is not a row of this name.
     """
     package = package_of(point)
     try:

@@ -1,4 +1,4 @@
-"""Which engine runs a model here, on which devices and in which precision."""
+"""Chooses the engine of a model, its devices and its precision."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Candidate = tuple[EngineKind, EngineChoice]
 
 
 def choose_engine(config: Config, machine: Machine | None = None) -> EngineChoice:
-    """Return the engine for these options, whatever the model.
+    """Return the engine that these options choose before the model is known.
 
     Args:
         config: the options.
-        machine: answers what is here; None: this machine.
+        machine: what the machine has; None: this machine.
 
     Raises:
-        ConfigError: there is no such engine, or it does not have the wanted precision.
-        EngineUnavailableError: the wanted engine or device cannot be used here.
+        ConfigError: there is no such engine, or it lacks the precision of the options.
+        EngineUnavailableError: no engine that the options allow can run here.
     """
     return _candidates(config, machine or Machine())[0][1]
 
@@ -41,19 +41,19 @@ def plan_engine(
 ) -> EnginePlan:
     """Return the engine, devices and precision for a model.
 
-    With engine = "auto" an engine that cannot run this model is passed over.
+    With engine = "auto" it skips engines that cannot run this model.
 
     Args:
         files: the model, or an engine directory.
         config: the options.
-        manifest: of the engine directory, where it is one.
-        machine: answers what is here; None: this machine.
-        list_compiled: returns the compiled models of a model; None: reads the cache.
+        manifest: embedlib.json of the engine directory; None: a model.
+        machine: what the machine has; None: this machine.
+        list_compiled: returns the engine directories of a model; None: reads the cache.
 
     Raises:
-        ConfigError: there is no such engine, or it does not have the wanted precision.
-        EngineUnavailableError: no engine for the model can be used here.
-        EngineUnsupportedError: the wanted engine cannot run this model.
+        ConfigError: there is no such engine, or it lacks the precision of the options.
+        EngineUnavailableError: no engine for the model can run here.
+        EngineUnsupportedError: the engine of the options cannot run this model.
     """
     machine = machine or Machine()
     if manifest is not None:
@@ -90,7 +90,7 @@ def _plan(kind: EngineKind, choice: EngineChoice, precision: ChosenPrecision) ->
 def _candidates(
     config: Config, machine: Machine, manifest: Manifest | None = None
 ) -> list[Candidate]:
-    """Return the engines that these options allow and that can run here; never none."""
+    """Return the engines that these options allow and that can run here; at least one."""
     what = f"engine = {config.engine!r}"
     kinds = _wanted_kinds(config, machine)
     if manifest is not None and not _is_model(manifest):
@@ -136,7 +136,7 @@ def _named(config: Config, machine: Machine) -> EngineKind:
 def _check_compiled(
     files: ModelFiles, config: Config, manifest: Manifest, machine: Machine
 ) -> None:
-    """Refuse an engine and a precision that an engine directory was not made for."""
+    """Raise ConfigError for an option that contradicts the engine directory."""
     if _is_model(manifest):
         return
     if POOLED_ROWS in manifest.excluded:
@@ -159,5 +159,5 @@ def _check_compiled(
 
 
 def _is_model(manifest: Manifest) -> bool:
-    """Whether an engine directory is a model like any other, only with other numbers."""
+    """Whether an engine directory is an ordinary model folder, with its weights in bfloat16."""
     return manifest.precision == "bf16"

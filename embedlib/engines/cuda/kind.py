@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 NAME: Final = "cuda"
 PACKAGES: Final = ("torch", "triton")
 EMULATED_BUCKETS: Final = (16,)
-"""Sizes of short batches that are recorded on a CPU, where a recording saves nothing and costs a
-computation."""
+"""Sizes of short batches recorded on a CPU: few, since a recording costs a computation and saves
+nothing there."""
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
-    """Return the GPUs that the options ask for; the first one where they name none.
+    """Return the GPUs that the options name; the first one if they name none.
 
     Raises:
         EngineUnavailableError: a package is missing, or a device does not exist or is too old.
@@ -63,7 +63,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
 
 
 def check(spec: ModelSpec) -> None:
-    """Refuse a model whose plan this engine cannot express.
+    """Raise for a model that this engine cannot lower.
 
     Raises:
         EngineUnsupportedError: the message names the trait.
@@ -74,7 +74,7 @@ def check(spec: ModelSpec) -> None:
 
 
 def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config) -> None:
-    """Refuse GPUs that lack the memory or the precision for the model.
+    """Check that the GPUs have the memory and the precision for the model.
 
     Raises:
         EngineUnavailableError: the message names the device.
@@ -98,14 +98,14 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     folder = plan.precision.folder
     assert folder is not None, "this engine reads engine directories; this is a bug in embedlib"
     if POOLED_ROWS in plan.precision.excluded:
-        # Pooled rows read layers in both precisions. The model's own weights have both: rounded at
-        # load, FP8 is the same as in the directory.
+        # Pooled rows read layers in both precisions, so the model's own weights are loaded. Rounded
+        # at load, their FP8 is the same as in the directory.
         return _engine(files.spec, load_weights(files), plan, config)
     return _engine(files.spec, open_weights(files, folder), plan, config)
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
-    """Load weights in memory onto a GPU; on "cpu" plain torch emulates it."""
+    """Load weights in memory onto a GPU; on "cpu" plain torch emulates one."""
     return _engine(spec, weights, plan, config)
 
 
@@ -128,7 +128,7 @@ def _engine(
 
 
 def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, Any]:
-    """Return the weights of an engine directory, in the GPU's memory where they leave room."""
+    """Return the weights of an engine directory, in the GPU's memory if they leave enough room."""
     from embedlib.engines.cuda.engine_directory import open_weights
     from embedlib.engines.cuda.resident import free_bytes, resident
 
@@ -137,7 +137,7 @@ def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, A
 
 
 def check_emulation(spec: ModelSpec, machine: Machine) -> None:
-    """Refuse a model that plain torch cannot emulate in FP8 on this machine.
+    """Check that plain torch can emulate a model in FP8 on this machine.
 
     Raises:
         EngineUnavailableError: torch is missing.

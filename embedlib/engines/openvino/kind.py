@@ -22,10 +22,10 @@ NAME: Final = "openvino"
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
-    """Return the CPU, once for each time that the options name it.
+    """Return the device "cpu", as many times as the options list it.
 
     Raises:
-        EngineUnavailableError: the package is missing, or another device is asked for.
+        EngineUnavailableError: the package is missing, or the options name another device.
     """
     if not machine.has_module("openvino"):
         raise EngineUnavailableError("the package openvino is missing; pip install openvino")
@@ -54,7 +54,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         EngineUnsupportedError: the engine directory lacks the head.
         EngineBuildError: OpenVINO cannot compile the graph.
     """
-    # Imported only now: the library is heavy.
+    # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
 
     return OpenVINOEngine(
@@ -77,7 +77,7 @@ def _weights(folder: Path | None, files: ModelFiles) -> Mapping[str, Any]:
 
     weights = int8_weights(folder)
     if files.folder != folder:
-        # The directory has no head that is made of rows of the answers' words.
+        # The directory lacks a head that is made of the rows of the answer words.
         return ChainMap(cast(Any, weights), cast(Any, load_weights(files)))
     if any(isinstance(place, AnswerRows) for place in files.module_tensors.values()):
         raise EngineUnsupportedError(
@@ -88,7 +88,7 @@ def _weights(folder: Path | None, files: ModelFiles) -> Mapping[str, Any]:
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
-    """Compile the graph with weights in memory; keeps no compiled graph on disk."""
+    """Compile the graph with weights in memory; caches no compiled graph on disk."""
     from embedlib.engines.openvino.engine import OpenVINOEngine
 
     return OpenVINOEngine(
@@ -101,7 +101,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
 
 
 def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, Any]:
-    """Return the weights of an engine directory in int8, mapped."""
+    """Map the weights of an int8 engine directory."""
     from embedlib.models.compiled.cache import int8_weights
 
     return int8_weights(folder)

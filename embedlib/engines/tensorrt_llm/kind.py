@@ -1,4 +1,4 @@
-"""The row of the engine on TensorRT-LLM; imports neither that nor torch."""
+"""The row of the TensorRT-LLM engine; imports neither TensorRT-LLM nor torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEVICE: Final = "cuda:0"
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
-    """Return the first GPU of the process, the only one that this engine works on.
+    """Return the first GPU of the process, the only one that this engine supports.
 
     Raises:
         EngineUnavailableError: the package is missing or too old, or there is no such GPU.
@@ -71,10 +71,10 @@ def _warning(config: Config, gpus: Sequence[Gpu]) -> str:
 
 
 def _check_first(wanted: Sequence[str]) -> None:
-    """Refuse all but the first visible GPU of the process, where `LLM.encode` works.
+    """Check that the options name only the first visible GPU, the one that `LLM.encode` supports.
 
     Raises:
-        EngineUnavailableError: another one was asked for, or several.
+        EngineUnavailableError: they name another GPU, or several.
     """
     for name in wanted:
         if name not in ("all", "cuda", DEVICE) or len(wanted) > 1:
@@ -85,10 +85,10 @@ def _check_first(wanted: Sequence[str]) -> None:
 
 
 def check(spec: ModelSpec) -> None:
-    """Refuse a model with a trait that this engine does not compute.
+    """Raise for a model with a trait that this engine does not support.
 
     Raises:
-        EngineUnsupportedError: the message names all of them.
+        EngineUnsupportedError: the message names all such traits.
     """
     from embedlib.engines.tensorrt_llm.support import check_supported
 
@@ -96,7 +96,7 @@ def check(spec: ModelSpec) -> None:
 
 
 def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config) -> None:
-    """Refuse a GPU that lacks the memory or the precision for the model.
+    """Check that the GPU has the memory and the precision for the model.
 
     Raises:
         EngineUnavailableError: the message names the device.
@@ -115,7 +115,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     Raises:
         what `TensorRTLLMEngine` raises.
     """
-    # Imported only now: the library is heavy.
+    # A late import: the library is heavy.
     from embedlib.engines.tensorrt_llm.engine import TensorRTLLMEngine
 
     folder = plan.precision.folder
