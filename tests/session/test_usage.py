@@ -1,4 +1,4 @@
-"""What one call used: its tokens, cut texts and times, in an object of the caller's."""
+"""What one call used: its tokens, truncated texts and times, in an object of the caller's."""
 
 from __future__ import annotations
 
