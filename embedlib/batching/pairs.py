@@ -109,7 +109,7 @@ class PairTokenizer:
         if truncated and self._on_truncate == "error":
             raise SequenceTooLongError(
                 f"{describe_truncated(truncated, len(truncated))}, the limit is "
-                f'{self.max_seq_tokens}; shorten them, or pass on_truncate="warn" to cut them',
+                f'{self.max_seq_tokens}; shorten them, or pass on_truncate="warn" to truncate them',
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )

@@ -123,7 +123,8 @@ class Tokenizer:
                 why = " and their prompt goes on behind them, so they cannot be divided"
             raise SequenceTooLongError(
                 f"{describe_truncated(truncated, len(truncated))}, the limit is "
-                f'{self.max_seq_tokens}{why}; split them, or pass on_truncate="warn" to cut them',
+                f"{self.max_seq_tokens}{why}; split them, or pass "
+                'on_truncate="warn" to truncate them',
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )

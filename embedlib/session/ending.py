@@ -49,9 +49,8 @@ class Ending:
         """
         if self._is_closed:
             return
-        is_main = (
-            threading.current_thread() is threading.main_thread()
-        )  # the thread of signal handlers
+        # Signal handlers run on the main thread only.
+        is_main = threading.current_thread() is threading.main_thread()
         if self._callers.is_inside or (is_main and is_in_a_future()):
             self._close_elsewhere(timeout, daemon=False)
         else:
