@@ -14,6 +14,7 @@ from embedlib.testing.models.variant import (
     Json,
     TinyModule,
     TinyVariant,
+    projection,
 )
 
 DECODER: Final[Json] = {
@@ -212,26 +213,8 @@ DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             },
             modules=(
                 MEAN,
-                TinyModule(
-                    type=ST5 + "Dense",
-                    path="2_Dense",
-                    config={
-                        "in_features": 32,
-                        "out_features": 56,
-                        "bias": False,
-                        "activation_function": "torch.nn.modules.linear.Identity",
-                    },
-                ),
-                TinyModule(
-                    type=ST5 + "Dense",
-                    path="3_Dense",
-                    config={
-                        "in_features": 56,
-                        "out_features": 32,
-                        "bias": False,
-                        "activation_function": "torch.nn.modules.linear.Identity",
-                    },
-                ),
+                projection("2_Dense", 32, 56),
+                projection("3_Dense", 56, 32),
                 TinyModule(type=ST5 + "Normalize", path="4_Normalize"),
             ),
             tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 2048},

@@ -9,7 +9,6 @@ from typing import Final
 from embedlib.testing.models.variant import (
     MEAN,
     NORMALIZE,
-    ST5,
     ST6,
     ST6_BASE,
     ST6_SETTINGS,
@@ -17,6 +16,7 @@ from embedlib.testing.models.variant import (
     TinyModule,
     TinyVariant,
     pooling,
+    projection,
 )
 
 BERT: Final[Json] = {
@@ -39,6 +39,18 @@ ROBERTA: Final[Json] = BERT | {
     "type_vocab_size": 1,
     "layer_norm_eps": 1e-5,
     "pad_token_id": 1,
+}
+MPNET: Final[Json] = {
+    "model_type": "mpnet",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 46,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+    "relative_attention_num_buckets": 32,
 }
 MODERNBERT: Final[Json] = {
     "model_type": "modernbert",
@@ -233,16 +245,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             config=ROBERTA,
             modules=(
                 MEAN,
-                TinyModule(
-                    type=ST5 + "Dense",
-                    path="2_Dense",
-                    config={
-                        "in_features": 32,
-                        "out_features": 48,
-                        "bias": False,
-                        "activation_function": "torch.nn.modules.linear.Identity",
-                    },
-                ),
+                projection("2_Dense", 32, 48),
             ),
             tokenizer_config={"tokenizer_class": "RobertaTokenizer", "model_max_length": 46},
             prefix="roberta.",
@@ -282,19 +285,7 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
         ),
         "mpnet": TinyVariant(
             tokenizer="mpnet",
-            config={
-                "model_type": "mpnet",
-                "architectures": ["MPNetForMaskedLM"],
-                "hidden_size": 32,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 4,
-                "intermediate_size": 64,
-                "max_position_embeddings": 46,
-                "hidden_act": "gelu",
-                "layer_norm_eps": 1e-5,
-                "pad_token_id": 1,
-                "relative_attention_num_buckets": 32,
-            },
+            config=MPNET | {"architectures": ["MPNetForMaskedLM"]},
             modules=(MEAN, NORMALIZE),
             tokenizer_config={"tokenizer_class": "MPNetTokenizer", "model_max_length": 512},
             settings={"max_seq_length": 43, "do_lower_case": False},

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.testing.models.decoders import DECODER, GEMMA2, QWEN3
-from embedlib.testing.models.encoders import BERT, MODERNBERT, NEW, ROBERTA
+from embedlib.testing.models.encoders import BERT, MODERNBERT, MPNET, NEW, ROBERTA
 from embedlib.testing.models.variant import ST6_BASE, Json, TinyModule, TinyVariant
 
 EMOTIONS: Final = ("admiration", "anger", "joy", "relief", "surprise", "neutral")
@@ -81,18 +81,6 @@ DISTILBERT: Final[Json] = {
     "max_position_embeddings": 48,
     "activation": "gelu",
     "pad_token_id": 0,
-}
-MPNET: Final[Json] = {
-    "model_type": "mpnet",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 46,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-5,
-    "pad_token_id": 1,
-    "relative_attention_num_buckets": 32,
 }
 BERT_TOKENIZER: Final[Json] = {"tokenizer_class": "BertTokenizer", "model_max_length": 48}
 BERT_RERANKER: Final = _scoring(

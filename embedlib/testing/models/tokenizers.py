@@ -22,6 +22,17 @@ QWEN2_PIECES: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Source: tokenizer.json of Qwen2 and Qwen3; `Qwen2Converter` in transformers."""
+ROBERTA_SPECIAL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bos_token": "<s>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+    }
+)
 PIECES: Final = ("ing", "ed", "er", "es", "ly", "ion", "al")
 
 
@@ -77,15 +88,7 @@ def _word_piece(special: dict[str, str], lowercase: bool) -> tuple[Tokenizer, di
 
 def _roberta() -> tuple[Tokenizer, dict[str, Any]]:
     """<s> text </s> with byte-level BPE, as in RoBERTa."""
-    special = {
-        "bos_token": "<s>",
-        "pad_token": "<pad>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "mask_token": "<mask>",
-        "cls_token": "<s>",
-        "sep_token": "</s>",
-    }
+    special = dict(ROBERTA_SPECIAL)
     tokenizer, vocab = _byte_pairs(list(dict.fromkeys(special.values())))
     # Positional arguments, because releases of tokenizers have renamed them.
     tokenizer.post_processor = processors.RobertaProcessing(
@@ -132,15 +135,7 @@ def _chat() -> tuple[Tokenizer, dict[str, Any]]:
 
 def _xlm_roberta() -> tuple[Tokenizer, dict[str, Any]]:
     """<s> text </s> with SentencePiece, as in XLM-RoBERTa."""
-    special = {
-        "bos_token": "<s>",
-        "pad_token": "<pad>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "mask_token": "<mask>",
-        "cls_token": "<s>",
-        "sep_token": "</s>",
-    }
+    special = dict(ROBERTA_SPECIAL)
     tokenizer, vocab = _unigram(["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]

@@ -75,3 +75,14 @@ def pooling(*flags: str, dim: int = 32, **others: object) -> TinyModule:
 
 MEAN: Final = pooling("mean_tokens")
 LAST: Final = pooling("lasttoken")
+
+
+def projection(path: str, in_features: int, out_features: int) -> TinyModule:
+    """Return a Dense without bias and activation, in the older format."""
+    config: Json = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    return TinyModule(type=ST5 + "Dense", path=path, config=config)
