@@ -123,3 +123,15 @@ class TruncationWarning(UserWarning):
 
 class PromptWarning(UserWarning):
     """Queries and documents need different prompts, and the call of `encode` selects none."""
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's message, or its class name if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
+def typed_line(error: BaseException) -> str:
+    """Return the class name and the first line of another library's message."""
+    name, line = type(error).__name__, first_line(error)
+    return name if line == name else f"{name}: {line}"

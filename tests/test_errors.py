@@ -1,4 +1,4 @@
-"""Names of errors that programs written for earlier versions use."""
+"""Names of errors that programs written for earlier versions use, and messages as one line."""
 
 from __future__ import annotations
 
@@ -7,3 +7,13 @@ from embedlib import errors
 
 def test_the_former_name_of_closed_error_catches_it() -> None:
     assert errors.EmbedderClosedError is errors.ClosedError
+
+
+def test_the_message_of_another_library_becomes_one_line() -> None:
+    error = RuntimeError("\n the first line \nadvice\n")
+    assert errors.first_line(error) == "the first line"
+    assert errors.typed_line(error) == "RuntimeError: the first line"
+
+
+def test_an_error_without_a_message_is_named_by_its_class() -> None:
+    assert errors.first_line(MemoryError()) == errors.typed_line(MemoryError()) == "MemoryError"

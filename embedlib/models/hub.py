@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, typed_line
 
 PACKAGE_PREFIX = "package:"
 
@@ -281,7 +281,7 @@ def _explain(
         place = "not in the cache" if revision is None else f"{revision!r} not in the cache"
         if isinstance(error.__cause__, Exception) and not constants.HF_HUB_OFFLINE:
             return (
-                f"{place}, and the hub cannot be reached: {_first_line(error.__cause__, token)}",
+                f"{place}, and the hub cannot be reached: {_without_token(error.__cause__, token)}",
                 "check the connection, or copy the model here and pass its folder",
             )
         return (
@@ -289,16 +289,15 @@ def _explain(
             "load it once online, check cache_folder, or copy the model here and pass its folder",
         )
     return (
-        f"could not be downloaded: {_first_line(error, token)}",
+        f"could not be downloaded: {_without_token(error, token)}",
         "try again, or copy the model here and pass its folder",
     )
 
 
-def _first_line(error: Exception, token: str | bool | None) -> str:
-    line = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(token, str) and token:
-        line = line.replace(token, "***")
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+def _without_token(error: BaseException, token: str | bool | None) -> str:
+    """Return the error's class and first line, with the token masked."""
+    line = typed_line(error)
+    return line.replace(token, "***") if isinstance(token, str) and token else line
 
 
 def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:

@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import SinkError
+from embedlib.errors import SinkError, first_line
 from embedlib.indexing import (
     Hit,
     Row,
@@ -23,7 +23,6 @@ from embedlib.indexing import (
     import_extra,
 )
 from embedlib_qdrant.collection_options import OVERSAMPLING, GivenOptions
-from embedlib_qdrant.one_line_errors import first_line
 from embedlib_qdrant.points import (
     OWN_KEY,
     SOURCE_ID_KEY,

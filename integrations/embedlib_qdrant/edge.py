@@ -12,7 +12,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import SinkError
+from embedlib.errors import SinkError, first_line
 from embedlib.indexing import (
     FileLock,
     Hit,
@@ -30,7 +30,7 @@ from embedlib.indexing import (
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
 from embedlib_qdrant.edge_config import edge_config, search_params
 from embedlib_qdrant.edge_folder import EdgeFolder
-from embedlib_qdrant.one_line_errors import REMEDIES, first_line, one_line_errors
+from embedlib_qdrant.one_line_errors import REMEDIES, one_line_errors
 from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,

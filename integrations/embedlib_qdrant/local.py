@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from embedlib.errors import SinkError
+from embedlib.errors import SinkError, first_line
 from embedlib.indexing import Row, SinkState, SinkUrl, Vectors, import_extra
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.collection_options import parse_options
-from embedlib_qdrant.one_line_errors import REMEDIES, first_line
+from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import DISTANCES, Mark, row_payload
 
 DEFAULT_COLLECTION = "embedlib"

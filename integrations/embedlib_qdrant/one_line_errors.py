@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from embedlib.errors import SinkError
+from embedlib.errors import SinkError, first_line
 
 REMEDIES = {
     errno.EACCES: "reading needs the right to write there too",
@@ -29,8 +29,3 @@ def one_line_errors(name: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise SinkError(f"{name} {what}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class name if it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -30,12 +30,12 @@ from embedlib.engines.cuda.device import torch_version
 from embedlib.engines.cuda.inputs import SHORT_TILE_ROWS, Ints, packed_heads, tile_table
 from embedlib.engines.cuda.plan import Attend, Plan
 from embedlib.engines.cuda.reference import AttentionShape
-from embedlib.errors import EngineUnsupportedError
+from embedlib.errors import EngineUnsupportedError, typed_line
 
 AttentionName = Literal["auto", "own", "flash_attention_3", "torch"]
 
-HEAD_DIM_MULTIPLE: Final = 8
-MAX_HEAD_DIM: Final = 256
+VARLEN_HEAD_DIM_MULTIPLE: Final = 8
+VARLEN_MAX_HEAD_DIM: Final = 256
 """Source: the checks of `mha_fwd` in Dao-AILab/flash-attention, hopper/flash_api.cpp, and of
 `mha_varlen_fwd` in PyTorch, aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp."""
 SAYS_GROUPS: Final = (2, 12)
@@ -226,10 +226,10 @@ def _check_at_all(
         )
     if dtype not in (torch.bfloat16, torch.float16):
         raise _NotServedError(f"{dtype}, it supports bfloat16 and float16")
-    if shape.head_dim % HEAD_DIM_MULTIPLE or shape.head_dim > MAX_HEAD_DIM:
+    if shape.head_dim % VARLEN_HEAD_DIM_MULTIPLE or shape.head_dim > VARLEN_MAX_HEAD_DIM:
         raise _NotServedError(
-            f"head_dim = {shape.head_dim}, it supports multiples of {HEAD_DIM_MULTIPLE} up to "
-            f"{MAX_HEAD_DIM}"
+            f"head_dim = {shape.head_dim}, it supports multiples of "
+            f"{VARLEN_HEAD_DIM_MULTIPLE} up to {VARLEN_MAX_HEAD_DIM}"
         )
     if has_bias:
         raise _NotServedError("it supports no position bias")
@@ -250,7 +250,7 @@ def _load(name: str) -> Varlen:
     try:
         return flash_attention_3() if name == "flash_attention_3" else torch_varlen()
     except (ImportError, AttributeError, OSError) as error:  # OSError: built for another torch
-        raise _NotServedError(f"{name} cannot be imported: {_first_line(error)}") from error
+        raise _NotServedError(f"{name} cannot be imported: {typed_line(error)}") from error
 
 
 def _trial(
@@ -278,7 +278,7 @@ def _trial(
                 attend_rows(varlen, qkv, qkv, ends, cu_seqlens, cut, shape, window, outs[1])
             expected, found = (out.double().cpu() for out in outs)
         except Exception as error:  # a third-party function may raise anything: it is not used
-            return f"it failed a trial: {_first_line(error)}"
+            return f"it failed a trial: {typed_line(error)}"
     error_norm = float((found - expected).norm() / expected.norm())
     if not error_norm <= TRIAL_TOLERANCE:
         return f"it failed a trial: its result differs from our kernel's by {error_norm:.3g}"
@@ -341,8 +341,3 @@ def attend_rows(
         )
     )
     out[start:stop].copy_(result.flatten(1))
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

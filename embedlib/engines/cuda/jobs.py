@@ -15,7 +15,7 @@ from embedlib.engines.cuda.executor import DeviceBatch
 from embedlib.engines.cuda.groups import Group
 from embedlib.engines.cuda.inputs import Ints, Layout
 from embedlib.engines.cuda.results import Result
-from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import EngineOutOfMemoryError, EngineRunError, first_line
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,3 @@ class BatchInFlight:
             raise EngineRunError(f"engine cuda: {first_line(self.error)}") from self.error
         assert self.vectors is not None, "a batch has no result; this is a bug in embedlib"
         return self.vectors.read()
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error message; torch appends hints and stack traces."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -23,14 +23,14 @@ from embedlib.engines.cuda.device_weights import HostWeights, WeightLoader
 from embedlib.engines.cuda.executor import Executor, attention_shape, device_batch
 from embedlib.engines.cuda.groups import groups_of
 from embedlib.engines.cuda.inputs import Ints, fill, layout_of, split, tile_queries
-from embedlib.engines.cuda.jobs import Prepared, first_line
+from embedlib.engines.cuda.jobs import Prepared
 from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Step
 from embedlib.engines.cuda.prefix_keys import can_keep_prefix, prefix_keys, prefix_steps
 from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS, batch_of_one
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches
-from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError
+from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import linear_roles

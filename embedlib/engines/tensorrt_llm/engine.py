@@ -23,7 +23,13 @@ from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits
 from embedlib.engines.tensorrt_llm.runtime import GRAPH_TOKENS, load_library, make_llm
 from embedlib.engines.tensorrt_llm.support import batch_tokens, check_supported
-from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import (
+    EmbedlibError,
+    EngineBuildError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+    first_line,
+)
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
 
@@ -89,10 +95,10 @@ class TensorRTLLMEngine:
             if _is_memory_short(error):
                 raise EngineBuildError(
                     f"engine tensorrt_llm: the GPU has too little memory for {folder}: "
-                    f"{_told(error)}; a smaller max_batch_tokens needs less"
+                    f"{first_line(error)}; a smaller max_batch_tokens needs less"
                 ) from error
             raise EngineBuildError(
-                f"engine tensorrt_llm: loading {folder} failed: {_told(error)}"
+                f"engine tensorrt_llm: loading {folder} failed: {first_line(error)}"
             ) from error
         self._copies = torch.cuda.Stream()
         self._graph_done: Any = None
@@ -220,9 +226,9 @@ class _Pending:
         if self.error is not None:
             if _is_memory_short(self.error):
                 raise EngineOutOfMemoryError(
-                    f"engine tensorrt_llm: out of memory: {_told(self.error)}"
+                    f"engine tensorrt_llm: out of memory: {first_line(self.error)}"
                 ) from self.error
-            raise EngineRunError(f"engine tensorrt_llm: {_told(self.error)}") from self.error
+            raise EngineRunError(f"engine tensorrt_llm: {first_line(self.error)}") from self.error
         # Concatenating copies, so that torch can reuse its pinned memory.
         vectors = np.concatenate([part.numpy() for part in self.parts])
         return vectors.astype(np.float32, copy=False)
@@ -263,9 +269,3 @@ def _is_memory_short(error: BaseException | None) -> bool:
         or "out of memory" in str(error)
         or _is_memory_short(error.__cause__)
     )
-
-
-def _told(error: BaseException) -> str:
-    """Return the first line of the message; torch adds advice below."""
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
