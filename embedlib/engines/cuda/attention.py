@@ -21,6 +21,7 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 import numpy as np
@@ -171,25 +172,20 @@ def choose_attention(
     chosen = "flash_attention_3" if name == "auto" else name
     steps = [step for step in plan.steps if isinstance(step, Attend)]
     served: dict[Attend, Varlen] = {}
-    reasons: dict[str, None] = {}
     try:
         _check_at_all(chosen, shape, has_bias, dtype, capability)
         varlen = _load(chosen)
     except _NotServedError as error:
-        reasons[str(error)] = None
+        why_not = str(error)
     else:
-        trials: dict[int | None, str | None] = {}
-        for step in steps:
-            reason = _why_not_here(step, shape)
-            if reason is None:
-                if step.window not in trials:
-                    trials[step.window] = _trial(varlen, own, shape, step.window, dtype, device)
-                reason = trials[step.window]
-            if reason is None:
-                served[step] = varlen
-            else:
-                reasons[reason] = None
-    why_not = "; ".join(reasons)
+
+        @cache
+        def trial(window: int | None) -> str | None:
+            return _trial(varlen, own, shape, window, dtype, device)
+
+        reasons = {step: _why_not_here(step, shape) or trial(step.window) for step in steps}
+        served = {step: varlen for step, reason in reasons.items() if reason is None}
+        why_not = "; ".join(dict.fromkeys(filter(None, reasons.values())))
     if name != "auto" and not served:
         raise EngineUnsupportedError(
             f"engine cuda: attention = {name!r} cannot compute any layer: {why_not}; use "

@@ -90,46 +90,23 @@ def compile_model(
         ModelWeightsError: the weights do not match the model, or contain NaN or infinity.
         EngineBuildError: the engine directory cannot be written.
     """
-    if precision != "int8" and importlib.util.find_spec("ml_dtypes") is None:
-        raise EngineUnavailableError(
-            f"compiling to {precision} needs the package ml_dtypes, which is missing; "
-            "pip install 'embedlib[compile]'"
-        )
+    _check_packages(precision)
     weights = load_weights(files)  # rejects missing and extra tensors and wrong shapes
     layers = quantized_layers(files, precision, excluded)
-    if out is not None:
-        out = out.resolve()
-        if out == files.folder.resolve():
-            raise ConfigError(f"out = {str(out)!r} is the model's own folder; give a new one")
-        _check_replaceable(out)
     hashes = file_hashes(config)
-    target = out
-    if target is None:  # its name is derived from the hashes, so hash first
-        paths = [path for paths in weight_files(files).values() for path in paths]
-        run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
-        digest = model_fingerprint(files, hashes)
-        target = cache_folder(digest, precision, excluded, config)
+    if out is None:
+        target = _place_in_cache(files, precision, excluded, hashes, config)
+    else:
+        target = out.resolve()
+        _check_replaceable(target, files)
     try:
         with place_lock(target):
             if _is_done(target, files, hashes, precision, excluded, has_name=out is not None):
                 return target
             with new_folder(target) as part:
                 read = _write_files(files, weights, part, precision, layers, hashes, config, report)
-                manifest = Manifest(
-                    format_version=FORMAT_VERSION,
-                    precision=precision,
-                    excluded=tuple(sorted(excluded)),
-                    fingerprint=model_fingerprint(files, hashes),
-                    hub_name=files.hub_name,
-                    hub_revision=files.hub_revision,
-                    spec=spec_facts(files.spec),
-                    versions={
-                        "embedlib": __version__,
-                        **{name: importlib.metadata.version(name) for name in PACKAGES[precision]},
-                    },
-                    inputs=_digests(files.folder, read, hashes),
-                    outputs=_finish(part, config),
-                )
+                inputs, outputs = _digests(files.folder, read, hashes), _finish(part, config)
+                manifest = _manifest(files, precision, excluded, hashes, inputs, outputs)
                 write_json(part / MANIFEST_NAME, dataclasses.asdict(manifest))
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
@@ -137,6 +114,50 @@ def compile_model(
             f"cannot write the engine directory {target}: {error.strerror or error}{where}"
         ) from error
     return target
+
+
+def _check_packages(precision: CompiledPrecision) -> None:
+    if precision != "int8" and importlib.util.find_spec("ml_dtypes") is None:
+        raise EngineUnavailableError(
+            f"compiling to {precision} needs the package ml_dtypes, which is missing; "
+            "pip install 'embedlib[compile]'"
+        )
+
+
+def _place_in_cache(
+    files: ModelFiles,
+    precision: CompiledPrecision,
+    excluded: Collection[str],
+    hashes: FileHashes,
+    config: Config,
+) -> Path:
+    """Return the cache's path of an engine directory; hashes the weights, which its name needs."""
+    paths = [path for paths in weight_files(files).values() for path in paths]
+    run_jobs([_hash_job(path, hashes) for path in paths], config.num_threads, _ignore)
+    return cache_folder(model_fingerprint(files, hashes), precision, excluded, config)
+
+
+def _manifest(
+    files: ModelFiles,
+    precision: CompiledPrecision,
+    excluded: Collection[str],
+    hashes: FileHashes,
+    inputs: dict[str, FileDigest],
+    outputs: dict[str, FileDigest],
+) -> Manifest:
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES[precision]}
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        precision=precision,
+        excluded=tuple(sorted(excluded)),
+        fingerprint=model_fingerprint(files, hashes),
+        hub_name=files.hub_name,
+        hub_revision=files.hub_revision,
+        spec=spec_facts(files.spec),
+        versions={"embedlib": __version__, **versions},
+        inputs=inputs,
+        outputs=outputs,
+    )
 
 
 def _write_files(
@@ -256,8 +277,10 @@ def _is_done(
     return is_named and is_made_from(manifest, digest, precision, excluded)
 
 
-def _check_replaceable(out: Path) -> None:
+def _check_replaceable(out: Path, files: ModelFiles) -> None:
     """Reject an `out` that is neither an engine directory nor an empty folder."""
+    if out == files.folder.resolve():
+        raise ConfigError(f"out = {str(out)!r} is the model's own folder; give a new one")
     if not out.exists():
         return
     if not out.is_dir():
