@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,18 +78,12 @@ def compile(
       embedlib compile BAAI/bge-en-icl --fidelity 0.999 --against bf16
       embedlib compile BAAI/bge-small-en-v1.5 --precision int8 --fidelity 0.999
     """  # noqa: D301 - click takes \b as "keep these lines"
-    if fidelity is not None and precision == "bf16":
-        raise click.UsageError("--fidelity is for fp8 and int8; bf16 has no layers to choose")
-    if fidelity is None:
-        for name, value in (("--texts", texts_path), ("--against", against)):
-            if value is not None:
-                raise click.UsageError(f"{name} is for measuring; give --fidelity too")
+    _check_flags(precision, fidelity, {"--texts": texts_path, "--against": against})
     config = Config(**options)
 
     from tqdm import tqdm
 
     from embedlib.models.compiled.compile import compile_model
-    from embedlib.models.compiled.engine_folder import load_manifest
     from embedlib.models.opening import OpenedModel
 
     measured = []
@@ -116,17 +111,32 @@ def compile(
                 report=show,
             )
             measured = fidelity_rows(comparison.report)
+    print_table([*_folder_rows(compiled), *measured])
+
+
+def _check_flags(
+    precision: CompiledPrecision, fidelity: float | None, measuring: Mapping[str, object]
+) -> None:
+    """Reject --fidelity for bf16, and without it the flags that only a measurement reads."""
+    if fidelity is not None and precision == "bf16":
+        raise click.UsageError("--fidelity is for fp8 and int8; bf16 keeps every layer as it is")
+    for name, value in measuring.items():
+        if fidelity is None and value is not None:
+            raise click.UsageError(f"{name} is for measuring; give --fidelity too")
+
+
+def _folder_rows(compiled: Path) -> list[tuple[str, str]]:
+    """Return what the manifest of an engine directory says, as rows of a table."""
+    from embedlib.models.compiled.engine_folder import load_manifest
+
     manifest = load_manifest(compiled)
     before, after = (
         sum(digest.num_bytes for digest in digests.values())
         for digests in (manifest.inputs, manifest.outputs)
     )
-    print_table(
-        [
-            ("folder", str(compiled)),
-            ("precision", precision),
-            ("size", f"{after / 1e6:.1f} MB, from {before / 1e6:.1f} MB"),
-            ("made from", manifest.fingerprint),
-            *measured,
-        ]
-    )
+    return [
+        ("folder", str(compiled)),
+        ("precision", manifest.precision),
+        ("size", f"{after / 1e6:.1f} MB, from {before / 1e6:.1f} MB"),
+        ("made from", manifest.fingerprint),
+    ]

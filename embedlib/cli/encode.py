@@ -106,12 +106,7 @@ def encode(
         raise click.UsageError(
             "give one of --query or --document (and --task), --prompt-name and --prompt"
         )
-    if output_precision in ("int8", "uint8") and options["quantization_ranges"] is None:
-        raise ConfigError(
-            f"--output-precision {output_precision} needs the range of every dimension; save what "
-            "Embedder.calibrate(texts) returns with numpy.save and name the file with "
-            "--quantization-ranges"
-        )
+    _check_ranges(output_precision, options["quantization_ranges"])
     output_format = _output_format(output, output_format)
     config = Config(**options)
 
@@ -149,6 +144,15 @@ def encode(
             )
             for vector in _with_progress(vectors, lambda: count_records(paths)):
                 writer.write(waiting.popleft().fields, vector)
+
+
+def _check_ranges(precision: VectorPrecision, ranges: Path | None) -> None:
+    if precision in ("int8", "uint8") and ranges is None:
+        raise ConfigError(
+            f"--output-precision {precision} needs the range of every dimension; save what "
+            "Embedder.calibrate(texts) returns with numpy.save and name the file with "
+            "--quantization-ranges"
+        )
 
 
 def _output_format(output: str, output_format: str | None) -> str:

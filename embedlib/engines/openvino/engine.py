@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,25 +82,12 @@ class OpenVINOEngine:
             max_inflight_bulk=num_bulk,
         )
         core = loaded_core()
-        shared = {
-            # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
-            "INFERENCE_PRECISION_HINT": "f32",
-            "EXECUTION_MODE_HINT": "ACCURACY",
-            # Touches only what is multiplied with a matrix in int8.
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
-            "INFERENCE_NUM_THREADS": threads,
-            # Pinned threads of two models, or two Embedders, would sit on the same cores.
-            "ENABLE_CPU_PINNING": False,
-        }
-        bulk_hints = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
-        query_hints = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
         graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
         self._models = CompiledModels(weights, graph, is_per_token=self._limits.is_per_token)
         streams = [(Lane.BULK, _BULK_MODEL)] * threads + [(Lane.QUERY, _QUERY_MODEL)]
         try:
             with _kept_in(cache_dir) as cache:
-                hints = [bulk_hints, query_hints]
-                self._models.compile(core, [{**shared, **cache, **hint} for hint in hints])
+                self._models.compile(core, [hints | cache for hints in _hints(threads)])
             self._callers_request = self._models.add_request(_QUERY_MODEL)
             requests = [(lane, self._models.add_request(index)) for lane, index in streams]
         except RuntimeError as error:
@@ -157,6 +144,23 @@ class OpenVINOEngine:
         """
         self._end()
         check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
+
+
+def _hints(threads: int) -> list[dict[str, Any]]:
+    """Return the properties of the two compiled models, by their index: bulk and query."""
+    shared = {
+        # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
+        "INFERENCE_PRECISION_HINT": "f32",
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        # Touches only what is multiplied with a matrix in int8.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
+        "INFERENCE_NUM_THREADS": threads,
+        # Pinned threads of two models, or two Embedders, would sit on the same cores.
+        "ENABLE_CPU_PINNING": False,
+    }
+    bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
+    query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    return [shared | bulk, shared | query]
 
 
 _BatchQueue: TypeAlias = "SimpleQueue[_BatchInFlight | None]"
