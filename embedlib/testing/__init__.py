@@ -9,6 +9,7 @@ Nothing here sleeps or reads the clock: a fake engine holds batches until the te
 
 from __future__ import annotations
 
+from embedlib.testing.batches import make_batch
 from embedlib.testing.check_sink import check_sink
 from embedlib.testing.engine import (
     FAKE_DIM,
@@ -35,5 +36,6 @@ __all__ = [
     "fake_embedder",
     "fake_spec",
     "fake_vector",
+    "make_batch",
     "write_tiny_model",
 ]

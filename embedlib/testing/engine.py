@@ -20,6 +20,7 @@ from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, CallerEngine, Engine, EngineLimits, Lane
 from embedlib.errors import EngineOutOfMemoryError
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.testing.batches import make_batch
 
 FAKE_DIM = 6
 WAIT_SECONDS = 30.0
@@ -337,13 +338,7 @@ def _run(
 
 def _batch(sequences: Iterable[tuple[NDArray[np.int64], int]], lane: Lane) -> Batch:
     ids, num_type0_tokens = zip(*sequences, strict=True)
-    return Batch(
-        lane=lane,
-        token_ids=np.concatenate(ids).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(ids), np.int32),
-        num_type0_tokens=np.array(num_type0_tokens, np.int32),
-    )
+    return make_batch(ids, lane, num_type0_tokens=num_type0_tokens)
 
 
 def _split(batch: Batch) -> list[list[int]]:

@@ -23,6 +23,7 @@ from embedlib.testing import (
     check_engine,
     fake_spec,
     fake_vector,
+    make_batch,
 )
 
 WAIT_SECONDS = 30
@@ -48,15 +49,8 @@ def many(*engines: Engine) -> ManyEngines:
     return ManyEngines([(f"cuda:{index}", engine) for index, engine in enumerate(engines)])
 
 
-def make_batch(text: str, lane: Lane = Lane.BULK) -> Batch:
-    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    return Batch(
-        lane=lane,
-        token_ids=ids,
-        cu_seqlens=np.array([0, len(ids)], np.int32),
-        num_prompt_tokens=np.zeros(1, np.int32),
-        num_type0_tokens=np.array([len(ids)], np.int32),
-    )
+def batch_of(text: str, lane: Lane = Lane.BULK) -> Batch:
+    return make_batch([list(text.encode())], lane)
 
 
 class Submitted:
@@ -137,10 +131,10 @@ def test_no_engine_gets_more_than_it_takes() -> None:
     first.hold()
     second.hold()
     engine = many(first, second)
-    bulk = [Submitted(engine, make_batch(text)) for text in TEXTS[:4]]
+    bulk = [Submitted(engine, batch_of(text)) for text in TEXTS[:4]]
     first.wait_submitted(1)
     second.wait_submitted(2)
-    query = Submitted(engine, make_batch("query", Lane.QUERY))
+    query = Submitted(engine, batch_of("query", Lane.QUERY))
     first.wait_submitted(2)  # the less busy engine, before the fourth bulk batch
     assert [batch.lane for batch in first.batches] == [Lane.BULK, Lane.QUERY]
     first.release()
@@ -155,8 +149,8 @@ def test_a_query_that_waits_goes_first() -> None:
     first.hold()
     second.hold()
     engine = many(first, second)
-    bulk = [Submitted(engine, make_batch(text)) for text in TEXTS[:4]]
-    query = Submitted(engine, make_batch("query", Lane.QUERY))
+    bulk = [Submitted(engine, batch_of(text)) for text in TEXTS[:4]]
+    query = Submitted(engine, batch_of("query", Lane.QUERY))
     first.wait_submitted(1)
     second.wait_submitted(1)
     first.release_one()
@@ -191,7 +185,7 @@ def test_an_engine_that_dies_with_batches_in_flight() -> None:
     second.hold()
     engine = many(first, second)
     first.fail_next(*[EngineRunError("the device is gone")] * 2)
-    submitted = [Submitted(engine, make_batch(text)) for text in TEXTS[:4]]
+    submitted = [Submitted(engine, batch_of(text)) for text in TEXTS[:4]]
     first.wait_submitted(2)
     second.wait_submitted(2)
     first.release()
@@ -217,10 +211,10 @@ def test_a_batch_that_is_to_blame_ends_no_engine() -> None:
     for fake in (first, second):
         fake.fail_next(EngineRunError("a bad batch"))
     with pytest.raises(EngineRunError, match="no engine could compute it"):
-        Submitted(engine, make_batch("bad")).result()
+        Submitted(engine, batch_of("bad")).result()
     for fake in (first, second):
         fake.hold()
-    good = [Submitted(engine, make_batch(text)) for text in TEXTS[:2]]
+    good = [Submitted(engine, batch_of(text)) for text in TEXTS[:2]]
     first.wait_submitted(2)
     second.wait_submitted(2)
     first.release()
@@ -237,7 +231,7 @@ def test_two_engines_never_give_each_other_up() -> None:
     engine = many(first, second)
     first.fail_next(EngineRunError("once"))
     second.fail_next(EngineRunError("once"))
-    submitted = [Submitted(engine, make_batch(text)) for text in TEXTS[:2]]
+    submitted = [Submitted(engine, batch_of(text)) for text in TEXTS[:2]]
     first.wait_submitted(1)
     second.wait_submitted(1)
     first.release_one()  # fails, and is retried on the second
@@ -248,7 +242,7 @@ def test_two_engines_never_give_each_other_up() -> None:
     submitted[1].result()  # so the second engine is given up, with a batch of the first in flight
     second.release()
     submitted[0].result()
-    assert Submitted(engine, make_batch("after")).result().shape == (1, 6)
+    assert Submitted(engine, batch_of("after")).result().shape == (1, 6)
     engine.close()
 
 
@@ -259,9 +253,9 @@ def test_a_batch_whose_last_engine_was_given_up_is_told() -> None:
     engine = many(first, second)
     first.fail_next(EngineRunError("once"))
     second.fail_next(EngineRunError("gone"))
-    failing = Submitted(engine, make_batch("one"))
+    failing = Submitted(engine, batch_of("one"))
     first.wait_submitted(1)
-    other = Submitted(engine, make_batch("two"))
+    other = Submitted(engine, batch_of("two"))
     second.wait_submitted(1)
     first.release_one()  # "one" is queued for the second, which is full
     second.release_one()  # "two" fails there too, and the second starts "one"
@@ -286,7 +280,7 @@ def test_it_is_told_at_once_on_one_engine() -> None:
     first.fail_next(EngineOutOfMemoryError("too large"))
     engine = many(first, second)
     with pytest.raises(EngineOutOfMemoryError, match=r"^too large$"):
-        Submitted(engine, make_batch("long")).result()
+        Submitted(engine, batch_of("long")).result()
     assert not second.batches
     engine.close()
 
@@ -295,7 +289,7 @@ def test_close_waits_for_what_is_in_flight() -> None:
     fake = FakeEngine()
     fake.hold()
     engine = many(fake, FakeEngine())
-    submitted = Submitted(engine, make_batch("in flight"))
+    submitted = Submitted(engine, batch_of("in flight"))
     fake.wait_submitted(1)
     closing = threading.Thread(target=engine.close)
     closing.start()
@@ -309,7 +303,7 @@ def test_close_waits_for_a_limited_time() -> None:
     fake, other = FakeEngine(), FakeEngine()
     fake.hold()
     engine = many(fake, other)
-    submitted = Submitted(engine, make_batch("in flight"))
+    submitted = Submitted(engine, batch_of("in flight"))
     with pytest.raises(CloseTimeoutError, match="'embedlib-engines' still runs"):
         engine.close(timeout=0.01)
     assert not other.is_closed
@@ -350,7 +344,7 @@ def test_a_batch_that_is_cancelled_is_tried_on_no_other_engine() -> None:
         engine.hold()
     engines = many(first, second)
     num_bulk = engines.limits.max_inflight_bulk
-    batches = [Submitted(engines, make_batch(text)) for text in TEXTS[: num_bulk + 1]]
+    batches = [Submitted(engines, batch_of(text)) for text in TEXTS[: num_bulk + 1]]
     for engine in (first, second):
         engine.wait_submitted(engine.limits.max_inflight_bulk)
     try:
@@ -372,7 +366,7 @@ def test_a_batch_without_cancel_is_waited_for() -> None:
     engine = FakeEngine()
     engine.hold()
     engines = many(engine)
-    batch = Submitted(engines, make_batch(TEXTS[0]))
+    batch = Submitted(engines, batch_of(TEXTS[0]))
     engine.wait_submitted(1)
     batch.cancel()
     engine.release()

@@ -32,7 +32,7 @@ from embedlib.errors import (
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.testing import TINY_VARIANTS, check_engine
+from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from embedlib.vectors.similarity import normalize
 
 WAIT_SECONDS = 30
@@ -45,16 +45,6 @@ def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
 
 def make(files: ModelFiles, **options: Any) -> OpenVINOEngine:
     return OpenVINOEngine(files.spec, load_weights(files), **{"threads": 2, **options})
-
-
-def batch_of(ids: list[list[int]], lane: Lane = Lane.BULK, num_prompt_tokens: int = 0) -> Batch:
-    return Batch(
-        lane=lane,
-        token_ids=np.concatenate(ids).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
-        num_prompt_tokens=np.full(len(ids), num_prompt_tokens, np.int32),
-        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
-    )
 
 
 def run(engine: OpenVINOEngine, batch: Batch) -> NDArray[np.float32]:
@@ -101,7 +91,7 @@ def test_the_engine_alone_gives_the_same_vectors_and_keeps_its_promises(
     # The second one comes from OpenVINO's cache, which has lost parts of a graph before.
     engine = make(files, cache_dir=tmp_path, threads=1)
     for case in golden(variant).cases:
-        batch = batch_of(case.ids, num_prompt_tokens=case.num_prompt_tokens)
+        batch = make_batch(case.ids, num_prompt_tokens=case.num_prompt_tokens)
         vectors = run(engine, batch)
         if files.spec.truncate_dim:
             vectors = vectors[:, : files.spec.truncate_dim]
@@ -111,7 +101,7 @@ def test_the_engine_alone_gives_the_same_vectors_and_keeps_its_promises(
 
 
 def test_padding_is_on_the_right() -> None:
-    assert pad(batch_of([[1], [2, 3, 4], [5, 6]])).tolist() == [[1, 0, 0], [2, 3, 4], [5, 6, 0]]
+    assert pad(make_batch([[1], [2, 3, 4], [5, 6]])).tolist() == [[1, 0, 0], [2, 3, 4], [5, 6, 0]]
 
 
 @pytest.fixture
@@ -160,11 +150,11 @@ def test_limits(files: ModelFiles) -> None:
 def test_either_lane_borrows_from_the_other(files: ModelFiles) -> None:
     engine = make(files, threads=1, max_inflight_bulk=2)
     num_batches = engine.limits.max_inflight_batches
-    expected = run(engine, batch_of([[5, 6]]))
+    expected = run(engine, make_batch([[5, 6]]))
 
     def submit(lane: Lane) -> tuple[Any, threading.Event]:
         done = threading.Event()
-        return engine.submit(batch_of([[5, 6]], lane), done.set), done
+        return engine.submit(make_batch([[5, 6]], lane), done.set), done
 
     def finish(started: tuple[Any, threading.Event]) -> None:
         pending, done = started
@@ -194,7 +184,7 @@ def change_one_number(files: ModelFiles) -> dict[str, NDArray[np.float32]]:
 def test_a_model_of_equal_shape_does_not_get_the_compiled_model_of_another(
     files: ModelFiles, tmp_path: Path
 ) -> None:
-    batch = batch_of([[5, 7, 6]])
+    batch = make_batch([[5, 7, 6]])
     first = run(make(files, cache_dir=tmp_path), batch)
     changed = change_one_number(files)
     alone = run(OpenVINOEngine(files.spec, changed, threads=2), batch)
@@ -217,7 +207,7 @@ def test_loading_again_adds_nothing_to_the_cache(files: ModelFiles, tmp_path: Pa
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "one bit"])
 def test_a_damaged_cache_is_survived(files: ModelFiles, tmp_path: Path, damage: str) -> None:
-    batch = batch_of([[5, 7, 6]])
+    batch = make_batch([[5, 7, 6]])
     expected = run(make(files, cache_dir=tmp_path), batch)
     for path in tmp_path.rglob("*"):
         content = path.read_bytes()
@@ -246,7 +236,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         folder = tmp_path / "cache"
         folder.mkdir(mode=0o555)
     engine = make(files, cache_dir=folder)
-    assert run(engine, batch_of([[5, 7]])).shape == (1, 32)
+    assert run(engine, make_batch([[5, 7]])).shape == (1, 32)
     assert "compiled models are not cached" in caplog.text
 
 
@@ -299,19 +289,19 @@ def test_an_id_beyond_the_vocabulary_is_an_error_or_finite(files: ModelFiles) ->
     # The tokenizer cannot produce such an id; even so, the process must not crash.
     engine = make(files)
     try:
-        vectors = run(engine, batch_of([[10**6]]))
+        vectors = run(engine, make_batch([[10**6]]))
     except EngineRunError:
         pass
     else:
         assert vectors.shape == (1, 32)
-    np.testing.assert_allclose(run(engine, batch_of([[5]])), run(engine, batch_of([[5]])))
+    np.testing.assert_allclose(run(engine, make_batch([[5]])), run(engine, make_batch([[5]])))
     engine.close()
 
 
 def test_batches_that_fail_are_told_and_the_next_ones_run(files: ModelFiles) -> None:
     engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, max_inflight_bulk=1)
     for lane in Lane:
-        batch = batch_of([[5]], lane)
+        batch = make_batch([[5]], lane)
         expected = run(engine, batch)
         for _ in range(2 * engine.limits.max_inflight_batches):
             with pytest.raises(EngineRunError, match="engine openvino: "):
@@ -358,7 +348,7 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
         is_cancelled.set()
 
     engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
-    batch = batch_of([[5] * 9])
+    batch = make_batch([[5] * 9])
     expected = run(engine, batch)
     monkeypatch.setattr(ov.InferRequest, "cancel", cancel_and_tell)
     monkeypatch.setattr(ov.InferRequest, "infer", infer_when_cancelled)
@@ -382,7 +372,7 @@ def test_a_batch_is_cancelled_before_it_begins_or_while_it_computes(
 
 def test_a_query_that_fails_on_its_callers_thread_does_not_fail_the_next(files: ModelFiles) -> None:
     engine = make(files)
-    batch = batch_of([[5]], Lane.QUERY)
+    batch = make_batch([[5]], Lane.QUERY)
     expected = engine.compute(batch)
     with pytest.raises(EngineRunError, match="engine openvino: "):
         engine.compute(replace(batch, token_ids=batch.token_ids.astype(np.float64)))
@@ -399,7 +389,7 @@ def test_who_multiplies_does_not_change_the_vectors(
     for via_onednn in (False, True):
         monkeypatch.setattr(engine_module, "multiplies_via_onednn", lambda _, via=via_onednn: via)
         engine = make(files)
-        found.append(run(engine, batch_of([[5, 6, 7], [8]])))
+        found.append(run(engine, make_batch([[5, 6, 7], [8]])))
         engine.close()
     assert relative_errors(*found).max() < 2e-5
 
@@ -470,7 +460,7 @@ def test_close_waits_for_a_limited_time_and_the_thread_frees_the_rest(files: Mod
         begun.set()
         assert may_end.wait(WAIT_SECONDS)
 
-    engine.submit(batch_of([[5]]), on_done)
+    engine.submit(make_batch([[5]]), on_done)
     assert begun.wait(WAIT_SECONDS)
     with pytest.raises(CloseTimeoutError, match="'embedlib-openvino-bulk' still runs"):
         engine.close(timeout=0.01)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Lane
 from embedlib.engines.openvino import graph as graph_module
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.models.compiled.int8 import quantize_rows
 from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
 from embedlib.models.weights.tensor_roles import encoder_shapes
-from embedlib.testing import fake_spec
+from embedlib.testing import fake_spec, make_batch
 
 WAIT_SECONDS = 30
 SKIPPED = 7
@@ -157,14 +157,7 @@ def in_int8(weights: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], 
 
 
 def run(engine: OpenVINOEngine, ids: list[NDArray[np.int32]], lane: Lane) -> NDArray[np.float32]:
-    seq_lens = np.array([len(row) for row in ids], np.int32)
-    batch = Batch(
-        lane=lane,
-        token_ids=np.concatenate(ids),
-        cu_seqlens=np.cumsum([0, *seq_lens]).astype(np.int32),
-        num_prompt_tokens=seq_lens // 2,
-        num_type0_tokens=seq_lens,
-    )
+    batch = make_batch(ids, lane, num_prompt_tokens=[len(row) // 2 for row in ids])
     done = threading.Event()
     pending = engine.submit(batch, done.set)
     assert done.wait(WAIT_SECONDS)

@@ -22,17 +22,12 @@ from embedlib.testing import (
     fake_embedder,
     fake_spec,
     fake_vector,
+    make_batch,
 )
 
 
 def batch_of(*ids: list[int]) -> Batch:
-    return Batch(
-        lane=Lane.BULK,
-        token_ids=np.concatenate(ids).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(ids), np.int32),
-        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
-    )
+    return make_batch(ids)
 
 
 def test_the_fake_engine_keeps_the_promises_of_an_engine() -> None:
@@ -228,3 +223,20 @@ def test_the_example_of_the_module() -> None:
     with fake_embedder() as embedder:
         vectors = embedder.encode(["a", "b"])
     assert (vectors[0] == fake_vector([97])).all()
+
+
+def test_a_batch_is_made_of_its_sequences() -> None:
+    batch = make_batch([[1, 2, 3], np.array([4])], Lane.QUERY)
+    assert batch.lane is Lane.QUERY
+    assert batch.token_ids.tolist() == [1, 2, 3, 4]
+    assert batch.cu_seqlens.tolist() == [0, 3, 4]
+    assert batch.num_prompt_tokens.tolist() == [0, 0]
+    assert batch.num_type0_tokens.tolist() == [3, 1]
+    fields = ("token_ids", "cu_seqlens", "num_prompt_tokens", "num_type0_tokens")
+    assert {getattr(batch, name).dtype for name in fields} == {np.dtype(np.int32)}
+
+
+def test_a_batch_takes_its_counts_for_all_sequences_or_for_each() -> None:
+    batch = make_batch([[1, 2], [3, 4]], num_prompt_tokens=1, num_type0_tokens=[2, 1])
+    assert batch.num_prompt_tokens.tolist() == [1, 1]
+    assert batch.num_type0_tokens.tolist() == [2, 1]

@@ -16,6 +16,7 @@ from embedlib.embedder import Embedder
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda.attention import AttentionName
 from embedlib.engines.cuda.engine import CudaEngine
+from embedlib.testing import make_batch
 from tests.acceptance.gpu import gate
 from tests.acceptance.gpu.clients import ask_all
 from tests.acceptance.gpu.folder import roomy_place, weight_bytes, write_model
@@ -26,7 +27,6 @@ from tests.acceptance.gpu.texts import (
     batches_of,
     id_tokenizer,
     lengths_of,
-    make_batch,
     percentiles,
     texts_of,
     written,

@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from embedlib.engines.base import Engine, Lane
+from embedlib.testing import make_batch
 from embedlib.vectors.arrays import Vectors
 from tests.acceptance.gpu.models import Precision
-from tests.acceptance.gpu.texts import NUM_MARKED_IDS, Ids, make_batch, texts_of
+from tests.acceptance.gpu.texts import NUM_MARKED_IDS, Ids, texts_of
 
 NUM_LAYERS: Final = 4
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 130, 300)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch, Lane
 from embedlib.measuring.sgemm import flop_per_token
 from embedlib.models.spec import Encoder
+from embedlib.testing import make_batch
 
 if TYPE_CHECKING:
     import tokenizers
@@ -60,18 +61,6 @@ def batches_of(texts: Sequence[Ids], max_tokens: int) -> list[Batch]:
             parts.append([])
         parts[-1].append(text)
     return [make_batch(part, Lane.BULK) for part in parts]
-
-
-def make_batch(texts: Sequence[Ids], lane: Lane) -> Batch:
-    """Return one batch."""
-    lengths = [len(text) for text in texts]
-    return Batch(
-        lane=lane,
-        token_ids=np.concatenate(texts),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_type0_tokens=np.array(lengths, np.int32),
-    )
 
 
 def batch_flops(encoder: Encoder, lengths: Sequence[int]) -> float:

@@ -9,7 +9,7 @@ import pytest
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import QueueFullError
-from embedlib.testing import FakeEngine, fake_spec
+from embedlib.testing import FakeEngine, fake_spec, make_batch
 from tests.acceptance.gpu import gate
 from tests.acceptance.gpu.budget import MAX_MEASURING_S, MIN_MEASURING_S, Budget
 from tests.acceptance.gpu.clients import ask_all
@@ -22,7 +22,6 @@ from tests.acceptance.gpu.texts import (
     id_tokenizer,
     lengths_of,
     linear_shapes,
-    make_batch,
     percentiles,
     texts_of,
     written,

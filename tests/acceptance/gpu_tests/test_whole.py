@@ -16,6 +16,7 @@ from embedlib.engines.cuda import short_batches  # noqa: E402
 from embedlib.models.reading.files import read_model_files  # noqa: E402
 from embedlib.models.reading.tokenizer_files import load_tokenizer  # noqa: E402
 from embedlib.models.weights.load import load_weights  # noqa: E402
+from embedlib.testing import make_batch  # noqa: E402
 from tests.acceptance.gpu import blocks, chip, contestant, gate, models, peers_block, run  # noqa: E402
 from tests.acceptance.gpu.contestant import ContestantCalls  # noqa: E402
 from tests.acceptance.gpu.folder import weight_bytes, write_model  # noqa: E402
@@ -23,7 +24,6 @@ from tests.acceptance.gpu.models import SHAPES, shape_of  # noqa: E402
 from tests.acceptance.gpu.options import GpuOptions  # noqa: E402
 from tests.acceptance.gpu.seeded import SeededWeights  # noqa: E402
 from tests.acceptance.gpu.table import render  # noqa: E402
-from tests.acceptance.gpu.texts import make_batch  # noqa: E402
 from tests.acceptance.gpu.worker import make_calls  # noqa: E402
 
 Line = dict[str, Any]

@@ -15,17 +15,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda import kernels, loaded_model
 from embedlib.engines.cuda.device import CpuDevice
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.testing import make_batch
 from embedlib.testing.models.write import write_tiny_model
 
 LENGTHS = ([1], [2, 3], [7] * 3, [16] * 40, [1] * 100, [20] * 30 + [1], [5] * 103)
@@ -55,16 +54,6 @@ class Compiling(CpuDevice):
 
     def warm_up(self, launch: Callable[[], object]) -> None:
         launch()
-
-
-def batch_of(lengths: Sequence[int]) -> Batch:
-    return Batch(
-        lane=Lane.BULK,
-        token_ids=np.zeros(sum(lengths), np.int32),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_type0_tokens=np.array(lengths, np.int32),
-    )
 
 
 def main(capability: int, models: Sequence[str]) -> None:
@@ -101,7 +90,7 @@ def main(capability: int, models: Sequence[str]) -> None:
             phase = "traffic"
             for lengths in LENGTHS:
                 done = threading.Event()
-                pending = engine.submit(batch_of(lengths), done.set)
+                pending = engine.submit(make_batch([[0] * length for length in lengths]), done.set)
                 done.wait()
                 pending.result()
             engine.close()

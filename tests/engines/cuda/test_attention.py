@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch
 from embedlib.engines.cuda import attention, groups, loaded_model, reference
 from embedlib.engines.cuda.attention import (
     Varlen,
@@ -36,7 +36,7 @@ from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
 from embedlib.models.weights.tensor_roles import encoder_shapes
-from embedlib.testing import fake_spec
+from embedlib.testing import fake_spec, make_batch
 
 LENGTHS = (90, 1, 7, 130, 40, 60, 200)
 """More tokens than the largest recording."""
@@ -179,13 +179,7 @@ def weights_of(encoder: Encoder) -> Mapping[str, NDArray[np.float32]]:
 
 def batch_of(lengths: tuple[int, ...]) -> Batch:
     random = np.random.default_rng(1)
-    return Batch(
-        lane=Lane.BULK,
-        token_ids=random.integers(3, 256, sum(lengths)).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_type0_tokens=np.array(lengths, np.int32),
-    )
+    return make_batch([random.integers(3, 256, length) for length in lengths])
 
 
 def run(spec: ModelSpec, **options: Any) -> NDArray[np.float32]:

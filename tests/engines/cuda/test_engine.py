@@ -28,7 +28,7 @@ from embedlib.errors import (
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.testing import TINY_VARIANTS, check_engine
+from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
@@ -72,16 +72,6 @@ def make(files: ModelFiles, **options: Any) -> CudaEngine:
     return CudaEngine(files.spec, load_weights(files), **given)
 
 
-def batch_of(ids: list[list[int]], lane: Lane = Lane.BULK, num_prompt_tokens: int = 0) -> Batch:
-    return Batch(
-        lane=lane,
-        token_ids=np.concatenate(ids).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
-        num_prompt_tokens=np.full(len(ids), num_prompt_tokens, np.int32),
-        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
-    )
-
-
 def run(engine: Engine, batch: Batch) -> NDArray[np.float32]:
     done = threading.Event()
     pending = engine.submit(batch, done.set)
@@ -104,7 +94,7 @@ def test_vectors_are_those_of_sentence_transformers(
     files = read_model_files(tiny_folder(variant))
     engine = make(files, max_batch_tokens=4096)
     for case in golden(variant).cases:
-        vectors = run(engine, batch_of(case.ids, num_prompt_tokens=case.num_prompt_tokens))
+        vectors = run(engine, make_batch(case.ids, num_prompt_tokens=case.num_prompt_tokens))
         vectors = vectors[:, : files.spec.truncate_dim]
         assert relative_errors(vectors, case.vectors).max() <= 2e-5
     engine.close()
@@ -126,7 +116,7 @@ def test_lower_precisions_are_near(
     files = read_model_files(tiny_folder(variant))
     engine = make(files, precision=precision, max_batch_tokens=4096)
     case = golden(variant).cases[0]
-    vectors = run(engine, batch_of(case.ids, num_prompt_tokens=case.num_prompt_tokens))
+    vectors = run(engine, make_batch(case.ids, num_prompt_tokens=case.num_prompt_tokens))
     errors = relative_errors(vectors[:, : files.spec.truncate_dim], case.vectors)
     assert 1e-5 < errors.max() <= tolerance
     engine.close()
@@ -160,11 +150,8 @@ def test_scores_are_those_of_transformers(variant: str, tiny_folder: Callable[[s
     with np.load(GOLDENS / "heads" / f"{variant}.npz") as stored:
         for kind in {key.partition(".")[0] for key in stored.files}:
             lengths = stored[f"{kind}.lengths"]
-            batch = Batch(
-                lane=Lane.BULK,
-                token_ids=stored[f"{kind}.ids"],
-                cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-                num_prompt_tokens=np.zeros(len(lengths), np.int32),
+            batch = make_batch(
+                np.split(stored[f"{kind}.ids"], np.cumsum(lengths)[:-1]),
                 num_type0_tokens=stored.get(f"{kind}.num_first_tokens", lengths),
             )
             expected = stored[f"{kind}.numbers"]
@@ -176,7 +163,7 @@ def test_scores_are_those_of_transformers(variant: str, tiny_folder: Callable[[s
 def test_without_pooling_there_is_a_row_for_every_token(files: ModelFiles) -> None:
     spec = replace(files.spec, modules=())
     for ids in ([[5, 6, 7], [8]], [[5] * 40, [6, 7]]):
-        batch = batch_of(ids)
+        batch = make_batch(ids)
         engine = CudaEngine(
             spec, load_weights(files), precision="float32", device="cpu", max_batch_tokens=64
         )
@@ -192,17 +179,17 @@ def test_the_same_vector_on_either_way(files: ModelFiles, monkeypatch: pytest.Mo
     ids = [[5, 6, 7, 8, 9], [3, 4], [11] * 30]  # 37 tokens: the larger bucket
     for precision, excluded in (("float32", ()), ("bf16", ()), ("fp8", ()), ("fp8", POOLED)):
         options = {"precision": precision, "excluded": excluded}
-        short = run(make(files, **options), batch_of(ids))
+        short = run(make(files, **options), make_batch(ids))
         with monkeypatch.context() as patch:
             patch.setattr(short_batches, "BUCKET_TOKENS", (16,))
-            long = run(make(files, **options), batch_of(ids))
+            long = run(make(files, **options), make_batch(ids))
         np.testing.assert_allclose(short, long, atol=1e-6)
 
 
 def test_a_sequence_longer_than_the_budget_is_a_batch(files: ModelFiles) -> None:
     engine = make(files, max_batch_tokens=8)
     assert engine.limits.max_batch_tokens == 8
-    assert run(engine, batch_of([[5] * files.spec.max_seq_tokens])).shape == (1, 32)
+    assert run(engine, make_batch([[5] * files.spec.max_seq_tokens])).shape == (1, 32)
     engine.close()
 
 
@@ -210,8 +197,8 @@ def test_a_batch_without_room_is_out_of_memory(files: ModelFiles) -> None:
     engine = make(files, max_batch_tokens=64)
     for ids, told in (([[5] * 13] * 5, "65 tokens in 5"), ([[5]] * 9, "9 tokens in 9")):
         with pytest.raises(EngineOutOfMemoryError, match=f"{told} sequences; .*64 tokens in 8"):
-            engine.submit(batch_of(ids), lambda: None)
-    run(engine, batch_of([[5] * 16] * 4))
+            engine.submit(make_batch(ids), lambda: None)
+    run(engine, make_batch([[5] * 16] * 4))
     engine.close()
 
 
@@ -228,7 +215,7 @@ def test_what_would_read_other_memory_is_refused(
 ) -> None:
     engine = make(files)
     with pytest.raises(EngineRunError, match=told):
-        engine.submit(batch_of(ids), lambda: None)
+        engine.submit(make_batch(ids), lambda: None)
     engine.close()
 
 
@@ -248,7 +235,7 @@ def test_no_batch_leaves_memory_behind(files: ModelFiles) -> None:
         for _ in range(40):  # recordings and long batches, whole and in groups, queries and bulk
             lengths = random.integers(1, 30, random.integers(1, 9))
             ids = [random.integers(5, 90, length).tolist() for length in lengths]
-            run(engine, batch_of(ids, random.choice(list(Lane))))
+            run(engine, make_batch(ids, random.choice(list(Lane))))
         after.append(num_bytes())
     assert after[0] == after[1]
     engine.close()
@@ -278,7 +265,7 @@ def test_a_batch_that_fails_is_told_and_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = make(files)
-    batch = batch_of([[5] * num_tokens])
+    batch = make_batch([[5] * num_tokens])
     expected = run(engine, batch)
 
     def broken(*_: object) -> None:
@@ -338,7 +325,7 @@ def test_the_thread_that_launches_has_done_so_before_anybody_waits(
     monkeypatch.setattr(loaded_model, "open_device", lambda *_: Watched())
     engine = make(files)
     assert log == ["enter", "embedlib-cuda-launch"]
-    run(engine, batch_of([[5] * 50]))
+    run(engine, make_batch([[5] * 50]))
     assert len(log) == 2
 
 
@@ -384,8 +371,8 @@ def test_kernels_of_long_batches_are_compiled_before_the_first_one(
     monkeypatch.setattr(loaded_model, "open_device", lambda *_: Compiling())
     engine = make(read_model_files(tiny_folder(variant)), precision="bf16")
     compiled = set(kinds)
-    run(engine, batch_of([[5] * 5]))
-    run(engine, batch_of([[5] * 20] * 3))
+    run(engine, make_batch([[5] * 5]))
+    run(engine, make_batch([[5] * 20] * 3))
     assert kinds == compiled
     assert len({tile_queries for tile_queries, _ in kinds}) == num_kinds
 
@@ -396,7 +383,7 @@ def test_it_does_not_matter_how_its_maker_uses_torch(
     mode: Callable[[], AbstractContextManager[None]], precision: str, files: ModelFiles
 ) -> None:
     """The mode is per thread, and inference tensors cannot be written in another mode."""
-    batches = [batch_of([[5] * 3]), batch_of([[5] * 20] * 3)]
+    batches = [make_batch([[5] * 3]), make_batch([[5] * 20] * 3)]
     plain = make(files, precision=precision)
     weights = {
         role: torch.nn.Parameter(torch.from_numpy(values))
@@ -412,7 +399,7 @@ def test_it_does_not_matter_how_its_maker_uses_torch(
 def test_close_waits_for_what_is_in_flight(files: ModelFiles) -> None:
     engine = make(files)
     done: list[int] = []
-    jobs = [engine.submit(batch_of([[5] * 40]), lambda: done.append(1)) for _ in range(3)]
+    jobs = [engine.submit(make_batch([[5] * 40]), lambda: done.append(1)) for _ in range(3)]
     engine.close()
     assert len(done) == 3
     assert all(job.result().shape == (1, 32) for job in jobs)
@@ -470,9 +457,9 @@ def test_a_query_goes_between_two_groups_and_close_waits_for_all(
             assert launched[: len(names)] == list(names)
 
     done: list[str] = []
-    bulk = engine.submit(batch_of([[5] * 50]), lambda: done.append("bulk"))
+    bulk = engine.submit(make_batch([[5] * 50]), lambda: done.append("bulk"))
     wait_for("run", "run")  # two groups, and not the third
-    query = engine.submit(batch_of([[5, 6]], Lane.QUERY), lambda: done.append("query"))
+    query = engine.submit(make_batch([[5, 6]], Lane.QUERY), lambda: done.append("query"))
     wait_for("run", "run", "launch")
     closing = threading.Thread(target=engine.close)
     closing.start()
@@ -495,7 +482,7 @@ def test_close_waits_for_a_limited_time(files: ModelFiles) -> None:
         begun.set()
         assert may_end.wait(WAIT_SECONDS)
 
-    pending = engine.submit(batch_of([[5, 6]]), on_done)
+    pending = engine.submit(make_batch([[5, 6]]), on_done)
     assert begun.wait(WAIT_SECONDS)
     for _ in range(2):
         with pytest.raises(CloseTimeoutError, match="'embedlib-cuda-end' still runs"):
@@ -515,7 +502,7 @@ def test_the_prompt_is_left_out(tiny_folder: Callable[[str], Path]) -> None:
     files = read_model_files(tiny_folder("bert-prompt"))
     engine = make(files)
     ids = [[5, 6, 7, 8]]
-    whole, part = (run(engine, batch_of(ids, num_prompt_tokens=count)) for count in (0, 2))
+    whole, part = (run(engine, make_batch(ids, num_prompt_tokens=count)) for count in (0, 2))
     assert relative_errors(whole, part).max() > 0.01
     engine.close()
 
@@ -528,6 +515,6 @@ def test_pooling_nothing_but_prompt_is_as_in_the_reference(
     files = replace(files, spec=replace(files.spec, modules=(pooling,)))
     files = replace(files, module_dirs=files.module_dirs[:1])
     engine = make(files)
-    vectors = run(engine, batch_of([[5, 6]], num_prompt_tokens=2))
+    vectors = run(engine, make_batch([[5, 6]], num_prompt_tokens=2))
     assert (vectors == np.float32(MASKED)).all()
     engine.close()

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from embedlib.config import Config
-from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda import short_batches
 from embedlib.engines.cuda.device_weights import Fp8Matrix, quantize_fp8
 from embedlib.engines.cuda.engine import CudaEngine
@@ -22,6 +21,7 @@ from embedlib.models.compiled.fp8 import decode_e4m3, quantize_rows
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import linear_roles
+from embedlib.testing import make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
 
 
@@ -31,13 +31,7 @@ def _buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def vectors(engine: CudaEngine) -> NDArray[np.float32]:
-    batch = Batch(
-        lane=Lane.BULK,
-        token_ids=np.array([5, 6, 7, 8, 9, 4], np.int32),
-        cu_seqlens=np.array([0, 4, 6], np.int32),
-        num_prompt_tokens=np.zeros(2, np.int32),
-        num_type0_tokens=np.array([4, 2], np.int32),
-    )
+    batch = make_batch([[5, 6, 7, 8], [9, 4]])
     done = threading.Event()
     pending = engine.submit(batch, done.set)
     assert done.wait(30)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Lane
 from embedlib.engines.cuda import kernels, prefixes, reference
 from embedlib.engines.cuda.buffers import FP8, Buffer
 from embedlib.engines.cuda.device_weights import LinearWeight
@@ -22,7 +22,7 @@ from embedlib.engines.cuda.loaded_model import CudaPrecision
 from embedlib.errors import EngineBuildError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
-from embedlib.testing import TINY_VARIANTS, check_engine
+from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 
 TOLERANCES: dict[CudaPrecision, float] = {"float32": 5e-5, "bf16": 0.1, "fp16": 0.02, "fp8": 0.4}
 """Maximum difference of an element. Elements are around 1 in size: not all tiny models normalize.
@@ -60,12 +60,8 @@ def test_the_gpu_computes_what_the_emulation_computes(
     random = np.random.default_rng(0)
     longest = files.spec.max_seq_tokens
     lengths = [1, 2, min(17, longest), longest] * 20  # more tokens than the largest recording
-    batch = Batch(
-        lane=Lane.BULK,
-        token_ids=random.integers(0, files.spec.encoder.vocab_size, sum(lengths)).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_type0_tokens=np.array(lengths, np.int32),
+    batch = make_batch(
+        [random.integers(0, files.spec.encoder.vocab_size, length) for length in lengths]
     )
     limits: tuple[tuple[CudaPrecision, float], ...] = (("float32", 1e-4), ("bf16", 0.05))
     for precision, limit in limits:
@@ -119,13 +115,7 @@ def test_a_kept_prefix_changes_no_vector(
     length = 24
     ids = np.tile(np.arange(5, 5 + length, dtype=np.int32), num_seqs)
     ids[20::length] = np.arange(num_seqs) % 50
-    batch = Batch(
-        lane=Lane.QUERY,
-        token_ids=ids,
-        cu_seqlens=np.arange(num_seqs + 1, dtype=np.int32) * length,
-        num_prompt_tokens=np.zeros(num_seqs, np.int32),
-        num_type0_tokens=np.full(num_seqs, length, np.int32),
-    )
+    batch = make_batch(np.split(ids, num_seqs), Lane.QUERY)
     results = []
     for keeps in (False, True):
         engine = CudaEngine(
@@ -156,17 +146,8 @@ def test_vectors_on_their_way_are_not_written_over(tiny_folder: Callable[[str], 
     engine = CudaEngine(files.spec, load_weights(files), precision="float32")
     batches = []
     for number in range(200):  # recordings and long batches alternate; no result is read in between
-        ids = np.full(9 if number % 2 else 600, number % 50, np.int32)
-        lengths = np.full(len(ids) // 3, 3, np.int32)
-        batches.append(
-            Batch(
-                lane=Lane.BULK,
-                token_ids=ids,
-                cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-                num_prompt_tokens=np.zeros(len(lengths), np.int32),
-                num_type0_tokens=lengths,
-            )
-        )
+        num_seqs = 3 if number % 2 else 200
+        batches.append(make_batch([[number % 50] * 3] * num_seqs))
     pending = [engine.submit(batch, lambda: None) for batch in batches]
     engine.close()
     alone = CudaEngine(files.spec, load_weights(files), precision="float32", device="cpu")
@@ -187,13 +168,7 @@ def test_memory_is_flat(tiny_folder: Callable[[str], Path]) -> None:
         lengths = (
             np.full(most, 8, np.int32) if number < 20 else random.integers(1, 9, most, np.int32)
         )
-        batch = Batch(
-            lane=Lane.BULK,
-            token_ids=random.integers(5, 50, lengths.sum(), np.int32),
-            cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-            num_prompt_tokens=np.zeros(len(lengths), np.int32),
-            num_type0_tokens=lengths,
-        )
+        batch = make_batch([random.integers(5, 50, length) for length in lengths])
         done = threading.Event()
         pending = engine.submit(batch, done.set)
         assert done.wait(30)
@@ -217,13 +192,7 @@ def test_engines_are_made_and_closed_beside_one_that_computes(
             check_engine(other, files.spec, tolerance=TOLERANCES["bf16"])
 
     def run(num_seqs: int) -> NDArray[np.float32]:
-        batch = Batch(
-            lane=Lane.BULK,
-            token_ids=np.full(8 * num_seqs, 7, np.int32),
-            cu_seqlens=np.arange(num_seqs + 1, dtype=np.int32) * 8,
-            num_prompt_tokens=np.zeros(num_seqs, np.int32),
-            num_type0_tokens=np.full(num_seqs, 8, np.int32),
-        )
+        batch = make_batch([[7] * 8] * num_seqs)
         done = threading.Event()
         pending = engine.submit(batch, done.set)
         assert done.wait(30)

@@ -15,8 +15,9 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend, Linear, Plan
 from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import linear_roles
+from embedlib.testing import make_batch
 from tests.acceptance.gpu.models import SHAPES
-from tests.acceptance.gpu.texts import batch_flops, make_batch, texts_of
+from tests.acceptance.gpu.texts import batch_flops, texts_of
 
 LARGE = SHAPES["qwen3-embedding-0.6b"].spec
 DECODER = replace(LARGE, encoder=replace(LARGE.encoder, num_layers=3, windows=(None,) * 3))

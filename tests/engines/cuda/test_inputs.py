@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch
 from embedlib.engines.cuda.executor import device_batch
 from embedlib.engines.cuda.inputs import (
     SHORT_TILE_ROWS,
@@ -21,24 +21,9 @@ from embedlib.engines.cuda.inputs import (
 )
 from embedlib.errors import EngineRunError
 from embedlib.models.spec import Head, ModelSpec, Pooling, PoolingMode, Rope
-from embedlib.testing import fake_spec
+from embedlib.testing import fake_spec, make_batch
 
 BOTH: tuple[PoolingMode, ...] = ("cls", "last_token")
-
-
-def batch_of(ids: list[list[int]], **arrays: object) -> Batch:
-    lengths = [len(part) for part in ids]
-    given = {
-        "num_prompt_tokens": np.zeros(len(ids), np.int32),
-        "num_type0_tokens": np.array(lengths, np.int32),
-        **arrays,
-    }
-    return Batch(
-        lane=Lane.BULK,
-        token_ids=np.concatenate(ids).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        **given,  # type: ignore[arg-type]
-    )
 
 
 def filled(
@@ -56,7 +41,7 @@ def spec_with(max_seq_tokens: int = 32, **traits: object) -> ModelSpec:
 
 
 def test_a_batch_in_full() -> None:
-    parts = filled(batch_of([[4, 5, 6], [7]]), spec_with(rope=Rope()), BOTH)
+    parts = filled(make_batch([[4, 5, 6], [7]]), spec_with(rope=Rope()), BOTH)
     assert parts == {
         "token_ids": [4, 5, 6, 7],
         "positions": [0, 1, 2, 0],
@@ -91,7 +76,7 @@ def test_every_part_begins_at_16_bytes(num_tokens: int, num_modes: int) -> None:
 
 
 def test_tokens_whose_keys_are_kept_come_before_a_sequence() -> None:
-    spec, batch = spec_with(rope=Rope()), batch_of([[4], [5, 6], [7]])
+    spec, batch = spec_with(rope=Rope()), make_batch([[4], [5, 6], [7]])
     layout = layout_of(batch, ("last_token",))
     values = np.full(layout.size, -7, np.int32)
     fill(values, batch, layout, spec, ("last_token",), np.array([5, 9, 0], np.int32))
@@ -107,7 +92,7 @@ def test_tokens_whose_keys_are_kept_come_before_a_sequence() -> None:
 
 def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
     layout = Layout(num_tokens=6, num_seqs=3, num_pooled_modes=1)
-    parts = filled(batch_of([[4, 5]]), spec_with(rope=Rope()), ("last_token",), layout)
+    parts = filled(make_batch([[4, 5]]), spec_with(rope=Rope()), ("last_token",), layout)
     assert parts["token_ids"] == [4, 5, 0, 0, 0, 0]
     assert parts["cu_seqlens"] == [0, 2, 2, 2]
     assert parts["tiles"] == [[0, 2, 0, 0, 2], [0] * 5, [0] * 5]
@@ -126,7 +111,7 @@ def test_what_a_layout_has_and_a_batch_has_not_is_empty() -> None:
     ],
 )
 def test_positions(traits: dict[str, object], positions: list[int]) -> None:
-    batch = batch_of([[4, 1, 6], [1, 8]])
+    batch = make_batch([[4, 1, 6], [1, 8]])
     assert filled(batch, spec_with(**traits))["positions"] == positions
 
 
@@ -140,7 +125,7 @@ def test_positions(traits: dict[str, object], positions: list[int]) -> None:
     ],
 )
 def test_token_types(head: Head | None, num_types: int, types: list[int]) -> None:
-    batch = batch_of([[4, 5, 6], [7, 8]], num_type0_tokens=np.array([1, 2], np.int32))
+    batch = make_batch([[4, 5, 6], [7, 8]], num_type0_tokens=np.array([1, 2], np.int32))
     spec = replace(spec_with(num_token_types=num_types), head=head)
     assert filled(batch, spec)["token_types"] == types
 
@@ -148,7 +133,7 @@ def test_token_types(head: Head | None, num_types: int, types: list[int]) -> Non
 def test_the_last_token_that_may_be_taken() -> None:
     pooling = Pooling(modes=("last_token",), skipped_token_id=9)
     spec = replace(spec_with(), modules=(pooling,))
-    parts = filled(batch_of([[4, 5, 9, 9], [9, 9], [9, 4]]), spec, ("last_token",))
+    parts = filled(make_batch([[4, 5, 9, 9], [9, 9], [9, 4]]), spec, ("last_token",))
     assert parts["pooled_rows"] == [1, 4, 7]
 
 
@@ -157,7 +142,7 @@ def test_the_last_token_that_may_be_taken() -> None:
     st.sampled_from([4, 32, 64, 128]),
 )
 def test_tiles_hold_every_query_once(lengths: list[int], num_queries: int) -> None:
-    batch = batch_of([[5] * length for length in lengths])
+    batch = make_batch([[5] * length for length in lengths])
     layout = layout_of(batch, (), num_queries)
     tiles = np.array(filled(batch, spec_with(1000), layout=layout)["tiles"])
     assert len(tiles) == layout.max_tiles
@@ -207,8 +192,8 @@ def test_a_tile_has_a_row_for_every_head_that_shares_its_keys(
 )
 def test_what_would_read_other_memory_is_refused(ids: list[list[int]], told: str) -> None:
     with pytest.raises(EngineRunError, match=told):
-        check(batch_of(ids), fake_spec(32))
+        check(make_batch(ids), fake_spec(32))
 
 
 def test_the_limits_themselves_are_fine() -> None:
-    check(batch_of([[0, 255], [5] * 32]), fake_spec(32))
+    check(make_batch([[0, 255], [5] * 32]), fake_spec(32))

@@ -25,7 +25,7 @@ from embedlib.engines.cuda.reference import AttentionShape, Prefix
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Pooling
 from embedlib.models.weights.load import load_weights
-from embedlib.testing import TINY_VARIANTS, fake_spec
+from embedlib.testing import TINY_VARIANTS, fake_spec, make_batch
 
 WAIT_SECONDS = 30
 PREFIX = list(range(5, 25))
@@ -39,13 +39,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batch_of(ids: list[list[int]], lane: Lane = Lane.QUERY) -> Batch:
-    return Batch(
-        lane=lane,
-        token_ids=np.concatenate(ids).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *map(len, ids)]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(ids), np.int32),
-        num_type0_tokens=np.array([len(part) for part in ids], np.int32),
-    )
+    return make_batch(ids, lane)
 
 
 def propose(policy: Prefixes, *ids: list[int], lane: Lane = Lane.QUERY) -> list[int] | None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda import loaded_model, short_batches
 from embedlib.engines.cuda.device import CpuDevice, Event
 from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.results import MIN_BUFFER_NUMBERS, Results
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.load import load_weights
+from embedlib.testing import make_batch
 
 WAIT_SECONDS = 30
 
@@ -109,14 +109,7 @@ def test_the_next_batches_are_launched_while_vectors_are_copied(
     jobs = []
     lengths = [50, 4, 40, 5, 45, 44]  # more groups than may be out at a time, and recordings
     for number, length in enumerate(lengths):
-        ids = np.arange(3, 3 + length, dtype=np.int32)
-        batch = Batch(
-            lane=Lane.BULK,
-            token_ids=ids,
-            cu_seqlens=np.array([0, length], np.int32),
-            num_prompt_tokens=np.zeros(1, np.int32),
-            num_type0_tokens=np.array([length], np.int32),
-        )
+        batch = make_batch([np.arange(3, 3 + length)])
         jobs.append(engine.submit(batch, lambda number=number: done.append(number)))  # type: ignore[misc]
     with finished:  # all of them are computed, and none has come to the host
         assert finished.wait_for(lambda: num_finished == len(lengths), WAIT_SECONDS)

@@ -17,8 +17,9 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.turns import MAX_GROUPS_OUT, MAX_SHORT_IN_A_ROW, Turn, Turns
 from embedlib.models.weights.tensor_roles import linear_roles
+from embedlib.testing import make_batch
 from tests.acceptance.gpu.models import SHAPES
-from tests.acceptance.gpu.texts import make_batch, texts_of
+from tests.acceptance.gpu.texts import texts_of
 
 NUM_GROUPS = 16
 GROUP_MS = 6.0

@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch
 from embedlib.engines.cuda import kernels, loaded_model, reference, short_batches
 from embedlib.engines.cuda.buffers import Buffer, Workspace, matrices
 from embedlib.engines.cuda.device_weights import WeightLoader
@@ -26,6 +26,7 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import ModelSpec, Pooling, PoolingMode
 from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
+from embedlib.testing import make_batch
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(overflow|invalid value|divide|All-NaN):RuntimeWarning"
@@ -60,13 +61,7 @@ def weights_of(spec: ModelSpec) -> dict[str, NDArray[np.float32]]:
 
 def batch_of(spec: ModelSpec, lengths: tuple[int, ...]) -> Batch:
     random = np.random.default_rng(1)
-    return Batch(
-        lane=Lane.BULK,
-        token_ids=random.integers(3, spec.encoder.vocab_size, sum(lengths)).astype(np.int32),
-        cu_seqlens=np.cumsum([0, *lengths]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_type0_tokens=np.array(lengths, np.int32),
-    )
+    return make_batch([random.integers(3, spec.encoder.vocab_size, length) for length in lengths])
 
 
 def run(

@@ -40,7 +40,7 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import MANIFEST_NAME, open_engine_folder
 from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import ModelFiles, read_model_files
-from embedlib.testing import check_engine
+from embedlib.testing import check_engine, make_batch
 from embedlib.vectors.similarity import normalize
 
 TEXTS = [
@@ -201,14 +201,7 @@ def test_a_graph_is_not_given_the_next_query_before_it_has_read_its_own(
 
 
 def packed(lengths: list[int]) -> Batch:
-    zeros = np.zeros(len(lengths), np.int32)
-    return Batch(
-        lane=Lane.QUERY,
-        token_ids=np.full(sum(lengths), 5, np.int32),
-        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int32),
-        num_prompt_tokens=zeros,
-        num_type0_tokens=np.array(lengths, np.int32),
-    )
+    return make_batch([[5] * length for length in lengths], Lane.QUERY)
 
 
 def test_close_waits_for_a_limited_time(compiled: Callable[..., Any]) -> None:

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Lane
+from embedlib.engines.base import Batch
 from embedlib.engines.openvino.engine import OpenVINOEngine
-from embedlib.engines.openvino.weighted import Weights
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import load_weights, weights_digest
-from embedlib.testing import check_engine
+from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.testing import check_engine, make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
 
 Array = NDArray[np.float32]
@@ -43,7 +43,7 @@ def _stored(variant: str) -> Stored:
 
 @pytest.fixture(scope="module")
 def run(
-    compile_graph: Callable[[ModelSpec, Weights], Callable[[Batch], Array]],
+    compile_graph: Callable[[ModelSpec, ArraysByRole], Callable[[Batch], Array]],
     tiny_folder: Callable[[str], Path],
 ) -> Callable[..., Array]:
     """Return a function that runs stored ids as one padded batch.
@@ -54,8 +54,10 @@ def run(
 
     def run(model: str | ModelFiles, stored: Stored, kind: str = "pairs") -> Array:
         lengths = stored[f"{kind}.lengths"]
-        num_type0_tokens = stored.get(f"{kind}.num_first_tokens", lengths)
-        batch = _batch(stored[f"{kind}.ids"], lengths, num_type0_tokens)
+        batch = make_batch(
+            np.split(stored[f"{kind}.ids"], np.cumsum(lengths)[:-1]),
+            num_type0_tokens=stored.get(f"{kind}.num_first_tokens", lengths),
+        )
         if isinstance(model, ModelFiles):
             return compile_graph(model.spec, load_weights(model))(batch)
         if model not in compiled:
@@ -74,18 +76,6 @@ def _run_engine(spec: ModelSpec, weights: Mapping[str, Array], batch: Batch) -> 
     numbers = pending.result()
     engine.close()
     return numbers
-
-
-def _batch(
-    ids: NDArray[np.int32], lengths: NDArray[np.int32], num_type0_tokens: NDArray[np.int32]
-) -> Batch:
-    return Batch(
-        lane=Lane.BULK,
-        token_ids=ids,
-        cu_seqlens=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-        num_prompt_tokens=np.zeros(len(lengths), np.int32),
-        num_type0_tokens=num_type0_tokens,
-    )
 
 
 def _distance(found: Array, expected: Array) -> float:
@@ -184,7 +174,9 @@ def test_the_mean_of_the_tokens_is_what_mean_pooling_gives(
     lengths = np.array([4, 3], np.int32)
     stored = {"pairs.ids": ids, "pairs.lengths": lengths}
     bare = replace(files.spec, modules=())
-    tokens = _run_engine(bare, load_weights(files), _batch(ids, lengths, lengths))
+    tokens = _run_engine(
+        bare, load_weights(files), make_batch(np.split(ids, np.cumsum(lengths)[:-1]))
+    )
     assert tokens.shape == (7, files.spec.encoder.hidden_size)
     means = np.stack([tokens[:4].mean(axis=0), tokens[4:].mean(axis=0)])
     np.testing.assert_allclose(means, run(files, stored), atol=1e-5)
@@ -206,8 +198,7 @@ def test_modules_behind_no_pooling_are_applied_to_every_token(
                 moved[role.replace(str(position), str(position - 1), 1)] = weights[role]
     spec = replace(files.spec, modules=tuple(others))
     ids = np.array([2, 30, 31, 3], np.int32)
-    length = np.array([4], np.int32)
-    tokens = _run_engine(spec, moved, _batch(ids, length, length))
+    tokens = _run_engine(spec, moved, make_batch([ids]))
     expected = run(files, {"pairs.ids": ids, "pairs.lengths": np.array([4], np.int32)})
     assert tokens.shape == (4, 20)
     np.testing.assert_allclose(tokens[:1], expected, atol=1e-5)

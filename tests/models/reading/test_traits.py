@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Batch, Lane
-from embedlib.engines.openvino.weighted import Weights
+from embedlib.engines.base import Batch
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.row import Key
 from embedlib.models.families.table import FAMILIES
@@ -27,7 +26,8 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.spec import Encoder, ModelSpec, PositionBias, Rope
 from embedlib.models.weights.load import load_weights
-from embedlib.models.weights.tensor_roles import encoder_shapes
+from embedlib.models.weights.tensor_roles import ArraysByRole, encoder_shapes
+from embedlib.testing import make_batch
 from embedlib.testing.models.table import VARIANTS
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def test_every_field_of_the_spec_is_tried() -> None:
 def distance(
     tiny_folder: Callable[[str], Path],
     golden: Callable[[str], Golden],
-    compile_graph: Callable[[ModelSpec, Weights], Callable[[Batch], NDArray[np.float32]]],
+    compile_graph: Callable[[ModelSpec, ArraysByRole], Callable[[Batch], NDArray[np.float32]]],
 ) -> Callable[[str, ModelSpec], float]:
     """Return a function that returns a spec's distance from the stored vector of a variant."""
 
@@ -173,13 +173,7 @@ def distance(
         case = golden(variant).cases[0]
         row, ids = max(enumerate(case.ids), key=lambda item: len(item[1]))
         weights = load_weights(read_model_files(tiny_folder(variant)))
-        batch = Batch(
-            lane=Lane.BULK,
-            token_ids=np.array(ids, np.int32),
-            cu_seqlens=np.array([0, len(ids)], np.int32),
-            num_prompt_tokens=np.zeros(1, np.int32),
-            num_type0_tokens=np.array([len(ids)], np.int32),
-        )
+        batch = make_batch([ids])
         expected = case.vectors[row]
         found = compile_graph(spec, weights)(batch)[0]
         return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
