@@ -30,6 +30,7 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
+from tests.comparing import relative_errors
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
 WAIT_SECONDS = 30
@@ -77,14 +78,6 @@ def run(engine: Engine, batch: Batch) -> NDArray[np.float32]:
     pending = engine.submit(batch, done.set)
     assert done.wait(WAIT_SECONDS)
     return pending.result()
-
-
-def relative_errors(
-    vectors: NDArray[np.float32], expected: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return float32[N]: the norm of each difference, relative to the expected vector's."""
-    difference = np.linalg.norm(vectors - expected, axis=1)
-    return difference / np.linalg.norm(expected, axis=1)
 
 
 @pytest.mark.parametrize("variant", TINY_VARIANTS)
