@@ -232,10 +232,21 @@ def test_the_rule_accepts_a_right_import(module: str, source: str) -> None:
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_used(code: str) -> None:
-    script = f"{code}\nimport sys\nprint('loaded:', *(m.partition('.')[0] for m in sys.modules))"
+    loaded = {module.partition(".")[0] for module in loaded_by(code)}
+    assert "embedlib" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_the_list_of_commands_reads_no_metadata_of_installed_packages() -> None:
+    loaded = loaded_by("from embedlib.cli import main; main(['--help'], standalone_mode=False)")
+    assert "embedlib.cli.encode" in loaded
+    assert loaded & {"importlib.metadata", "embedlib.engines.registry"} == set()
+
+
+def loaded_by(code: str) -> set[str]:
+    """Run code in a process of its own and return the modules that it has imported."""
+    script = f"{code}\nimport sys\nprint('loaded:', *sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    loaded = set(done.stdout.splitlines()[-1].removeprefix("loaded: ").split())
-    assert "embedlib" in loaded
-    assert loaded & HEAVY == set()
+    return set(done.stdout.splitlines()[-1].removeprefix("loaded: ").split())

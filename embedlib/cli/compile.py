@@ -119,7 +119,7 @@ def _check_flags(
 ) -> None:
     """Reject --fidelity for bf16, and without it the flags that only a measurement reads."""
     if fidelity is not None and precision == "bf16":
-        raise click.UsageError("--fidelity is for fp8 and int8; bf16 keeps every layer as it is")
+        raise click.UsageError("--fidelity is for fp8 and int8; bf16 has no layers to choose")
     for name, value in measuring.items():
         if fidelity is None and value is not None:
             raise click.UsageError(f"{name} is for measuring; give --fidelity too")

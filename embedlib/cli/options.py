@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
 from embedlib.config import Config
-from embedlib.engines.registry import engine_names
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -56,6 +56,25 @@ _HELP = {
 }
 
 
+class EngineNameType(click.Choice[str]):
+    """The name of an engine: embedlib's own or one of another package.
+
+    The names are read when a command needs them and not when it is defined, since that reads the
+    metadata of every installed package.
+    """
+
+    def __init__(self) -> None:
+        """Take the names of this machine's engines."""
+        self.case_sensitive = True
+
+    @cached_property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names, `auto` first."""
+        from embedlib.engines.registry import engine_names
+
+        return engine_names()
+
+
 def config_options(*names: str) -> Callable[[_F], _F]:
     """Decorate a command with the options of these `Config` fields."""
 
@@ -70,8 +89,7 @@ def config_options(*names: str) -> Callable[[_F], _F]:
 def _option(name: str) -> Callable[[_F], _F]:
     field = next(field for field in dataclasses.fields(Config) if field.name == name)
     flag = f"--{name.replace('_', '-')}"
-    # The names of engines are in the registry, not in the type hint.
-    kind = click.Choice(engine_names()) if name == "engine" else _kind(get_type_hints(Config)[name])
+    kind = EngineNameType() if name == "engine" else _kind(get_type_hints(Config)[name])
     if kind is bool:
         return click.option(flag, is_flag=True, default=field.default, help=_HELP[name])
     return click.option(
