@@ -503,9 +503,9 @@ def test_max_seq_length(embedder: Embedder) -> None:
     assert embedder.max_seq_length == 32
     embedder.max_seq_length = 3
     assert embedder.max_seq_length == 3
-    with pytest.warns(TruncationWarning, match=r"row 0: 5 tokens\), cut at 3 tokens"):
+    with pytest.warns(TruncationWarning, match=r"row 0: 5 tokens\), truncated to 3 tokens"):
         np.testing.assert_array_equal(embedder.encode("abcde"), vector("abc"))
-    for length in (0, -1, (1 << 20) + 1):
+    for length in (0, -1, (1 << 20) + 1, True):
         with pytest.raises(ConfigError, match=f"max_seq_length = {length}; this model allows 1 to"):
             embedder.max_seq_length = length
     assert embedder.max_seq_length == 3
@@ -517,10 +517,10 @@ def test_a_call_keeps_the_limit_it_began_with() -> None:
         stream = embedder.encode_stream(texts)
         found = [next(stream)]
         embedder.max_seq_length = 2
-        with pytest.warns(TruncationWarning, match="cut at 3 tokens"):
+        with pytest.warns(TruncationWarning, match="truncated to 3 tokens"):
             found += stream
         np.testing.assert_array_equal(found, vectors(["abc"] * len(texts)))
-        with pytest.warns(TruncationWarning, match="cut at 2 tokens"):
+        with pytest.warns(TruncationWarning, match="truncated to 2 tokens"):
             np.testing.assert_array_equal(embedder.encode("abcd"), vector("ab"))
 
 
@@ -576,7 +576,8 @@ def test_on_truncate_warns_where_the_caller_is() -> None:
             assert caught[0].filename == __file__
             assert caught[0].lineno == call.__code__.co_firstlineno
             assert str(caught[0].message).startswith(
-                "2 texts are too long (row 7: 33 tokens, row 90: 33 tokens), cut at 32 tokens; "
+                "2 texts are too long (row 7: 33 tokens, row 90: 33 tokens), truncated to 32 "
+                "tokens; "
                 'split long texts, or pass on_truncate="chunk" (for the vector of a whole text), '
                 '"ignore" or "error" to the Embedder'
             )

@@ -108,7 +108,7 @@ def bench(
         raise click.UsageError("Missing argument 'MODEL'.")
     config = Config(**options)
 
-    from embedlib.engines.machine import describe_machine
+    from embedlib.measuring.machine_facts import describe_machine
 
     shared: dict[str, Any] = {
         "model": model,

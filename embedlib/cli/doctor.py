@@ -23,10 +23,11 @@ def doctor(context: click.Context, as_json: bool) -> None:
       embedlib doctor --json
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.config import Config
-    from embedlib.engines.machine import Machine, describe_machine, describe_packages
+    from embedlib.engines.machine import Machine
     from embedlib.engines.registry import available_engines
     from embedlib.engines.select import choose_engine
     from embedlib.errors import EngineUnavailableError
+    from embedlib.measuring.machine_facts import describe_machine, describe_packages
 
     machine = context.find_object(Machine) or Machine()  # a test hands one in
     facts = describe_machine(machine)

@@ -17,7 +17,7 @@ def fidelity_rows(report: FidelityReport) -> list[tuple[str, str]]:
         ("measured", f"{report.precision} on {report.engine}, against {report.reference}"),
         ("hardware", f"{report.hardware}{no_gpu}"),
         ("kept", ", ".join(report.excluded) or "no layer"),
-        ("texts", f"{report.num_texts}, truncated at {report.max_seq_tokens} tokens{note}"),
+        ("texts", f"{report.num_texts}, truncated to {report.max_seq_tokens} tokens{note}"),
         ("texts digest", report.texts_digest),
         ("mean cosine", f"{report.mean:.5f}"),
         ("p1 cosine", f"{report.p1:.5f}"),

@@ -150,7 +150,7 @@ def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles
     if report.reference not in (NOT_COMPILED, kind.precisions[-1]):
         return f"it was compared with {report.reference}"
     if report.max_seq_tokens < files.spec.max_seq_tokens:
-        return f"it was measured on texts cut at {report.max_seq_tokens} tokens"
+        return f"it was measured on texts truncated to {report.max_seq_tokens} tokens"
     if report.num_texts < MIN_TEXTS:
         return f"it was measured on {report.num_texts} texts"
     return None if report.passes(Gate()) else _figures(version)

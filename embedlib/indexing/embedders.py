@@ -26,7 +26,7 @@ class EmbeddingCounts(Protocol):
 
     @property
     def num_truncated(self) -> int:
-        """Texts cut at the model's length limit."""
+        """Texts truncated to the model's length limit."""
 
 
 class ModelIdentity(Protocol):

@@ -52,7 +52,7 @@ class IndexOptions:
     """
 
     chunk: bool = True
-    """Divide long texts. False: one vector per document, cut at the model's length limit."""
+    """Divide long texts. False: one vector per document, truncated to the model's length limit."""
     chunk_tokens: int | None = None
     """Maximum tokens of a chunk. None: what the model has room for, at most 512."""
     chunk_overlap: int = 0

@@ -44,7 +44,7 @@ class IndexReport:
     num_bad: int
     """Bad rows of the source, which were skipped."""
     num_truncated: int
-    """Texts cut at the model's length limit; only without chunking. 0 for a dry run."""
+    """Texts truncated to the model's length limit; only without chunking. 0 for a dry run."""
     num_tokens: int
     """Tokens embedded."""
     seconds: float

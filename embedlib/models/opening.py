@@ -11,13 +11,12 @@ This module reads no weights and chooses no engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from numbers import Integral
 from os import PathLike
 from pathlib import Path
 
 import tokenizers
 
-from embedlib.config import Config
+from embedlib.config import Config, is_count
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.compiled.engine_folder import (
     MANIFEST_NAME,
@@ -175,8 +174,7 @@ def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> No
     Raises:
         ConfigError: it exceeds the model's positions or leaves no room for text.
     """
-    is_number = isinstance(max_seq_tokens, Integral)
-    if not is_number or not num_special_tokens < max_seq_tokens <= limit:
+    if not is_count(max_seq_tokens) or not num_special_tokens < max_seq_tokens <= limit:
         raise ConfigError(
             f"max_seq_length = {max_seq_tokens!r}; this model allows {num_special_tokens + 1} to "
             f"{limit}"

@@ -253,9 +253,9 @@ class Session:
         def warn(truncated: Sequence[tuple[int, int]], num_truncated: int) -> None:
             if truncated and self.config.on_truncate == "warn":
                 self._warn(
-                    f"{describe_truncated(truncated, num_truncated)}, cut at {max_seq_length} "
-                    f"tokens; split long texts, or pass on_truncate={choices} to the "
-                    f"{type(self).__name__}",
+                    f"{describe_truncated(truncated, num_truncated)}, truncated to "
+                    f"{max_seq_length} tokens; split long texts, or pass on_truncate={choices} to "
+                    f"the {type(self).__name__}",
                     TruncationWarning,
                 )
 

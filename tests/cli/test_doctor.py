@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from embedlib.cli import main
 from embedlib.engines.gpus import Gpu
-from embedlib.engines.machine import Machine, describe_machine, describe_packages
+from embedlib.engines.machine import Machine
 from embedlib.errors import EngineUnavailableError
+from embedlib.measuring.machine_facts import describe_machine, describe_packages
 from tests.machines import CUDA, H200, TRTLLM, fake_machine
 
 Run = Callable[..., Result]

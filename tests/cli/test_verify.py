@@ -48,7 +48,7 @@ def test_it_passes_and_is_remembered(
     assert done.exit_code == 0, done.output
     assert "measured       int8 on openvino, against float32\n" in done.stdout
     assert "kept           no layer\n" in done.stdout
-    assert "texts          100, truncated at 20 tokens\n" in done.stdout
+    assert "texts          100, truncated to 20 tokens\n" in done.stdout
     assert "gate           passed: mean 0.9, p1 0.9\n" in done.stdout
     assert "'a cat'" in done.stdout
     [version] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
@@ -57,7 +57,7 @@ def test_it_passes_and_is_remembered(
     assert f"mean cosine    {version.report.mean:.5f}\n" in done.stdout
 
     few = run("verify", folder, "--texts", texts, "--engine-cache-dir", cache, *gate)
-    assert "texts          5, truncated at 24 tokens; fewer than 100: not stored\n" in few.stdout
+    assert "texts          5, truncated to 24 tokens; fewer than 100: not stored\n" in few.stdout
     [again] = compiled_versions(read_model_files(folder), Config(engine_cache_dir=cache))
     assert again.report == version.report
 

@@ -547,7 +547,7 @@ def test_auto_takes_what_was_measured_to_be_faithful(
         ("openvino", {"hardware": "an abacus"}, "it was measured on openvino, an abacus"),
         ("openvino", {"reference": "bf16"}, "it was compared with bf16"),
         ("openvino", {"reference": "int8"}, "it was compared with int8"),
-        ("openvino", {"max_seq_tokens": 23}, "it was measured on texts cut at 23 tokens"),
+        ("openvino", {"max_seq_tokens": 23}, "it was measured on texts truncated to 23 tokens"),
         ("openvino", {"num_texts": 99}, "it was measured on 99 texts"),
     ],
 )

@@ -276,9 +276,7 @@ def test_a_forked_child_makes_no_engine(monkeypatch: pytest.MonkeyPatch) -> None
 def test_tokens_of_texts_that_are_cut() -> None:
     with two_engines(partial(FakeEngine, is_per_token=True)) as (embedder, _):
         # on_truncate="chunk" is no remedy: windows have no per-token vectors
-        message = (
-            r'row 1: 40 tokens\), cut at 32 tokens; .* pass on_truncate="ignore" or "error" to'
-        )
+        message = r'40 tokens\), truncated to 32 tokens; .* on_truncate="ignore" or "error" to'
         with pytest.warns(TruncationWarning, match=message) as caught:
             found = embedder.encode(["a", "x" * 40], output_value="token_embeddings")
         assert [warning.filename for warning in caught] == [__file__]
@@ -519,7 +517,7 @@ def test_chunks_keep_the_limit_they_began_with() -> None:
     with two_engines(lower) as (embedder, _):
         found = embedder.encode_document("abcd", chunks=[(0, 4)])
         np.testing.assert_allclose(found[0], token_vectors("abcd").mean(0), rtol=1e-6)
-        with pytest.warns(TruncationWarning, match="cut at 2 tokens"):
+        with pytest.warns(TruncationWarning, match="truncated to 2 tokens"):
             found = embedder.encode_document("abcd", chunks=[(0, 4)])
         np.testing.assert_allclose(found[0], token_vectors("ab").mean(0), rtol=1e-6)
 

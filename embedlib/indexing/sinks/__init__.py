@@ -6,6 +6,7 @@ imports them from `embedlib.indexing`.
 
 from __future__ import annotations
 
+from embedlib.indexing.rows import Row
 from embedlib.indexing.sinks.protocol import (
     Hit,
     OtherModelError,
@@ -32,6 +33,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "Hit",
     "OtherModelError",
+    "Row",
     "RowKey",
     "Sink",
     "SinkState",

@@ -11,8 +11,8 @@ from typing import Any, TextIO, get_args
 
 import click
 
-from embedlib.engines.machine import describe_machine, describe_packages
 from embedlib.errors import EmbedlibError
+from embedlib.measuring.machine_facts import describe_machine, describe_packages
 from embedlib.measuring.provenance import checkout_commit, now
 from tests.acceptance.gpu.journal import Line
 from tests.acceptance.gpu.models import SHAPES
