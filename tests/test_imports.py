@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "batching": MODELS | {"engines.base"},
     "engines.base": LOW,
     "engines": MODELS,
-    "engines.*": MODELS | {f"engines.{name}" for name in ("base", "gpus", "kind", "machine")},
+    "engines.*": MODELS
+    | {f"engines.{name}" for name in ("base", "gpu_memory", "gpus", "kind", "machine")},
     "measuring": COMPUTE,
     "session": COMPUTE,
     "embedder": COMPUTE | {"session"},

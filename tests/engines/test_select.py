@@ -16,7 +16,8 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.engines.cuda.kind import KIND as CUDA_KIND
-from embedlib.engines.gpus import Gpu, check_room, list_gpus, needed_bytes
+from embedlib.engines.gpu_memory import check_room, needed_bytes
+from embedlib.engines.gpus import Gpu, list_gpus
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine

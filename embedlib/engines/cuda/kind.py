@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from embedlib.engines.cuda.limits import batch_room
+from embedlib.engines.gpu_memory import check_gpus
 from embedlib.engines.gpus import (
     check_capability,
-    check_gpus,
     check_wanted,
     gpu_index,
-    needed_bytes,
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.errors import EngineUnavailableError
@@ -79,10 +78,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config
     Raises:
         EngineUnavailableError: the message names the device.
     """
-    precision = plan.precision
-    room = batch_room(spec, config.max_batch_tokens)
-    needed = needed_bytes(spec, precision.name, precision.excluded, room)
-    check_gpus(choice.devices, choice.gpus, precision.name, needed, config.gpu_memory_fraction)
+    check_gpus(plan, choice, spec, config, batch_room(spec, config.max_batch_tokens))
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:

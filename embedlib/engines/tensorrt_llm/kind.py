@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from embedlib.engines.gpu_memory import check_gpus
 from embedlib.engines.gpus import (
     Gpu,
     check_capability,
-    check_gpus,
     check_wanted,
     gpu_index,
-    needed_bytes,
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.errors import EngineUnavailableError
@@ -103,10 +102,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config
     """
     from embedlib.engines.tensorrt_llm.support import batch_tokens
 
-    precision = plan.precision
-    tokens = batch_tokens(spec, config.max_batch_tokens)
-    needed = needed_bytes(spec, precision.name, precision.excluded, tokens)
-    check_gpus(choice.devices, choice.gpus, precision.name, needed, config.gpu_memory_fraction)
+    check_gpus(plan, choice, spec, config, batch_tokens(spec, config.max_batch_tokens))
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:

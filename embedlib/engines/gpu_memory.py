@@ -1,0 +1,93 @@
+"""Whether a model fits into the memory of GPUs: an estimate, made before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Final
+
+from embedlib.config import Config
+from embedlib.engines.gpus import GIB, Gpu, check_fp8
+from embedlib.engines.kind import EngineChoice, EnginePlan
+from embedlib.errors import EngineUnavailableError
+from embedlib.models.compiled.pooled_rows import POOLED_ROWS
+from embedlib.models.spec import Encoder, ModelSpec
+from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
+
+LIBRARY_BYTES: Final = 2 * GIB
+"""Memory of torch, the kernels' code and the CUDA context, whatever the model; a safe estimate."""
+BYTES_PER_NUMBER: Final = 2
+"""Activations, and weights that are not FP8, are bfloat16."""
+LIVE_ROWS: Final = 8
+"""Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
+
+
+def check_gpus(
+    plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config, batch_tokens: int
+) -> None:
+    """Check that the GPUs of a plan have the precision and the memory for a model.
+
+    Args:
+        plan: says in which precision.
+        choice: says on which GPUs.
+        spec: the model.
+        config: says which share of the memory may be used.
+        batch_tokens: tokens of the largest batch.
+
+    Raises:
+        EngineUnavailableError: the message names the device.
+    """
+    precision = plan.precision
+    needed = needed_bytes(spec, precision.name, precision.excluded, batch_tokens)
+    for device, gpu in zip(choice.devices, choice.gpus, strict=True):
+        if precision.name == "fp8":
+            check_fp8(device, gpu)
+        try:
+            check_room(gpu, needed, config.gpu_memory_fraction)
+        except EngineUnavailableError as error:
+            raise EngineUnavailableError(f"{device}: {error}") from error
+
+
+def needed_bytes(
+    spec: ModelSpec, precision: str, excluded: Collection[str], batch_tokens: int
+) -> int:
+    """Return an estimate of the GPU memory a model needs.
+
+    Args:
+        spec: the model.
+        precision: "fp8": linear layers of the transformer take one byte per weight.
+        excluded: roles of linear layers that stay in bfloat16, and pooled rows that do.
+        batch_tokens: tokens of the largest batch.
+    """
+    weights = 0
+    linear = linear_roles(spec.encoder) if precision == "fp8" else ()
+    fp8 = {f"{role}.weight" for role in linear if role not in excluded}
+    for role, shape in encoder_shapes(spec.encoder).items():
+        is_fp8 = role in fp8
+        weights += math.prod(shape) * (1 if is_fp8 else BYTES_PER_NUMBER)
+        if is_fp8 and POOLED_ROWS in excluded:  # pooled rows read the layer in bfloat16 as well
+            weights += math.prod(shape) * BYTES_PER_NUMBER
+    return weights + _activation_bytes(spec.encoder, batch_tokens) + LIBRARY_BYTES
+
+
+def check_room(gpu: Gpu, needed: int, fraction: float) -> None:
+    """Check that a model fits into a GPU.
+
+    Raises:
+        EngineUnavailableError: the GPU is too small, or other programs use its memory.
+    """
+    if gpu.total_bytes is None or gpu.free_bytes is None:
+        return
+    allowed = gpu.total_bytes * fraction
+    room = min(allowed, gpu.free_bytes)
+    if needed > room:
+        raise EngineUnavailableError(
+            f"the model needs about {needed / GIB:.1f} GiB; {gpu.name} has "
+            f"{gpu.total_bytes / GIB:.1f} GiB, {gpu.free_bytes / GIB:.1f} GiB free, of which "
+            f"gpu_memory_fraction = {fraction:g} allows {allowed / GIB:.1f} GiB"
+        )
+
+
+def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
+    width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
+    return batch_tokens * width * BYTES_PER_NUMBER
