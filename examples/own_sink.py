@@ -18,25 +18,12 @@ from uuid import UUID
 
 import numpy as np
 
+from embedlib import indexing
 from embedlib.errors import SinkError
-from embedlib.indexing import (
-    FileLock,
-    Hit,
-    Row,
-    RowKey,
-    SinkState,
-    SinkUrl,
-    Target,
-    Tell,
-    Vectors,
-    check_target,
-    check_vectors,
-    parse_url,
-)
 from embedlib.testing import check_sink
 
 
-def open_sink(url: SinkUrl) -> MySink:
+def open_sink(url: indexing.SinkUrl) -> MySink:
     """Make the sink for a URL; an entry point names this function."""
     url.take()  # names the options of the sink; this one has none
     return MySink(url.path)
@@ -48,22 +35,22 @@ class MySink:
     def __init__(self, path: Path) -> None:
         self.name = f"mine:{path}"
         self._path = path
-        self._lock: FileLock | None = None
+        self._lock: indexing.FileLock | None = None
         self._dim = 0
 
-    def inspect(self) -> SinkState | None:
+    def inspect(self) -> indexing.SinkState | None:
         """Return what is stored."""
         if not self._path.exists():
             return None
         ((state,),) = self._run("SELECT state FROM mine_load")
         ((num_rows,),) = self._run("SELECT count(*) FROM mine_row")
-        return SinkState(num_rows=num_rows, index="none, exact scan", **json.loads(state))
+        return indexing.SinkState(num_rows=num_rows, index="none, exact scan", **json.loads(state))
 
-    def begin(self, target: Target, tell: Tell) -> None:
+    def begin(self, target: indexing.Target, tell: indexing.Tell) -> None:
         """Lock the file, then check or create it."""
-        self._lock = FileLock(self._path.with_name(f"{self._path.name}.lock"), self.name)
+        self._lock = indexing.FileLock(self._path.with_name(f"{self._path.name}.lock"), self.name)
         state = self.inspect()  # raises SinkError for a file of another program
-        check_target(state, target, self.name)
+        indexing.check_target(state, target, self.name)
         if target.similarity not in ("cosine", "dot"):
             raise SinkError(f"{self.name} compares by cosine or dot, not by {target.similarity}")
         if state is None or target.recreate:
@@ -76,9 +63,9 @@ class MySink:
         found = {id_: self._run(query, (id_.bytes,)) for id_ in ids}
         return {id_: rows[0][0] for id_, rows in found.items() if rows}
 
-    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+    def write(self, rows: Sequence[indexing.Row], vectors: indexing.Vectors) -> None:
         """Insert or replace rows in one transaction."""
-        check_vectors(vectors, len(rows), self._dim)
+        indexing.check_vectors(vectors, len(rows), self._dim)
         values = (
             (
                 *(row.id.bytes, row.source_id, row.chunk, row.text),
@@ -88,15 +75,15 @@ class MySink:
         )
         self._run_many("REPLACE INTO mine_row VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
-    def write_metadata(self, rows: Sequence[Row]) -> None:
+    def write_metadata(self, rows: Sequence[indexing.Row]) -> None:
         """Replace metadata and digests in one transaction."""
         values = ((json.dumps(row.metadata), row.digest, row.id.bytes) for row in rows)
         self._run_many("UPDATE mine_row SET metadata = ?, digest = ? WHERE id = ?", values)
 
-    def scan(self) -> Iterator[RowKey]:
+    def scan(self) -> Iterator[indexing.RowKey]:
         """Yield the key of every row; a store of any size should read it in pages."""
         for id_, source_id, chunk in self._run("SELECT id, source_id, chunk FROM mine_row"):
-            yield RowKey(id=UUID(bytes=id_), source_id=source_id, chunk=chunk)
+            yield indexing.RowKey(id=UUID(bytes=id_), source_id=source_id, chunk=chunk)
 
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows."""
@@ -105,7 +92,7 @@ class MySink:
     def finish(self) -> None:
         """Do nothing: this store has no search index."""
 
-    def search(self, vector: Vectors, k: int) -> list[Hit]:
+    def search(self, vector: indexing.Vectors, k: int) -> list[indexing.Hit]:
         """Compare the vector with every row."""
         rows = self._run("SELECT * FROM mine_row")
         vectors = np.array([np.frombuffer(row[6], np.float32) for row in rows])
@@ -124,7 +111,7 @@ class MySink:
             self._lock.release()
             self._lock = None
 
-    def _create(self, target: Target) -> None:
+    def _create(self, target: indexing.Target) -> None:
         """Create the file under another name, so that a killed process leaves all of it or none."""
         new = self._path.with_name(f"{self._path.name}.new")
         new.unlink(missing_ok=True)
@@ -154,20 +141,17 @@ class MySink:
             raise SinkError(f"{self.name}: {error}; run the load again to continue") from error
 
 
-def _hit(score: float, id_: bytes, source_id: str, chunk: int, text: str, *rest: Any) -> Hit:
-    metadata = json.loads(rest[0])
-    return Hit(
-        score=score,
-        id=UUID(bytes=id_),
-        source_id=source_id,
-        chunk=chunk,
-        text=text,
-        metadata=metadata,
+def _hit(
+    score: float, id_: bytes, source_id: str, chunk: int, text: str, metadata: str, *_: Any
+) -> indexing.Hit:
+    about = json.loads(metadata)
+    return indexing.Hit(
+        score=score, id=UUID(bytes=id_), source_id=source_id, chunk=chunk, text=text, metadata=about
     )
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        url = parse_url(f"mine:{folder}/rows.db")
+        url = indexing.parse_url(f"mine:{folder}/rows.db")
         check_sink(lambda: open_sink(url))
     print("check_sink found nothing wrong")

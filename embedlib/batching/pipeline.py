@@ -32,18 +32,18 @@ class Pipeline:
         engine: Engine,
         meter: Meter,
         *,
+        callers: Callers | None = None,
         max_queued_texts: int,
         policy: BatchingPolicy = DEFAULT_POLICY,
-        callers: Callers | None = None,
     ) -> None:
         """Start the threads.
 
         Args:
             engine: computes the batches.
             meter: collects the statistics.
+            callers: counts the calls; None: a counter of its own.
             max_queued_texts: limit of each queue.
             policy: how texts are divided into batches.
-            callers: counts the calls; None: a counter of its own.
         """
         self.callers = callers or Callers()
         self._engine = engine

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedlib.config import Config
 from embedlib.errors import ConfigError
+
+ReportLine = Callable[[str], None]
+"""Called with one line of progress."""
 
 INT8 = "embedlib-int8"
 

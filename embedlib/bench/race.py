@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embedlib.bench.contestants import BATCH_SIZES, OURS
+from embedlib.bench.options import ReportLine
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
@@ -24,9 +25,6 @@ PROBE_TEXTS = 128
 
 StartProcess = Callable[[str, int, "int | None"], Process]
 """`start_contestant`, or a fake in a test."""
-
-ReportLine = Callable[[str], None]
-"""Called with one line of progress."""
 
 
 def start_contestant(name: str, threads: int, library_threads: int | None) -> ChildProcess:

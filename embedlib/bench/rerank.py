@@ -17,16 +17,8 @@ from embedlib.bench.contestants import (
     RERANKER,
     missing_modules,
 )
-from embedlib.bench.options import INT8, RERANK_PEER, RerankOptions
-from embedlib.bench.race import (
-    Course,
-    Entry,
-    Race,
-    ReportLine,
-    StartProcess,
-    open_race,
-    start_contestant,
-)
+from embedlib.bench.options import INT8, RERANK_PEER, ReportLine, RerankOptions
+from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
 from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance
 from embedlib.errors import EmbedlibError
 from embedlib.measuring.spread import Spread

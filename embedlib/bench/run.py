@@ -11,16 +11,8 @@ from typing import Any
 import numpy as np
 
 from embedlib.bench.contestants import EMBEDLIB, missing_modules
-from embedlib.bench.options import BenchOptions
-from embedlib.bench.race import (
-    Course,
-    Entry,
-    Race,
-    ReportLine,
-    StartProcess,
-    open_race,
-    start_contestant,
-)
+from embedlib.bench.options import BenchOptions, ReportLine
+from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
 from embedlib.bench.result import (
     BenchResult,
     ContestantResult,

@@ -11,28 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedlib import testing
 from embedlib.engines.base import Batch, Lane
 from embedlib.errors import EngineOutOfMemoryError
 from embedlib.models.spec import Head
-from embedlib.testing import (
-    FAKE_DIM,
-    FakeEngine,
-    byte_tokenizer,
-    check_engine,
-    fake_embedder,
-    fake_spec,
-    fake_vector,
-    make_batch,
-)
+from embedlib.testing import FakeEngine
 
 
 def batch_of(*ids: list[int]) -> Batch:
-    return make_batch(ids)
+    return testing.make_batch(ids)
 
 
 def test_the_fake_engine_keeps_the_promises_of_an_engine() -> None:
     engine = FakeEngine()
-    check_engine(engine, fake_spec())
+    testing.check_engine(engine, testing.fake_spec())
     assert engine.is_closed
 
 
@@ -82,28 +74,28 @@ SPOILS: dict[str, tuple[Callable[[Any, Batch], Any], str]] = {
 def test_an_engine_with_wrong_answers_is_refused(name: str) -> None:
     spoil, message = SPOILS[name]
     with pytest.raises(AssertionError, match=message):
-        check_engine(Bad(spoil), fake_spec())
+        testing.check_engine(Bad(spoil), testing.fake_spec())
 
 
 def test_an_engine_for_tokens_gives_a_row_for_every_token() -> None:
-    check_engine(FakeEngine(is_per_token=True), fake_spec(modules=()))
+    testing.check_engine(FakeEngine(is_per_token=True), testing.fake_spec(modules=()))
     engine = Bad(SPOILS["a row missing"][0], is_per_token=True)
     with pytest.raises(AssertionError, match="returned 1 rows for 2 tokens"):
-        check_engine(engine, fake_spec(modules=()))
+        testing.check_engine(engine, testing.fake_spec(modules=()))
     engine = Bad(SPOILS["rows reversed"][0], is_per_token=True)
     with pytest.raises(AssertionError, match="changes by"):
-        check_engine(engine, fake_spec(modules=()))
+        testing.check_engine(engine, testing.fake_spec(modules=()))
 
 
 def test_a_model_with_a_head_is_given_pairs() -> None:
     engine = FakeEngine()
     head = Head(labels=tuple("abcdef"), activation="identity")
-    check_engine(engine, fake_spec(head=head))
+    testing.check_engine(engine, testing.fake_spec(head=head))
     assert all((batch.num_type0_tokens <= batch.seq_lens).all() for batch in engine.batches)
     assert any((batch.num_type0_tokens < batch.seq_lens).any() for batch in engine.batches)
     mixed = Bad(lambda vectors, batch: vectors + np.float32(batch.num_type0_tokens[::-1, None]))
     with pytest.raises(AssertionError, match="changes by"):
-        check_engine(mixed, fake_spec(head=head))
+        testing.check_engine(mixed, testing.fake_spec(head=head))
 
 
 def test_an_engine_that_says_done_twice_is_refused() -> None:
@@ -113,14 +105,14 @@ def test_an_engine_that_says_done_twice_is_refused() -> None:
             return super().submit(batch, on_done)
 
     with pytest.raises(AssertionError, match="on_done was called twice"):
-        check_engine(Twice(), fake_spec())
+        testing.check_engine(Twice(), testing.fake_spec())
 
 
 def test_an_engine_that_never_says_done_is_refused() -> None:
     engine = FakeEngine()
     engine.hold()
     with pytest.raises(AssertionError, match="on_done was not called"):
-        check_engine(engine, fake_spec(), wait_seconds=0.01)
+        testing.check_engine(engine, testing.fake_spec(), wait_seconds=0.01)
 
 
 def test_an_engine_that_cannot_be_closed_twice_is_refused() -> None:
@@ -130,13 +122,13 @@ def test_an_engine_that_cannot_be_closed_twice_is_refused() -> None:
             super().close()
 
     with pytest.raises(AssertionError, match="closed before"):
-        check_engine(Once(), fake_spec())
+        testing.check_engine(Once(), testing.fake_spec())
 
 
 @pytest.mark.parametrize("longest", [1, 2, 32, 400])
 def test_the_longest_sequence_is_tried_and_no_longer_one(longest: int) -> None:
     engine = FakeEngine()
-    check_engine(engine, fake_spec(max_seq_tokens=longest))
+    testing.check_engine(engine, testing.fake_spec(max_seq_tokens=longest))
     tried = {int(length) for batch in engine.batches for length in batch.seq_lens}
     assert max(tried) == min(longest, 300)
     assert min(tried) == 1
@@ -145,15 +137,15 @@ def test_the_longest_sequence_is_tried_and_no_longer_one(longest: int) -> None:
 @settings(deadline=None)  # a slow machine must not fail the test
 @given(st.lists(st.integers(0, 255), min_size=2, max_size=20), st.data())
 def test_a_fake_vector_tells_what_went_wrong(ids: list[int], data: st.DataObject) -> None:
-    vector = fake_vector(ids).tolist()
-    assert len(vector) == FAKE_DIM
+    vector = testing.fake_vector(ids).tolist()
+    assert len(vector) == testing.FAKE_DIM
     first, second = data.draw(st.sampled_from([(i, i + 1) for i in range(len(ids) - 1)]))
     swapped = list(ids)
     swapped[first], swapped[second] = swapped[second], swapped[first]
-    assert (fake_vector(swapped).tolist() == vector) is (swapped == ids)
-    assert fake_vector(ids[:-1]).tolist() != vector
-    assert fake_vector([*ids, 0]).tolist() != vector
-    assert fake_vector(ids, 1).tolist() != vector
+    assert (testing.fake_vector(swapped).tolist() == vector) is (swapped == ids)
+    assert testing.fake_vector(ids[:-1]).tolist() != vector
+    assert testing.fake_vector([*ids, 0]).tolist() != vector
+    assert testing.fake_vector(ids, 1).tolist() != vector
 
 
 def test_the_gate_holds_and_lets_go_in_turn() -> None:
@@ -203,7 +195,7 @@ def test_failures_on_demand() -> None:
         result([1], [2, 3])
     vectors = result([7], [1])
     assert np.isnan(vectors[0]).all()
-    assert vectors[1].tolist() == fake_vector([1]).tolist()
+    assert vectors[1].tolist() == testing.fake_vector([1]).tolist()
 
 
 def test_a_batch_after_close_is_a_failure() -> None:
@@ -216,17 +208,17 @@ def test_a_batch_after_close_is_a_failure() -> None:
 @settings(deadline=None)
 @given(st.text(max_size=20))
 def test_the_byte_tokenizer_gives_bytes(text: str) -> None:
-    assert byte_tokenizer().encode(text).ids == list(text.encode())
+    assert testing.byte_tokenizer().encode(text).ids == list(text.encode())
 
 
 def test_the_example_of_the_module() -> None:
-    with fake_embedder() as embedder:
+    with testing.fake_embedder() as embedder:
         vectors = embedder.encode(["a", "b"])
-    assert (vectors[0] == fake_vector([97])).all()
+    assert (vectors[0] == testing.fake_vector([97])).all()
 
 
 def test_a_batch_is_made_of_its_sequences() -> None:
-    batch = make_batch([[1, 2, 3], np.array([4])], Lane.QUERY)
+    batch = testing.make_batch([[1, 2, 3], np.array([4])], Lane.QUERY)
     assert batch.lane is Lane.QUERY
     assert batch.token_ids.tolist() == [1, 2, 3, 4]
     assert batch.cu_seqlens.tolist() == [0, 3, 4]
@@ -237,6 +229,6 @@ def test_a_batch_is_made_of_its_sequences() -> None:
 
 
 def test_a_batch_takes_its_counts_for_all_sequences_or_for_each() -> None:
-    batch = make_batch([[1, 2], [3, 4]], num_prompt_tokens=1, num_type0_tokens=[2, 1])
+    batch = testing.make_batch([[1, 2], [3, 4]], num_prompt_tokens=1, num_type0_tokens=[2, 1])
     assert batch.num_prompt_tokens.tolist() == [1, 1]
     assert batch.num_type0_tokens.tolist() == [2, 1]

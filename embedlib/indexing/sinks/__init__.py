@@ -6,28 +6,28 @@ imports them from `embedlib.indexing`.
 
 from __future__ import annotations
 
-from embedlib.indexing.rows import Row
-from embedlib.indexing.sinks.protocol import (
-    Hit,
-    OtherModelError,
-    RowKey,
-    Sink,
-    SinkState,
-    Target,
-    Tell,
-    check_target,
-    check_vectors,
-)
-from embedlib.indexing.sinks.urls import (
-    ENTRY_POINT_GROUP,
-    SinkUrl,
-    host_of,
-    is_true,
-    open_sink,
-    parse_url,
-    without_password,
-)
-from embedlib.vectors.arrays import Vectors
+from embedlib.indexing import rows
+from embedlib.indexing.sinks import protocol, urls
+from embedlib.vectors import arrays
+
+ENTRY_POINT_GROUP = urls.ENTRY_POINT_GROUP
+Hit = protocol.Hit
+OtherModelError = protocol.OtherModelError
+Row = rows.Row
+RowKey = protocol.RowKey
+Sink = protocol.Sink
+SinkState = protocol.SinkState
+SinkUrl = urls.SinkUrl
+Target = protocol.Target
+Tell = protocol.Tell
+Vectors = arrays.Vectors
+check_target = protocol.check_target
+check_vectors = protocol.check_vectors
+host_of = urls.host_of
+is_true = urls.is_true
+open_sink = urls.open_sink
+parse_url = urls.parse_url
+without_password = urls.without_password
 
 __all__ = [
     "ENTRY_POINT_GROUP",

@@ -7,31 +7,26 @@ F8_E4M3, `NAME_scale` is float32[output channels].
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
-from embedlib.models.compiled.fp8 import (
-    is_finite_bfloat16,
-    quantize_rows,
-    round_bfloat16,
-)
+from embedlib.models.compiled.fp8 import is_finite_bfloat16, quantize_rows, round_bfloat16
 from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
     ITEM_BYTES,
+    FileFormat,
     WrittenTensor,
     as_numbers,
     create_file,
     quantized_kinds,
-    read_blocks,
-    write_quantized,
+    rewrite_tensor,
 )
-from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
 
 
@@ -53,29 +48,7 @@ def rewrite_file(
     stored = list_tensors(source, source.name)
     written = create_file(target, _kinds(stored, quantized, source.name))
     in_order = sorted(stored.items(), key=lambda item: item[1].start)
-    return written, [partial(_rewrite, *item, target, written) for item in in_order]
-
-
-def _rewrite(
-    name: str,
-    tensor: StoredTensor,
-    target: Path,
-    written: Mapping[str, WrittenTensor],
-    report: ReportBytes,
-) -> None:
-    """Convert and write one tensor."""
-    with tensor.path.open("rb") as reader, target.open("r+b") as writer:
-        blocks = read_blocks(tensor, reader, report)
-        if written[name].dtype == "F8_E4M3":
-            if not write_quantized(name, tensor, blocks, quantize_rows, written, writer):
-                raise _not_finite(tensor, name)
-            return
-        writer.seek(written[name].start)
-        if tensor.dtype in STORED_DTYPES:
-            _write_bfloat16(blocks, tensor, name, writer)
-        else:
-            for block in blocks:
-                writer.write(block.data)
+    return written, [partial(rewrite_tensor, _FORMAT, *item, target, written) for item in in_order]
 
 
 def _kinds(
@@ -95,19 +68,18 @@ def _kinds(
     return kinds
 
 
-def _write_bfloat16(
-    blocks: Iterator[NDArray[np.uint8]], tensor: StoredTensor, name: str, writer: IO[bytes]
-) -> None:
-    for block in blocks:
-        is_bfloat16 = tensor.dtype == "BF16"
-        bits = block.view("<u2") if is_bfloat16 else round_bfloat16(as_numbers(block, tensor))
-        if not is_finite_bfloat16(bits):
-            raise _not_finite(tensor, name)
-        writer.write(bits.astype("<u2", copy=False).data)
+def _to_bfloat16(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[Any] | None:
+    """Return the bits of a block of floats in bfloat16, and of other types as they are."""
+    if tensor.dtype not in STORED_DTYPES:
+        return block
+    is_bfloat16 = tensor.dtype == "BF16"
+    bits = block.view("<u2") if is_bfloat16 else round_bfloat16(as_numbers(block, tensor))
+    return bits.astype("<u2", copy=False) if is_finite_bfloat16(bits) else None
 
 
-def _not_finite(tensor: StoredTensor, name: str) -> ModelWeightsError:
-    return ModelWeightsError(
-        f"{tensor.file}: tensor {name} contains NaN, infinity or a number too large for bfloat16; "
-        "download the model again, or ask its authors"
-    )
+_FORMAT: Final = FileFormat(
+    code_dtype="F8_E4M3",
+    quantize_rows=quantize_rows,
+    convert=_to_bfloat16,
+    refused="NaN, infinity or a number too large for bfloat16",
+)

@@ -15,18 +15,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.int8 import quantize_rows
 from embedlib.models.compiled.jobs import CompileJob
 from embedlib.models.compiled.tensor_blocks import (
-    WrittenTensor,
+    FileFormat,
     as_numbers,
     create_file,
     quantized_kinds,
-    read_blocks,
-    write_quantized,
+    rewrite_tensor,
 )
-from embedlib.models.weights.file_hashes import ReportBytes
 from embedlib.models.weights.load import Weights
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 
@@ -87,7 +84,7 @@ def write_int8(weights: Weights, path: Path, quantized: Collection[str]) -> list
             kinds |= quantized_kinds(role, tensor.shape, "I8")
     written = create_file(path, kinds)
     in_order = sorted(stored.items(), key=_place)
-    return [partial(_write_tensor, *item, path, written) for item in in_order]
+    return [partial(rewrite_tensor, _FORMAT, *item, path, written) for item in in_order]
 
 
 def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
@@ -95,24 +92,10 @@ def _place(item: tuple[str, StoredTensor]) -> tuple[Path, int]:
     return item[1].path, item[1].start
 
 
-def _write_tensor(
-    role: str,
-    tensor: StoredTensor,
-    path: Path,
-    written: Mapping[str, WrittenTensor],
-    report: ReportBytes,
-) -> None:
-    """Write one tensor, in int8 or unchanged."""
-    with tensor.path.open("rb") as reader, path.open("r+b") as writer:
-        blocks = read_blocks(tensor, reader, report)
-        if written[role].dtype == "I8":
-            if not write_quantized(role, tensor, blocks, quantize_rows, written, writer):
-                raise ModelWeightsError(
-                    f"{tensor.file}: the tensor of {role} contains NaN or infinity; download the "
-                    "model again, or ask its authors"
-                )
-            return
-        writer.seek(written[role].start)
-        for block in blocks:
-            numbers = as_numbers(block, tensor).astype("<f4") if tensor.added else block
-            writer.write(numbers.data)
+def _as_stored(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[Any]:
+    return as_numbers(block, tensor).astype("<f4") if tensor.added else block
+
+
+_FORMAT: Final = FileFormat(
+    code_dtype="I8", quantize_rows=quantize_rows, convert=_as_stored, refused="NaN or infinity"
+)

@@ -110,38 +110,78 @@ def as_numbers(block: NDArray[np.uint8], tensor: StoredTensor) -> NDArray[np.flo
     return replace(tensor, shape=(rows, columns), start=0).read(block)
 
 
-def write_quantized(
+@dataclass(frozen=True, kw_only=True)
+class FileFormat:
+    """How a kind of file stores tensors: matrices as codes with a scale per row, or numbers."""
+
+    code_dtype: str
+    quantize_rows: QuantizeRows
+    convert: Callable[[NDArray[np.uint8], StoredTensor], NDArray[Any] | None]
+    """Returns a block of a tensor that is not quantized as it is to be stored; None: it contains
+    numbers that the file cannot store."""
+    refused: str
+    """What a tensor that cannot be stored contains."""
+
+
+def rewrite_tensor(
+    file_format: FileFormat,
+    name: str,
+    tensor: StoredTensor,
+    target: Path,
+    written: Mapping[str, WrittenTensor],
+    report: ReportBytes,
+) -> None:
+    """Write one tensor to its place in the new file.
+
+    Args:
+        file_format: of the new file.
+        name: of the tensor in the new file.
+        tensor: the tensor as it is stored.
+        target: the new file, with its header.
+        written: the places in it.
+        report: called with the number of bytes read.
+
+    Raises:
+        ModelWeightsError: the tensor contains numbers that the new file cannot store.
+    """
+    with tensor.path.open("rb") as reader, target.open("r+b") as writer:
+        blocks = read_blocks(tensor, reader, report)
+        writer.seek(written[name].start)
+        if written[name].dtype == file_format.code_dtype:
+            scales = list(_write_codes(file_format, name, tensor, blocks, writer))
+            writer.seek(written[name + SCALE_SUFFIX].start)
+            writer.write(np.concatenate(scales).astype("<f4").data)
+            return
+        for block in blocks:
+            numbers = file_format.convert(block, tensor)
+            if numbers is None:
+                raise _cannot_be_stored(file_format, name, tensor)
+            writer.write(numbers.data)
+
+
+def _write_codes(
+    file_format: FileFormat,
     name: str,
     tensor: StoredTensor,
     blocks: Iterable[NDArray[np.uint8]],
-    quantize_rows: QuantizeRows,
-    written: Mapping[str, WrittenTensor],
     writer: IO[bytes],
-) -> bool:
-    """Write the codes of a matrix and the scales of its rows, each to its place in the new file.
-
-    Args:
-        name: of the matrix in the new file.
-        tensor: the matrix as it is stored.
-        blocks: its bytes, see `read_blocks`.
-        quantize_rows: returns codes and scales.
-        written: the places in the new file.
-        writer: the new file.
-
-    Returns:
-        Whether all numbers are finite. If not, writing has stopped, and the file is of no use.
-    """
-    scales = []
-    writer.seek(written[name].start)
+) -> Iterator[NDArray[np.float32]]:
+    """Write the codes of a matrix, and yield the scales of its rows."""
     for block in blocks:
-        codes, block_scales = quantize_rows(as_numbers(block, tensor))
-        if not np.isfinite(block_scales).all():
-            return False
+        codes, scales = file_format.quantize_rows(as_numbers(block, tensor))
+        if not np.isfinite(scales).all():
+            raise _cannot_be_stored(file_format, name, tensor)
         writer.write(codes.data)
-        scales.append(block_scales)
-    writer.seek(written[name + SCALE_SUFFIX].start)
-    writer.write(np.concatenate(scales).astype("<f4").data)
-    return True
+        yield scales
+
+
+def _cannot_be_stored(
+    file_format: FileFormat, name: str, tensor: StoredTensor
+) -> ModelWeightsError:
+    return ModelWeightsError(
+        f"{tensor.file}: tensor {name} contains {file_format.refused}; download the model again, "
+        "or ask its authors"
+    )
 
 
 def quantized_kinds(

@@ -347,7 +347,7 @@ def test_a_full_disk(folder: Path, config: Config, monkeypatch: pytest.MonkeyPat
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("embedlib.models.compiled.fp8_file.write_quantized", fail)
+    monkeypatch.setattr("embedlib.models.compiled.fp8_file.rewrite_tensor", fail)
     with pytest.raises(EngineBuildError) as caught:
         compile_fp8(folder, config)
     message = f"cannot write the engine directory {compiled}: No space left on device"

@@ -302,7 +302,7 @@ def test_weights_that_are_not_finite(tmp_path: Path, config: Config) -> None:
     with (folder / WEIGHTS).open("r+b") as stream:
         stream.seek(place)
         stream.write(np.array([np.nan], "<f4").tobytes())
-    message = f"{WEIGHTS}: the tensor of layers.1.down.weight contains NaN or infinity"
+    message = f"{WEIGHTS}: tensor layers.1.down.weight contains NaN or infinity"
     with pytest.raises(ModelWeightsError, match=message):
         compile_int8(read_model_files(folder), config)
     assert list((config.engine_cache_path / "compiled").iterdir()) == []
@@ -330,21 +330,21 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from embedlib.config import Config
-from embedlib.models.compiled import int8_file
+from embedlib.models.compiled import tensor_blocks
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
 
 calls = 0
-quantize_rows = int8_file.quantize_rows
+as_numbers = tensor_blocks.as_numbers
 
-def dying(weight):
+def dying(*arguments):
     global calls
     calls += 1
     if calls == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-    return quantize_rows(weight)
+    return as_numbers(*arguments)
 
-int8_file.quantize_rows = dying
+tensor_blocks.as_numbers = dying
 config = Config(engine_cache_dir=Path(sys.argv[2]))
 compile_model(read_model_files(Path(sys.argv[1])), "int8", (), config)
 """
