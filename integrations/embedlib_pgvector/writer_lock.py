@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # The server needs a moment to notice that the connection of a killed writer is gone.
 WAITS_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
+# A lock without a holder was released just after it was tried, so it is tried again at once.
+RETRIES = (None,) * 5
 
 
 class WriterLock:
@@ -50,7 +52,7 @@ class WriterLock:
             SinkError: another writer holds one of them.
         """
         holder: tuple[Any, ...] | None = None
-        for seconds in (*WAITS_SECONDS, None):
+        for seconds in (*WAITS_SECONDS, *RETRIES):
             taken = self._try(connection)
             if taken is None:
                 self._backend = connection.execute(
@@ -63,6 +65,8 @@ class WriterLock:
                 connection.execute("SELECT pg_terminate_backend(%s, 5000)", (holder[0],))
             if seconds is not None:
                 self._wait(seconds)
+            elif holder is not None:
+                break
         who = f" ({holder[2]}, server process {holder[0]})" if holder is not None else ""
         raise SinkError(
             f"{self._name}: another writer is active{who}; wait for its end, or choose another "
