@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "engines.base": LOW,
     "engines": MODELS,
     "engines.*": MODELS
-    | {f"engines.{name}" for name in ("base", "gpu_memory", "gpus", "kind", "machine")},
+    | {f"engines.{name}" for name in ("base", "gpu_memory", "gpus", "kind", "machine", "memory")},
     "measuring": COMPUTE,
     "session": COMPUTE,
     "embedder": COMPUTE | {"session"},

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from embedlib.cli.table import print_table
 
+if TYPE_CHECKING:
+    from embedlib.engines.machine import Machine
+
 
 @click.command()
+@click.argument("model", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
+def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
     """Show what this machine can run, and why.
 
     Lists the hardware, the installed packages, the engines, and which of them `auto` picks. Please
-    include the list in bug reports.
+    include the list in bug reports. With MODEL, also the memory that it needs in each precision.
 
     \b
-    Example:
+    Examples:
       embedlib doctor --json
+      embedlib doctor BAAI/bge-m3
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.config import Config
     from embedlib.engines.machine import Machine
@@ -39,6 +45,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
     except EngineUnavailableError as error:
         choice = f"none: {error}"
     cache = str(Config().engine_cache_path)
+    memory = {} if model is None else _memory(model, machine)
     if as_json:
         content = {
             "machine": facts,
@@ -54,6 +61,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
             ],
             "auto": choice,
             "cache_folder": cache,
+            "memory": memory,
         }
         click.echo(json.dumps(content, indent=2))
         return
@@ -68,3 +76,33 @@ def doctor(context: click.Context, as_json: bool) -> None:
             ("cache folder", cache),
         ]
     )
+    if memory:
+        click.echo()
+        print_table(memory.items())
+
+
+def _memory(model: str, machine: Machine) -> dict[str, str]:
+    """Return the memory that a model needs, in one line for each engine and precision."""
+    from embedlib.config import Config
+    from embedlib.engines.kind import ChosenPrecision, EnginePlan
+    from embedlib.engines.registry import OWN_KINDS, find_devices
+    from embedlib.models.opening import OpenedModel
+
+    config = Config()
+    opened = OpenedModel.find(model, config)
+    files = opened.read_files(with_head=opened.has_head)
+    lines = {}
+    for kind in OWN_KINDS:
+        choice = find_devices(kind, config, machine)
+        if kind.describe_memory is None or not choice.is_available:
+            continue
+        for name in kind.precisions:
+            plan = EnginePlan(
+                kind=kind,
+                devices=choice.devices,
+                hardware=choice.hardware,
+                precision=ChosenPrecision(name=name),
+                memory=choice.memory,
+            )
+            lines[f"{kind.name} {name}"] = kind.describe_memory(plan, files, config)
+    return lines

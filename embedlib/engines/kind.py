@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from embedlib.engines.base import Engine
     from embedlib.engines.gpus import Gpu
     from embedlib.engines.machine import Machine
+    from embedlib.engines.memory import Memory
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import ModelSpec
 
@@ -39,6 +40,8 @@ class EngineChoice:
     hardware: str = ""
     """The hardware that lower precisions are computed on. Machines with equal values round alike,
     so a fidelity report made on one is valid on the other."""
+    memory: Memory | None = None
+    """What the process may still take; None: the engine does not ask."""
     warning: str = ""
     """Logged when the engine is loaded: an option that it can follow only in part."""
 
@@ -67,6 +70,8 @@ class EnginePlan:
     hardware: str
     """As in `EngineChoice`."""
     precision: ChosenPrecision
+    memory: Memory | None = None
+    """As in `EngineChoice`."""
     warning: str = ""
     """As in `EngineChoice`."""
 
@@ -99,9 +104,12 @@ class EngineKind:
     make: Callable[[EnginePlan, ModelFiles, Config], Engine]
     """Loads a model onto one device, `plan.devices[0]`; `plan.precision.folder` is the engine
     directory, or None for float32. Called once for each device of a plan."""
-    check_memory: Callable[[EnginePlan, EngineChoice, ModelSpec, Config], None] | None = None
+    check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], None] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
     model. None: `make` raises instead."""
+    describe_memory: Callable[[EnginePlan, ModelFiles, Config], str] | None = None
+    """Returns one line: the memory that a model needs in the precision of a plan, and whether the
+    process can have it. None: the engine has no estimate."""
     can_per_token: bool = False
     """Whether it can return per-token vectors, for a spec without pooling."""
     keeps_pooled_rows: bool = False

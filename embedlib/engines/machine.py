@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.engines.gpus import Gpu, list_gpus
+from embedlib.engines.memory import Memory, address_limit, read_memory
 from embedlib.errors import EngineUnavailableError
 
 ENTRY_POINT_GROUP: Final = "embedlib.engines"
@@ -71,6 +72,8 @@ class Machine:
     """The content of a system file; empty if there is none."""
     architecture: Callable[[], str] = platform.machine
     """The CPU's architecture: "x86_64"."""
+    address_limit: Callable[[], int] = address_limit
+    """The limit of `ulimit -v` in bytes."""
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the GPUs that this process may use; `cuda:N` is the N-th of them.
@@ -97,6 +100,10 @@ class Machine:
         """The entry points of other packages' engines, sorted by name and package."""
         found = self.probe_plugins()
         return tuple(sorted(found, key=lambda point: (point.name, package_of(point))))
+
+    def memory(self) -> Memory:
+        """Return the memory that this process may still take now."""
+        return read_memory(self.read, self.address_limit())
 
     def int8_hardware(self) -> str:
         """Return the properties of the CPU that int8 vectors depend on: "x86_64 with VNNI"."""

@@ -67,7 +67,7 @@ def plan_engine(
             )
             plan = _plan(kind, choice, precision)
             if kind.check_memory is not None:
-                kind.check_memory(plan, choice, files.spec, config)
+                kind.check_memory(plan, choice, files, config)
         except EngineError as error:
             if choice is candidates[-1][1]:
                 raise
@@ -83,6 +83,7 @@ def _plan(kind: EngineKind, choice: EngineChoice, precision: ChosenPrecision) ->
         devices=choice.devices,
         hardware=choice.hardware,
         precision=precision,
+        memory=choice.memory,
         warning=choice.warning,
     )
 

@@ -72,12 +72,13 @@ def check(spec: ModelSpec) -> None:
     build_plan(spec)
 
 
-def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config) -> None:
+def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
     """Check that the GPUs have the memory and the precision for the model.
 
     Raises:
         EngineUnavailableError: the message names the device.
     """
+    spec = files.spec
     check_gpus(plan, choice, spec, config, batch_room(spec, config.max_batch_tokens))
 
 

@@ -4,6 +4,10 @@ The bulk lane is compiled for throughput: one stream per core, each computing it
 thread. The query lane is compiled for latency: all cores compute one batch. Both are compiled from
 the same graph and may run at the same time. The operating system then divides the cores between
 them, so a query never waits for a bulk batch to end.
+
+Each compiled model packs the weights for itself. Where the memory is too small for two, both lanes
+share the one for latency: it computes one batch after the other, in small batches, since a query
+then waits for the batch before it.
 """
 
 from __future__ import annotations
@@ -31,18 +35,18 @@ from embedlib.engines.openvino.compiled import CompiledModels, last_line
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
+from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
-MAX_BATCH_TOKENS = 512
-"""Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
+SHARED_BATCH_TOKENS = 64
+"""Of a batch where the lanes share a compiled model: a query waits for one batch, and up to so many
+rows the library packs an int8 matrix only once. Source: docs/benchmarks.md, memory of the CPU
+engine."""
 
 MAX_INFLIGHT_QUERIES = 2
 """One computing, one ready."""
-
-_BULK_MODEL, _QUERY_MODEL = 0, 1
-"""Places of the two compiled models in `CompiledModels`."""
 
 
 class OpenVINOEngine:
@@ -57,6 +61,7 @@ class OpenVINOEngine:
         max_batch_tokens: int | None = None,
         max_inflight_bulk: int | None = None,
         cache_dir: Path | None = None,
+        shares_lanes: bool = False,
     ) -> None:
         """Build and compile the graph.
 
@@ -67,29 +72,34 @@ class OpenVINOEngine:
             max_batch_tokens: token budget of a batch; None: the measured best.
             max_inflight_bulk: bulk batches taken at once; None: one per core and one ready.
             cache_dir: where OpenVINO keeps compiled models; None: nowhere.
+            shares_lanes: whether both lanes use one compiled model, to save memory.
 
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
         """
-        num_bulk = threads + 1 if max_inflight_bulk is None else max_inflight_bulk
+        streams = 1 if shares_lanes else threads
+        num_bulk = streams + 1 if max_inflight_bulk is None else max_inflight_bulk
         self._limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
             is_per_token=not any(isinstance(module, Pooling) for module in spec.modules),
             is_padded=True,
-            max_batch_tokens=max_batch_tokens or MAX_BATCH_TOKENS,
-            num_parallel_batches=threads,
+            max_batch_tokens=max_batch_tokens
+            or (SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS),
+            num_parallel_batches=streams,
             max_inflight_batches=num_bulk + MAX_INFLIGHT_QUERIES,
             max_inflight_bulk=num_bulk,
         )
         core = loaded_core()
         graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
         self._models = CompiledModels(weights, graph, is_per_token=self._limits.is_per_token)
-        streams = [(Lane.BULK, _BULK_MODEL)] * threads + [(Lane.QUERY, _QUERY_MODEL)]
+        hints = _hints(threads)[1 if shares_lanes else 0 :]
+        query_model = len(hints) - 1
+        lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
         try:
             with _kept_in(cache_dir) as cache:
-                self._models.compile(core, [hints | cache for hints in _hints(threads)])
-            self._callers_request = self._models.add_request(_QUERY_MODEL)
-            requests = [(lane, self._models.add_request(index)) for lane, index in streams]
+                self._models.compile(core, [hint | cache for hint in hints])
+            self._callers_request = self._models.add_request(query_model)
+            requests = [(lane, self._models.add_request(index)) for lane, index in lanes]
         except RuntimeError as error:
             self._models.free()
             raise EngineBuildError(

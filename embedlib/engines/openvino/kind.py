@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from embedlib.engines.kind import EngineChoice, EngineKind
+from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
+from embedlib.engines.memory import Memory, Room, gib
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 
 if TYPE_CHECKING:
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from embedlib.engines.base import Engine
     from embedlib.engines.kind import EnginePlan
     from embedlib.engines.machine import Machine
+    from embedlib.engines.openvino.memory import MemoryNeeds
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import ModelSpec
 
 NAME: Final = "openvino"
+PRECISIONS: Final = ("int8", "float32")
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
@@ -33,13 +36,15 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     others = [name for name in wanted if name not in ("cpu", "all")]
     if others:
         raise EngineUnavailableError(f"it computes on the CPU, not on {', '.join(others)}")
+    devices = ("cpu",) if "all" in wanted else wanted
     return EngineChoice(
         name=NAME,
         is_available=True,
         reason="runs on any x86-64 or ARM CPU, in float32 or int8",
         version=machine.version("openvino"),
-        devices=("cpu",) if "all" in wanted else wanted,
+        devices=devices,
         hardware=machine.int8_hardware(),
+        memory=machine.memory().for_each_of(len(devices)),
     )
 
 
@@ -47,8 +52,61 @@ def check(spec: ModelSpec) -> None:
     """Accept every model: this engine is the reference and has every trait of a spec."""
 
 
+def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
+    """Check that the process may take the memory that the model needs.
+
+    Raises:
+        EngineUnavailableError: the message says how much, and which precision would fit.
+    """
+    del choice  # the plan has its memory
+    limit, needed = _exceeded(plan, plan.precision, files, config)
+    if limit is None:
+        return
+    remedy = "use a machine with more memory, or a smaller model"
+    for name in PRECISIONS:
+        other_limit, other = _exceeded(plan, ChosenPrecision(name=name), files, config)
+        if name != plan.precision.name and other_limit is None:
+            remedy = f"precision={name!r} needs about {gib(other.shared)}"
+    raise EngineUnavailableError(
+        f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
+        f"{plan.precision}, and this process can have {limit}; {remedy}"
+    )
+
+
+def _exceeded(
+    plan: EnginePlan, precision: ChosenPrecision, files: ModelFiles, config: Config
+) -> tuple[Room | None, MemoryNeeds]:
+    """Return the limit that a precision exceeds even with shared lanes, and what it needs."""
+    from embedlib.engines.openvino.memory import memory_needs
+
+    needs = memory_needs(files, precision, config)
+    memory = plan.memory or Memory()
+    return memory.too_small(needs.shared, needs.files), needs
+
+
+def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
+    """Return one line: what a precision needs, and whether the process can have it."""
+    limit, needs = _exceeded(plan, plan.precision, files, config)
+    if limit is not None:
+        verdict = f"no, this process can have {limit}"
+    elif shares_lanes(plan, files, config):
+        verdict = f"yes, both lanes share the weights; {gib(needs.separate)} for separate ones"
+    else:
+        verdict = f"yes, with {gib(needs.separate)} for two lanes"
+    return f"needs about {gib(needs.shared)} for {gib(needs.weights)} of weights: {verdict}"
+
+
+def shares_lanes(plan: EnginePlan, files: ModelFiles, config: Config) -> bool:
+    """Return whether the memory is too small for a compiled model of each lane."""
+    _, needs = _exceeded(plan, plan.precision, files, config)
+    memory = plan.memory or Memory()
+    return memory.too_small(needs.separate, needs.files) is not None
+
+
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """Compile the graph with the model's own weights, or with those of an engine directory.
+
+    Both lanes share one compiled model if the memory is too small for two.
 
     Raises:
         EngineUnsupportedError: the engine directory lacks the head.
@@ -64,6 +122,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         max_batch_tokens=config.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
         cache_dir=config.engine_cache_path / NAME,
+        shares_lanes=shares_lanes(plan, files, config),
     )
 
 
@@ -109,12 +168,14 @@ def open_weights(files: ModelFiles, folder: Path, device: str) -> Mapping[str, A
 
 KIND: Final = EngineKind(
     name=NAME,
-    precisions=("int8", "float32"),
+    precisions=PRECISIONS,
     packages=("openvino",),
     device_types=("cpu",),
     find=find,
     check=check,
     make=make,
+    check_memory=check_memory,
+    describe_memory=describe_memory,
     can_per_token=True,
     lower=lower,
     open_weights=open_weights,

@@ -94,7 +94,7 @@ def check(spec: ModelSpec) -> None:
     check_supported(spec)
 
 
-def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config: Config) -> None:
+def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
     """Check that the GPU has the memory and the precision for the model.
 
     Raises:
@@ -102,6 +102,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, spec: ModelSpec, config
     """
     from embedlib.engines.tensorrt_llm.support import batch_tokens
 
+    spec = files.spec
     check_gpus(plan, choice, spec, config, batch_tokens(spec, config.max_batch_tokens))
 
 

@@ -1,0 +1,131 @@
+"""How much memory this process may still take: of the machine, its cgroups and its own limits."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+GIB: Final = 1 << 30
+ReadFile = Callable[[str], str]
+"""Returns the content of a system file; empty if there is none."""
+
+CGROUP_ROOT: Final = PurePosixPath("/sys/fs/cgroup")
+CGROUP_V2_FILES: Final = ("memory.max", "memory.current", "inactive_file")
+CGROUP_V1_FILES: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""The files of the limit and of the use, and the row of memory.stat with idle pages of files."""
+UNLIMITED_BYTES: Final = 1 << 60
+"""cgroup v1 writes "no limit" as a number just below 2**63."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory that this process may still take, and what limits it."""
+
+    num_bytes: int
+    limit: str
+
+    def __str__(self) -> str:
+        """Return both: "3.2 GiB (memory limit of the container)"."""
+        return f"{gib(self.num_bytes)} ({self.limit})"
+
+
+def gib(num_bytes: int) -> str:
+    """Return a number of bytes as "3.2 GiB"."""
+    return f"{num_bytes / GIB:.1f} GiB"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What this process may still take; None where the system sets or tells no limit."""
+
+    room: Room | None = None
+    """Memory for data. Pages of mapped files do not count: the system drops them when it must."""
+    address_room: Room | None = None
+    """Address space, in which mapped files count."""
+
+    def for_each_of(self, count: int) -> Memory:
+        """Return an equal share for each of several devices."""
+        rooms = (self.room, self.address_room)
+        return Memory(*(room and Room(room.num_bytes // count, room.limit) for room in rooms))
+
+    def too_small(self, data_bytes: int, file_bytes: int) -> Room | None:
+        """Return the limit that so much data and so large mapped files exceed; None: they fit."""
+        needs = ((self.room, data_bytes), (self.address_room, data_bytes + file_bytes))
+        exceeded = [room for room, num_bytes in needs if room and num_bytes > room.num_bytes]
+        return min(exceeded, key=lambda room: room.num_bytes, default=None)
+
+
+def read_memory(read: ReadFile, address_limit: int) -> Memory:
+    """Return what this process may still take now.
+
+    Args:
+        read: returns the content of a system file.
+        address_limit: the limit of `ulimit -v` in bytes; `resource.RLIM_INFINITY`: none.
+    """
+    rooms = [*_of_machine(read), *_of_cgroups(read)]
+    return Memory(
+        room=min(rooms, key=lambda room: room.num_bytes, default=None),
+        address_room=_of_addresses(read, address_limit),
+    )
+
+
+def address_limit() -> int:
+    """Return the limit of `ulimit -v` in bytes; `resource.RLIM_INFINITY`: none."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0]
+
+
+def _of_addresses(read: ReadFile, limit: int) -> Room | None:
+    if limit == resource.RLIM_INFINITY:
+        return None
+    used = _field(read("/proc/self/status"), "VmSize:") * 1024
+    return Room(max(0, limit - used), "limit set by ulimit -v")
+
+
+def _of_machine(read: ReadFile) -> Iterator[Room]:
+    text = read("/proc/meminfo")
+    if "MemAvailable:" in text:
+        yield Room(_field(text, "MemAvailable:") * 1024, "available on this machine")
+
+
+def _of_cgroups(read: ReadFile) -> Iterator[Room]:
+    """Yield what is left in each cgroup that this process is in, and in each of their parents.
+
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, section Memory, and
+    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html.
+    """
+    for line in read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = CGROUP_ROOT, CGROUP_V2_FILES
+        elif "memory" in controllers.split(","):
+            root, names = CGROUP_ROOT / "memory", CGROUP_V1_FILES
+        else:
+            continue
+        # In a container the path may be the host's, and the container's own cgroup is the root:
+        # folders that do not exist have no limit.
+        inside = PurePosixPath(path.lstrip("/"))
+        for part in (inside, *inside.parents):
+            yield from _of_cgroup(read, root / part, *names)
+
+
+def _of_cgroup(
+    read: ReadFile, folder: PurePosixPath, limit_file: str, used_file: str, cached: str
+) -> Iterator[Room]:
+    limit, used = (read(str(folder / name)).strip() for name in (limit_file, used_file))
+    if not limit.isdigit() or not used.isdigit() or int(limit) >= UNLIMITED_BYTES:
+        return  # "max", or no such cgroup
+    # Pages of files that were not used lately count as used, and are dropped first.
+    reclaimed = _field(read(str(folder / "memory.stat")), cached)
+    yield Room(max(0, int(limit) - int(used) + reclaimed), "memory limit of its cgroup")
+
+
+def _field(text: str, name: str) -> int:
+    """Return the number behind a name at the start of a line; 0 if there is none."""
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] == name:
+            return int(words[1])
+    return 0

@@ -1,0 +1,211 @@
+"""The memory plan of the CPU engine, and how the process's memory is read."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib import Embedder
+from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.memory import GIB, Memory, Room, read_memory
+from embedlib.engines.openvino.engine import SHARED_BATCH_TOKENS, OpenVINOEngine
+from embedlib.engines.openvino.memory import LIBRARY_BYTES, memory_needs
+from embedlib.engines.select import plan_engine
+from embedlib.errors import EngineUnavailableError
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.weights.load import load_weights
+from embedlib.session.loading import load_model
+from embedlib.testing import check_engine
+from tests.machines import fake_machine
+
+MEMINFO = {"/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 4194304 kB\n"}  # 4 GiB
+V2 = "/sys/fs/cgroup"
+V1 = "/sys/fs/cgroup/memory"
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+def cgroup_v2(path: str, limit: str, used: int, idle: int = 0) -> dict[str, str]:
+    return {
+        f"{V2}{path}/memory.max": f"{limit}\n",
+        f"{V2}{path}/memory.current": f"{used}\n",
+        f"{V2}{path}/memory.stat": f"anon 1\ninactive_file {idle}\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        pytest.param({}, None, id="nothing is known"),
+        pytest.param({"/proc/meminfo": "MemTotal: 9 kB\n"}, None, id="an old kernel"),
+        pytest.param(MEMINFO, 4 * GIB, id="machine"),
+        pytest.param(
+            {**MEMINFO, "/proc/self/cgroup": "0::/a/b\n", **cgroup_v2("/a/b", "max", 1)},
+            4 * GIB,
+            id="no limit",
+        ),
+        pytest.param(
+            {**MEMINFO, "/proc/self/cgroup": "0::/a/b\n", **cgroup_v2("/a", f"{GIB}", 300, 100)},
+            GIB - 200,
+            id="limit of a parent",
+        ),
+        pytest.param(
+            {**MEMINFO, "/proc/self/cgroup": "0::/host/path\n", **cgroup_v2("", "700", 900)},
+            0,
+            id="a container that sees the host's path, and is full",
+        ),
+        pytest.param(
+            {
+                **MEMINFO,
+                "/proc/self/cgroup": "7:cpu:/a\n4:memory,x:/a\n",
+                f"{V1}/a/memory.limit_in_bytes": "5000\n",
+                f"{V1}/a/memory.usage_in_bytes": "4000\n",
+                f"{V1}/a/memory.stat": "total_inactive_file 500\n",
+                f"{V1}/memory.limit_in_bytes": "9223372036854771712\n",
+                f"{V1}/memory.usage_in_bytes": "1\n",
+            },
+            1500,
+            id="cgroup v1",
+        ),
+    ],
+)
+def test_the_room_is_what_the_tightest_limit_leaves(
+    files: dict[str, str], expected: int | None
+) -> None:
+    memory = read_memory(lambda path: files.get(path, ""), NO_LIMIT)
+    assert (memory.room and memory.room.num_bytes) == expected
+    assert memory.address_room is None
+
+
+def test_a_limit_of_addresses_counts_mapped_files_too() -> None:
+    files = {**MEMINFO, "/proc/self/status": "VmPeak: 9 kB\nVmSize: 1048576 kB\n"}
+    memory = read_memory(lambda path: files.get(path, ""), 3 * GIB)
+    assert memory.address_room == Room(2 * GIB, "limit set by ulimit -v")
+    assert memory.too_small(GIB, GIB) is None
+    assert memory.too_small(GIB, GIB + 1) is memory.address_room
+    assert str(memory.too_small(5 * GIB, 0)) == "2.0 GiB (limit set by ulimit -v)"
+    assert memory.for_each_of(2).too_small(GIB, 1) == Room(GIB, "limit set by ulimit -v")
+    assert Memory().too_small(1 << 60, 1 << 60) is None
+
+
+@pytest.fixture
+def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
+    return read_model_files(tiny_folder("bert"))
+
+
+def at_scale(files: ModelFiles, hidden: int, layers: int) -> ModelFiles:
+    """Return the files with a spec of another size; the weights stay small."""
+    encoder = replace(
+        files.spec.encoder,
+        hidden_size=hidden,
+        head_dim=hidden // files.spec.encoder.num_heads,
+        intermediate_size=4 * hidden,
+        num_layers=layers,
+        windows=(None,) * layers,
+    )
+    return replace(files, spec=replace(files.spec, encoder=encoder))
+
+
+def test_the_plan_counts_packed_copies_and_widened_weights(
+    files: ModelFiles, tiny_folder: Callable[[str], Path]
+) -> None:
+    config = Config(threads=2)
+    big = at_scale(files, 1024, 24)
+    exact = memory_needs(big, ChosenPrecision(name="float32"), config)
+    coded = memory_needs(big, ChosenPrecision(name="int8"), config)
+    assert 1.1 * GIB < exact.weights < 1.2 * GIB
+    assert 2 < (exact.separate - LIBRARY_BYTES) / exact.weights < 5
+    assert exact.separate - exact.shared > exact.weights
+    assert exact.weights / coded.weights == pytest.approx(4, rel=0.05)
+    kept = ChosenPrecision(name="int8", excluded=tuple(f"layers.{i}.up" for i in range(24)))
+    assert coded.weights < memory_needs(big, kept, config).weights < exact.weights
+    halves = at_scale(read_model_files(tiny_folder("mistral")), 1024, 24)
+    widened = memory_needs(halves, ChosenPrecision(name="float32"), config)
+    assert widened.shared - LIBRARY_BYTES > 3 * widened.weights
+
+
+def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {3 * GIB // 2048} kB\n"})
+    message = (
+        rf"engine openvino: {big.folder} needs about 2\.\d GiB of memory in float32, and this "
+        r"process can have 1\.5 GiB \(available on this machine\); precision='int8' needs about "
+        r"[01]\.\d GiB"
+    )
+    with pytest.raises(EngineUnavailableError, match=message):
+        plan_engine(big, Config(threads=2), machine=machine)
+    plan_engine(big, Config(threads=2, precision="int8"), machine=machine)
+    smaller = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
+    with pytest.raises(EngineUnavailableError, match=r"use a machine with more memory"):
+        plan_engine(big, Config(threads=2), machine=smaller)
+
+
+def test_lanes_share_a_compiled_model_where_two_do_not_fit(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tiny_folder("bert")
+    config = Config(threads=2, engine_cache_dir=tmp_path)
+    needs = memory_needs(read_model_files(folder), ChosenPrecision(name="float32"), config)
+    for num_bytes, budget in ((needs.shared + 2048, SHARED_BATCH_TOKENS), (9 * GIB, 512)):
+        machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {num_bytes // 1024} kB\n"})
+        model = load_model(folder, config, machine=machine)
+        try:
+            assert model.engine.limits.max_batch_tokens == budget
+        finally:
+            model.engine.close()
+
+
+def test_an_engine_with_shared_lanes_keeps_the_promises_of_an_engine(files: ModelFiles) -> None:
+    engine: Any = OpenVINOEngine(files.spec, load_weights(files), threads=2, shares_lanes=True)
+    assert engine.limits.num_parallel_batches == 1
+    check_engine(engine, files.spec)
+
+
+LOADS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+from embedlib import Embedder
+from embedlib.errors import EmbedlibError
+try:
+    with Embedder(sys.argv[1], threads=2, engine_cache_dir=sys.argv[3]) as embedder:
+        print(embedder.encode("a text").shape)
+except EmbedlibError as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("gib", "expected"),
+    [(1.2, "EngineUnavailableError: engine openvino: "), (12.0, "(32,)")],
+)
+def test_a_load_under_a_limit_of_addresses_ends_in_vectors_or_in_one_line(
+    gib: float, expected: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    arguments = [str(tiny_folder("bert")), str(int(gib * GIB)), str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADS, *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(expected)
+    assert done.stdout.count("\n") == 1
+
+
+def test_the_vectors_are_the_same_with_shared_lanes(files: ModelFiles) -> None:
+    texts = ["a b c", "d", "e f g h a b c d"] * 40
+    rows = []
+    for shares_lanes in (False, True):
+        engine = OpenVINOEngine(
+            files.spec, load_weights(files), threads=2, shares_lanes=shares_lanes
+        )
+        with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
+            rows.append(embedder.encode(texts))
+    np.testing.assert_allclose(rows[0], rows[1], atol=2e-6)
