@@ -12,16 +12,16 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, shown
 from embedlib.models.prompts import Prompt
 from embedlib.session.arguments import check_texts
 from embedlib.session.call import Call
+from embedlib.session.checked import checked
 from embedlib.session.scoring import (
     Activation,
     Scores,
     ScoringSession,
     activate,
-    check_top_k,
     lane_of,
 )
 
@@ -47,7 +47,7 @@ class Classifier(ScoringSession):
         for name in ("prompts", "default_prompt_name"):
             if getattr(config, name) is not None:
                 raise ConfigError(
-                    f"{name} = {getattr(config, name)!r:.60}; a Classifier takes texts as they "
+                    f"{name} = {shown(getattr(config, name))}; a Classifier takes texts as they "
                     "are, put the words in front of them yourself"
                 )
 
@@ -64,6 +64,7 @@ class Classifier(ScoringSession):
         )
         self._start(meter)
 
+    @checked
     def predict(
         self,
         texts: str | Iterable[str],
@@ -94,11 +95,11 @@ class Classifier(ScoringSession):
             ClosedError: the Classifier was closed.
         """
         rows, is_single = check_texts(texts)
-        check_top_k(top_k)
         numbers = self._run(self._call(rows, is_single, usage), show_progress_bar)
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
+    @checked
     async def apredict(
         self,
         texts: str | Iterable[str],
@@ -112,11 +113,11 @@ class Classifier(ScoringSession):
         Cancelling the task drops the texts that are not being computed yet.
         """
         rows, is_single = check_texts(texts)
-        check_top_k(top_k)
         numbers = await self._arun(self._call(rows, is_single, usage))
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
+    @checked
     def predict_scores(
         self,
         texts: str | Iterable[str],
@@ -144,6 +145,7 @@ class Classifier(ScoringSession):
         scores = activate(numbers, self._activation(raw_scores))
         return cast(Scores, scores[0]) if is_single else scores
 
+    @checked
     async def apredict_scores(
         self, texts: str | Iterable[str], *, raw_scores: bool = False, usage: Usage | None = None
     ) -> Scores:

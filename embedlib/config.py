@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from numbers import Integral
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
 
-from embedlib.errors import ConfigError
+from embedlib.checks import (
+    ARRAY_OR_FILE,
+    COUNT,
+    PATH,
+    SHARE,
+    SWITCH,
+    TEXT,
+    UNICODE,
+    Kind,
+    choice,
+    is_sequence,
+    is_switch,
+    optional,
+)
+from embedlib.errors import ConfigError, shown
 
 PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
 OnTruncate = Literal["warn", "error", "ignore", "chunk"]
 VectorPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
-_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = MappingProxyType(
-    {
-        "revision": ((str,), "a str"),
-        "token": ((str, bool), "a str, True or False"),
-        "cache_folder": ((str, os.PathLike), "a path"),
-        "local_files_only": ((bool,), "True or False"),
-        "template": ((str,), "a str"),
-        "engine_cache_dir": ((str, os.PathLike), "a path"),
-    }
-)
-"""Types of the options that are neither a number nor a choice, and how messages call them."""
+ANY_DEVICES = "cpu, cuda, cuda:N, several of these, or all"
+"""What the option `device` may be."""
 
 FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -43,6 +50,7 @@ FOREIGN_OPTIONS: Mapping[str, str] = MappingProxyType(
         "max_length": "pass max_seq_tokens=",
         "max_seq_length": "pass max_seq_tokens=",
         "model_card_data": "there is no model card; leave it out",
+        "keep_in_fp32_modules": "pass precision='float32'",
         "model_kwargs": "pass precision= for a dtype, else leave it out; there is no torch",
         "modules": "give a model folder or a hub name",
         "normalize_embeddings": "pass it to encode",
@@ -127,79 +135,33 @@ class Config:
     """Maximum queued texts per lane; then bulk calls wait, and queries raise QueueFullError."""
 
     def __post_init__(self) -> None:
-        """Check every field that has a range."""
-        for name in (
-            "max_seq_tokens",
-            "truncate_dim",
-            "threads",
-            "max_batch_tokens",
-            "max_inflight_batches",
-            "max_queued_texts",
-        ):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
-        for name, (types, what) in _TYPES.items():
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, types):
-                raise ConfigError(f"{name} = {value!r:.60}; it must be {what}")
-        if not isinstance(self.engine, str):
-            raise ConfigError(f"engine = {self.engine!r:.60}; it must be a str")
-        self._check_choice("precision", get_args(PrecisionName))
-        self._check_devices()
-        fraction = self.gpu_memory_fraction
-        if type(fraction) not in (int, float) or not 0 < fraction <= 1:
-            raise ConfigError(
-                f"gpu_memory_fraction = {fraction!r}; it must be a number above 0 and at most 1"
-            )
-        self._check_choice("on_truncate", get_args(OnTruncate))
-        if self.similarity_fn_name is not None:
-            self._check_choice("similarity_fn_name", get_args(Similarity))
-        if self.prompts is not None and not isinstance(self.prompts, Mapping):
-            raise ConfigError(
-                f"prompts = {self.prompts!r:.60}; it must be a dict of prompts by name"
-            )
+        """Check every field; values of numpy and torch become those of Python."""
+        for item in fields(self):
+            value = _KINDS[item.name].take(item.name, getattr(self, item.name))
+            object.__setattr__(self, item.name, value)
         for name, prompt in (self.prompts or {}).items():
             if not isinstance(name, str):
-                raise ConfigError(f"prompts has the name {name!r:.60}; a name must be a str")
-            if not isinstance(prompt, str):
-                raise ConfigError(f"prompts[{name!r}] = {prompt!r}; a prompt must be a str")
+                raise ConfigError(f"prompts has the name {shown(name)}; a name must be a str")
+            UNICODE.take(f"prompts[{name!r}]", prompt)
         if self.examples is not None:
             object.__setattr__(self, "examples", check_examples(self.examples))
-
-    def _check_choice(self, name: str, allowed: tuple[str, ...]) -> None:
-        value = getattr(self, name)
-        if value not in allowed:
-            raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
-
-    def _check_devices(self) -> None:
-        if self.device is None:
-            return
-        is_known = isinstance(self.device, Sequence)
-        names = self.devices if is_known else ()
-        if names == ("all",):
-            return
-        for name in names:
-            is_known &= isinstance(name, str) and bool(re.fullmatch(r"cpu|cuda(:\d+)?", name))
-        if not is_known:
-            raise ConfigError(
-                f"device = {self.device!r}; it must be cpu, cuda, cuda:N, several of these, or all"
-            )
-        if not names:
-            raise ConfigError("device is empty; name one, or leave it out")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Config:
         """Build a Config from keyword options; the error for an unknown name suggests a known one.
 
+        Options of other libraries that are None or empty ask for nothing and are left out; so is
+        backend="torch", the default there, with a line in the log.
+
         Raises:
             ConfigError: an option is unknown or out of range.
         """
-        for name in options:
+        asked = {name: value for name, value in options.items() if not _asks_nothing(name, value)}
+        for name in asked:
             if name in FOREIGN_OPTIONS:
                 raise ConfigError(f"unknown option {name!r}; {FOREIGN_OPTIONS[name]}")
-        check_names(cls, options)
-        return cls(**options)
+        check_names(cls, asked)
+        return cls(**asked)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -230,9 +192,41 @@ class Config:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embedlib"
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Return whether a value is a whole number; True and False are not, although they are ints."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+def device_name(device: object) -> object:
+    """Return the name of a `torch.device`; anything else as it is."""
+    torch = sys.modules.get("torch")  # who has such an object has imported it
+    return str(device) if torch is not None and isinstance(device, torch.device) else device
+
+
+def _asks_nothing(name: str, value: object) -> bool:
+    """Whether an option of another library has no effect there either."""
+    if name == "backend" and isinstance(value, str) and value == "torch":
+        logging.getLogger(__name__).warning(
+            "backend='torch' is ignored: embedlib has engines of its own; leave it out, or pass "
+            "engine="
+        )
+        return True
+    is_empty = value is None or (isinstance(value, Mapping) and not value)
+    return name in FOREIGN_OPTIONS and is_empty
+
+
+def _devices(value: object) -> object:
+    """Return the names of one device or several."""
+    value = device_name(value)
+    return tuple(map(device_name, value)) if is_sequence(value) else value
+
+
+def _are_devices(value: object) -> bool:
+    value = _devices(value)
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return False
+    if len(names) == 1 and names[0] == "all":
+        return True
+    return bool(names) and all(
+        isinstance(name, str) and re.fullmatch(r"cpu|cuda(:[0-9]+)?", name.strip())
+        for name in names
+    )
 
 
 def check_examples(examples: object) -> tuple[Mapping[str, str], ...]:
@@ -241,13 +235,13 @@ def check_examples(examples: object) -> tuple[Mapping[str, str], ...]:
     Raises:
         ConfigError: an example is not a mapping of `instruct`, `query` and `response` to str.
     """
-    if not isinstance(examples, Sequence) or isinstance(examples, str):
-        raise ConfigError(f"examples = {examples!r:.60}; it must be a list of examples")
+    if not is_sequence(examples):
+        raise ConfigError(f"examples = {shown(examples)}; it must be a list of examples")
     for index, example in enumerate(examples):
         is_example = isinstance(example, Mapping) and set(example) == set(EXAMPLE_KEYS)
         if not is_example or not all(isinstance(value, str) for value in example.values()):
             raise ConfigError(
-                f"examples[{index}] = {example!r:.80}; it must have the keys "
+                f"examples[{index}] = {shown(example, 80)}; it must have the keys "
                 f"{', '.join(EXAMPLE_KEYS)}, each with a str"
             )
     return tuple({key: example[key] for key in EXAMPLE_KEYS} for example in examples)
@@ -265,3 +259,46 @@ def check_names(cls: type[Any], options: Mapping[str, Any]) -> None:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"unknown option {name!r}; {hint}")
+
+
+def _plain(value: object) -> object:
+    """Return the value of a member of an Enum, as sentence-transformers' SimilarityFunction."""
+    return value.value if isinstance(value, Enum) else value
+
+
+_SIMILARITY = choice(*get_args(Similarity))
+_FOLDER = Kind(PATH.what, PATH.accepts, os.path.expanduser)
+_KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "revision": optional(TEXT),
+        "token": Kind(
+            "a str, True or False",
+            lambda value: value is None or isinstance(value, str) or is_switch(value),
+        ),
+        "cache_folder": optional(_FOLDER),
+        "local_files_only": SWITCH,
+        "prompts": optional(
+            Kind("a dict of prompts by name", lambda value: isinstance(value, Mapping))
+        ),
+        "default_prompt_name": optional(TEXT),
+        "examples": optional(Kind("a list of examples", is_sequence)),
+        "template": optional(TEXT),
+        "max_seq_tokens": optional(COUNT),
+        "on_truncate": choice(*get_args(OnTruncate)),
+        "truncate_dim": optional(COUNT),
+        "quantization_ranges": optional(ARRAY_OR_FILE),
+        "similarity_fn_name": optional(
+            Kind(_SIMILARITY.what, lambda value: _SIMILARITY.accepts(_plain(value)), _plain)
+        ),
+        "engine": TEXT,
+        "device": optional(Kind(ANY_DEVICES, _are_devices, _devices)),
+        "precision": choice(*get_args(PrecisionName)),
+        "gpu_memory_fraction": SHARE,
+        "threads": optional(COUNT),
+        "engine_cache_dir": optional(_FOLDER),
+        "max_batch_tokens": optional(COUNT),
+        "max_inflight_batches": optional(COUNT),
+        "max_queued_texts": COUNT,
+    }
+)
+"""What each option takes."""

@@ -20,17 +20,18 @@ from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.config import PrecisionName, Similarity
 from embedlib.engines.base import Lane
-from embedlib.errors import InputError, PromptWarning
+from embedlib.errors import InputError, PromptWarning, shown
 from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Examples, Role
 from embedlib.session import arguments
 from embedlib.session.base import Session
 from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
+from embedlib.session.checked import checked
 from embedlib.session.streaming import stream, submit
-from embedlib.session.token_outputs import OUTPUT_VALUES, TokenPipeline, make_token_call
+from embedlib.session.token_outputs import TokenPipeline, make_token_call
 from embedlib.vectors.arrays import AnyVectors
 from embedlib.vectors.quantization import calibrate
-from embedlib.vectors.similarity import similarity, similarity_pairwise
+from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
 from embedlib.vectors.tokens import Span
 
 """float32, unless `precision` says otherwise."""
@@ -65,6 +66,7 @@ class Embedder(Session):
 
     # Encoding: names and order of the arguments are those of sentence-transformers.
 
+    @checked
     def encode(
         self,
         inputs: str | Iterable[str] | None = None,
@@ -73,7 +75,7 @@ class Embedder(Session):
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         output_value: str = "sentence_embedding",
-        precision: str = "float32",
+        precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         device: str | None = None,
@@ -87,6 +89,7 @@ class Embedder(Session):
         examples: Examples | None = None,
         usage: Usage | None = None,
         chunks: Sequence[Span] | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, in their order.
@@ -99,7 +102,7 @@ class Embedder(Session):
             show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
             output_value: "sentence_embedding", "token_embeddings", "sparse" or "multi_vector", see
                 docs/outputs.md; `normalize_embeddings` and `truncate_dim` change only the first.
-            precision: "float32", "float16", "int8", "uint8", "binary" or "ubinary".
+            precision: "float32" or None, "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
             convert_to_tensor: True returns one torch tensor; needs torch.
             device: None or "cpu".
@@ -115,6 +118,7 @@ class Embedder(Session):
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
             chunks: late chunking: character spans, (start, end), of a single text; each gets a
                 vector after one pass over the whole text.
+            processing_kwargs: None.
             sentences: the former name of `inputs`.
 
         Returns:
@@ -132,8 +136,6 @@ class Embedder(Session):
             QueueFullError: `max_queued_texts` queries are queued already.
             ClosedError: the Embedder was closed.
         """
-        arguments.check_inert(batch_size, device, pool, chunk_size)
-        arguments.check_choice("output_value", output_value, OUTPUT_VALUES)
         if convert_to_tensor or not convert_to_numpy:
             arguments.import_torch()  # before the work: it may be missing
         call = self._make_call(
@@ -156,20 +158,21 @@ class Embedder(Session):
     @arguments.same_arguments_as(encode)
     def encode_query(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of queries: `encode` with the query prompt, ahead of bulk work."""
-        return self.encode(*args, **{**kwargs, "role": "query"})
+        return self.encode(*args, **arguments.with_role(kwargs, "query"))
 
     @arguments.same_arguments_as(encode)
     def encode_document(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of documents: `encode` with the document prompt, on the bulk lane."""
-        return self.encode(*args, **{**kwargs, "role": "document"})
+        return self.encode(*args, **arguments.with_role(kwargs, "document"))
 
+    @checked
     async def aencode(
         self,
         inputs: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         *,
-        precision: str = "float32",
+        precision: str | None = "float32",
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         role: Role | None = None,
@@ -192,20 +195,21 @@ class Embedder(Session):
     @arguments.same_arguments_as(aencode)
     async def aencode_query(self, *args: Any, **kwargs: Any) -> AnyVectors:
         """Return what `encode_query` returns without blocking the event loop."""
-        return await self.aencode(*args, **{**kwargs, "role": "query"})
+        return await self.aencode(*args, **arguments.with_role(kwargs, "query"))
 
     @arguments.same_arguments_as(aencode)
     async def aencode_document(self, *args: Any, **kwargs: Any) -> AnyVectors:
         """Return what `encode_document` returns without blocking the event loop."""
-        return await self.aencode(*args, **{**kwargs, "role": "document"})
+        return await self.aencode(*args, **arguments.with_role(kwargs, "document"))
 
+    @checked
     def encode_stream(
         self,
         inputs: Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         *,
-        precision: str = "float32",
+        precision: str | None = "float32",
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         role: Role | None = None,
@@ -232,6 +236,7 @@ class Embedder(Session):
         )
         return stream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
 
+    @checked
     def submit(
         self,
         text: str,
@@ -253,11 +258,12 @@ class Embedder(Session):
             ClosedError: the Embedder was closed.
         """
         if not isinstance(text, str):
-            raise InputError(f"text = {text!r:.60}; submit takes one str, submit_batch takes many")
+            raise InputError(f"text = {shown(text)}; submit takes one str, submit_batch takes many")
         wanted = PromptArguments(prompt_name, prompt, role, task, examples)
         call = self._calls.make(text, self._tokenizer, wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.QUERY))
 
+    @checked
     def submit_batch(
         self,
         texts: Iterable[str],
@@ -283,6 +289,7 @@ class Embedder(Session):
         call = self._calls.make(texts, self._tokenizer, wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.BULK))
 
+    @checked
     def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
         """Set the ranges for vectors in int8 and uint8, and return them: float32[2, D].
 
@@ -303,9 +310,9 @@ class Embedder(Session):
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges
 
+    @checked
     def count_room(self, role: Role | None = None, task: str | None = None) -> int:
         """Return how many tokens a text may have: the limit minus prompt and special tokens."""
-        arguments.check_role(role)
         return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
     def _make_call(
@@ -334,9 +341,9 @@ class Embedder(Session):
         """The name of the prompt that `encode` uses by default."""
         return self._calls.prompts.default_name
 
+    @checked
     def task_prompt_name(self, role: Role) -> str | None:
         """Return the name of the prompt of `encode_query` or `encode_document`."""
-        arguments.check_role(role)
         return self._calls.prompts.role_name(role)
 
     @property
@@ -361,8 +368,11 @@ class Embedder(Session):
         """The function that `similarity` computes."""
         return self.config.similarity_fn_name or self.spec.similarity
 
-    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> NDArray[np.float32]:
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
         """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
+
+        An array, or where the program has imported torch a tensor, as in sentence-transformers;
+        `numpy.asarray` makes an array of both.
 
         Args:
             embeddings1: float[N, D] or float[D].
@@ -371,12 +381,10 @@ class Embedder(Session):
         Raises:
             InputError: these are not vectors, or their dimensions differ.
         """
-        return similarity(self.similarity_fn_name, embeddings1, embeddings2)
+        return as_torch(similarity(self.similarity_fn_name, embeddings1, embeddings2))
 
-    def similarity_pairwise(
-        self, embeddings1: ArrayLike, embeddings2: ArrayLike
-    ) -> NDArray[np.float32]:
-        """Return float32[N]: the similarity of each vector to the one in the same row.
+    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
+        """Return float32[N], as `similarity` does: of each vector to the one in the same row.
 
         Args:
             embeddings1: float[N, D] or float[D].
@@ -385,7 +393,7 @@ class Embedder(Session):
         Raises:
             InputError: the shapes differ, or these are not vectors.
         """
-        return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
+        return as_torch(similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2))
 
     @property
     def fingerprint(self) -> str:

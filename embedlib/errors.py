@@ -125,6 +125,25 @@ class PromptWarning(UserWarning):
     """Queries and documents need different prompts, and the call of `encode` selects none."""
 
 
+def shown(value: object, width: int = 60) -> str:
+    """Return a value as messages show it: its repr on one line, cut to `width` characters.
+
+    The repr of a table or tensor of another library has many lines, and may raise.
+    """
+    try:
+        text = repr(value)
+    except Exception:
+        return a_type(value)
+    lines = text.splitlines()
+    return (text if len(lines) < 2 else " ".join(text.split()))[:width]
+
+
+def a_type(value: object) -> str:
+    """Return the name of a value's type with its article, "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's message, or its class name if it has none."""
     lines = str(error).strip().splitlines()

@@ -15,24 +15,23 @@ from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.errors import ConfigError, ModelUnsupportedError, shown
 from embedlib.models.known_rerankers import template_names
 from embedlib.models.prompts import Prompts
 from embedlib.session.arguments import (
     check_documents,
-    check_inert,
     check_pairs,
     import_torch,
     one_of,
 )
 from embedlib.session.call import Call
+from embedlib.session.checked import checked
 from embedlib.session.scoring import (
     Activation,
     Scores,
     ScoringSession,
     activate,
     check_activation,
-    check_top_k,
     lane_of,
 )
 from embedlib.vectors.arrays import Vectors
@@ -65,7 +64,7 @@ class Reranker(ScoringSession):
         for name, prompt in (config.prompts or {}).items():
             if "{task}" in prompt or "{text}" in prompt:
                 raise ConfigError(
-                    f"prompts[{name!r}] = {prompt!r:.60}; {{task}} and {{text}} are places in an "
+                    f"prompts[{name!r}] = {shown(prompt)}; {{task}} and {{text}} are places in an "
                     "Embedder's prompts, a Reranker puts a prompt in front of the query as it is"
                 )
 
@@ -83,9 +82,10 @@ class Reranker(ScoringSession):
         )
         num_around = self._tokenizer.num_special_tokens
         if self.max_seq_length <= num_around:
+            is_given = self.config.max_seq_tokens is not None
             raise ConfigError(
-                f"max_seq_length = {self.max_seq_length}; this model puts {num_around} tokens "
-                "around every pair, it needs more than these"
+                f"{'max_seq_tokens' if is_given else 'max_seq_length'} = {self.max_seq_length}; "
+                f"this model puts {num_around} tokens around every pair, it needs more than these"
             )
         self._start(meter)
 
@@ -101,6 +101,7 @@ class Reranker(ScoringSession):
 
     # Scoring: names and order of the arguments are those of sentence-transformers' CrossEncoder.
 
+    @checked
     def rank(
         self,
         query: str,
@@ -119,6 +120,8 @@ class Reranker(ScoringSession):
         instruction: str | None = None,
         raw_scores: bool = False,
         usage: Usage | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
     ) -> Ranking:
         """Sort documents by how well they answer a query.
 
@@ -139,6 +142,9 @@ class Reranker(ScoringSession):
             instruction: fills the place for one in the model's template; None: the default one.
             raw_scores: return the model's outputs without an activation.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
+            convert_to_numpy: without effect, a score is a float; earlier releases of
+                sentence-transformers have it.
+            convert_to_tensor: the same.
 
         Returns:
             {"corpus_id", "score"} of each document, the best first; equal scores in input order.
@@ -150,15 +156,15 @@ class Reranker(ScoringSession):
             EngineRunError: a batch failed.
             ClosedError: the Reranker was closed.
         """
-        check_inert(batch_size, device, pool, chunk_size)
         documents = check_documents(query, documents)
-        self._check_can_rank(top_k)
+        self._check_can_rank()
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         call = self._rank_call(query, documents, tokenize, usage)
         numbers = self._run(call, show_progress_bar)
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
+    @checked
     async def arank(
         self,
         query: str,
@@ -178,12 +184,13 @@ class Reranker(ScoringSession):
         Cancelling the task drops the documents that are not being computed yet.
         """
         documents = check_documents(query, documents)
-        self._check_can_rank(top_k)
+        self._check_can_rank()
         activation = self._activation(activation_fn, raw_scores)
         tokenize = self._tokenize(prompt_name, prompt, instruction)
         numbers = await self._arun(self._rank_call(query, documents, tokenize, usage))
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
+    @checked
     def predict(
         self,
         inputs: Iterable[Sequence[str]] | Sequence[str] | None = None,
@@ -202,6 +209,7 @@ class Reranker(ScoringSession):
         instruction: str | None = None,
         raw_scores: bool = False,
         usage: Usage | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
         sentences: Iterable[Sequence[str]] | Sequence[str] | None = None,
     ) -> Any:
         """Return the scores of pairs of texts, in their order.
@@ -223,6 +231,7 @@ class Reranker(ScoringSession):
             instruction: fills the place for one in the model's template; None: the default one.
             raw_scores: return the model's outputs without an activation.
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated pairs and seconds.
+            processing_kwargs: None.
             sentences: the former name of `inputs`.
 
         Returns:
@@ -232,7 +241,6 @@ class Reranker(ScoringSession):
         Raises:
             what `rank` raises.
         """
-        check_inert(batch_size, device, pool, chunk_size)
         if convert_to_tensor or not convert_to_numpy:
             import_torch()  # before the work: it may be missing
         pairs, is_single = check_pairs(one_of(inputs, sentences))
@@ -248,6 +256,7 @@ class Reranker(ScoringSession):
             return tensor if convert_to_tensor else list(tensor)
         return scores[0] if is_single else scores
 
+    @checked
     async def apredict(
         self,
         inputs: Iterable[Sequence[str]] | Sequence[str],
@@ -284,12 +293,10 @@ class Reranker(ScoringSession):
         if self._template is None:
             if instruction is not None:
                 raise ConfigError(
-                    f"instruction = {instruction!r:.60}; this model has no template with a place "
+                    f"instruction = {shown(instruction)}; this model has no template with a place "
                     "for it, pass prompt= to put a text in front of the query"
                 )
             return partial(self._tokenizer, prompt=text)
-        if instruction is not None and not isinstance(instruction, str):
-            raise ConfigError(f"instruction = {instruction!r:.60}; it must be a str")
         if instruction is not None and prompt is not None:
             raise ConfigError("prompt is the instruction of this model's template; pass one")
         given = text or None if instruction is None else instruction
@@ -316,13 +323,12 @@ class Reranker(ScoringSession):
             return scores[:, 0]
         return activate(scores, "softmax") if apply_softmax else scores
 
-    def _check_can_rank(self, top_k: int | None) -> None:
+    def _check_can_rank(self) -> None:
         if self.num_labels != 1:
             raise ConfigError(
                 f"this model has {self.num_labels} scores for a pair ({', '.join(self.labels)}); "
                 "rank needs one, predict returns them all"
             )
-        check_top_k(top_k)
 
     def _rank_call(
         self, query: str, documents: list[str], tokenize: Tokenize, usage: Usage | None

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import FrozenInstanceError, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from embedlib.config import Config
+from embedlib.config import FOREIGN_OPTIONS, Config
 from embedlib.errors import ConfigError
 
 COUNTS = (
@@ -48,7 +50,9 @@ def test_the_name_of_an_engine_is_checked_where_it_is_loaded() -> None:
 
 
 def test_a_prompt_must_be_a_str() -> None:
-    with pytest.raises(ConfigError, match=r"^prompts\['query'\] = 3; a prompt must be a str$"):
+    with pytest.raises(
+        ConfigError, match=r"^prompts\['query'\] = 3; it must be a str without lone "
+    ):
         Config(prompts={"query": 3})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="prompts has the name 1; a name must be a str"):
         Config(prompts={1: "Q: "})  # type: ignore[dict-item]
@@ -100,9 +104,105 @@ def test_types(name: str, value: Any, what: str) -> None:
         Config(**{name: value})
 
 
+NOTHING = np.zeros((0, 0))
+BAD_VALUES = (
+    *(0.5j, b"x", object(), lambda: None, {3: 4}, {"a"}, [object()], [["x"]], NOTHING, np.zeros(3)),
+    *(
+        -1,
+        2.5,
+        float("nan"),
+        "false",
+        "8",
+        "",
+        "\ud800",
+        True,
+        0,
+        {},
+        [],
+        ("cpu", 3),
+        np.array("a"),
+    ),
+)
+
+
+@pytest.mark.parametrize("name", [item.name for item in fields(Config)])
+def test_every_option_refuses_values_of_another_type_in_one_line(name: str) -> None:
+    messages = [message for value in BAD_VALUES if (message := refusal(name, value))]
+    assert len(messages) > len(BAD_VALUES) / 2
+    assert all(message.startswith(name) and "\n" not in message for message in messages)
+
+
+def refusal(name: str, value: object) -> str:
+    options: dict[str, Any] = {name: value}
+    try:
+        Config(**options)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("local_files_only", np.True_, True),
+        ("threads", np.int32(2), 2),
+        ("gpu_memory_fraction", np.float32(0.5), 0.5),
+    ],
+)
+def test_numbers_of_numpy_become_those_of_python(name: str, value: Any, expected: Any) -> None:
+    found = getattr(Config(**{name: value}), name)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("value", ["false", "True", 1, 0, np.int8(1), [True]])
+def test_a_switch_is_true_or_false(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^local_files_only = .*; it must be True or False$"):
+        Config(local_files_only=value)
+
+
+def test_a_function_of_similarity_may_be_a_member_of_an_enum() -> None:
+    class SimilarityFunction(Enum):  # as that of sentence-transformers
+        DOT_PRODUCT = "dot"
+        OTHER = "maxsim"
+
+    options: dict[str, Any] = {"similarity_fn_name": SimilarityFunction.DOT_PRODUCT}
+    assert Config(**options).similarity_fn_name == "dot"
+    with pytest.raises(ConfigError, match="it must be one of cosine, dot, euclidean, manhattan"):
+        Config(similarity_fn_name=SimilarityFunction.OTHER)  # type: ignore[arg-type]
+
+
+def test_a_device_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    assert Config(device=torch.device("cpu")).devices == ("cpu",)
+    assert Config(device=["cpu", torch.device("cuda", 1)]).devices == ("cpu", "cuda:1")
+    with pytest.raises(ConfigError, match=r"^device = device\(type='mps'\); it must be cpu, cuda"):
+        Config(device=torch.device("mps"))
+
+
+@pytest.mark.parametrize("value", [None, {}])
+@pytest.mark.parametrize("name", sorted(FOREIGN_OPTIONS))
+def test_an_option_of_another_library_that_is_empty_asks_for_nothing(name: str, value: Any) -> None:
+    assert Config.from_options({name: value}) == Config()
+
+
+def test_torch_as_backend_is_told_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    assert Config.from_options({"backend": "torch"}) == Config()
+    assert caplog.messages == [
+        "backend='torch' is ignored: embedlib has engines of its own; leave it out, or pass engine="
+    ]
+    with pytest.raises(ConfigError, match=r"^unknown option 'backend'; pass engine=$"):
+        Config.from_options({"backend": "onnx"})
+
+
 def test_no_device_at_all() -> None:
-    with pytest.raises(ConfigError, match=r"^device is empty; name one, or leave it out$"):
+    with pytest.raises(ConfigError, match=r"^device = \[\]; it must be cpu, cuda, cuda:N, several"):
         Config(device=[])
+
+
+@pytest.mark.parametrize("name", ["cache_folder", "engine_cache_dir"])
+def test_a_folder_may_be_in_the_home_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    assert getattr(Config(**{name: "~/x"}), name) == "/h/x"
 
 
 @pytest.mark.parametrize("fraction", [0, 0.0, 1.1, -1, "0.5", True, float("nan")])

@@ -179,6 +179,47 @@ def test_what_has_no_order_is_refused(inputs: Any, embedder: Embedder) -> None:
         embedder.encode(inputs)
 
 
+class DataFrame:
+    """Of pandas: iterating over it gives the names of its columns."""
+
+    columns = ("title", "text")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+class Series:
+    """Of pandas: what is looked up on the object may be a row."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts, self.columns = texts, "a row named columns"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+
+@pytest.mark.parametrize("name", ["encode", "encode_stream", "submit_batch", "calibrate"])
+def test_a_table_is_refused_with_the_way_to_pass_a_column(embedder: Embedder, name: str) -> None:
+    with pytest.raises(InputError, match=r"^inputs is a DataFrame, a table, .* inputs\['text'\]"):
+        getattr(embedder, name)(DataFrame())
+
+
+def test_a_column_of_a_table_is_a_list_of_texts(embedder: Embedder) -> None:
+    np.testing.assert_array_equal(embedder.encode(Series(TEXTS)), vectors(TEXTS))
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), ["a", "b"]])
+def test_pairs_are_refused_with_what_scores_them(embedder: Embedder, pair: Any) -> None:
+    with pytest.raises(InputError, match=r"^text 0 is .* it must be a str: score pairs with Rera"):
+        embedder.encode([pair])
+
+
+def test_a_precision_of_none_is_float32(embedder: Embedder) -> None:
+    result = embedder.encode("a", precision=None)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, vector("a"))
+
+
 def test_bytes_are_no_text(embedder: Embedder) -> None:
     # Iterated over, they would be called a list of numbers.
     with pytest.raises(InputError, match=r"inputs = b'abc', bytes; pass a str"):
@@ -222,22 +263,21 @@ def test_arguments_by_position() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size = 0; it must be at least 1"),
+        ({"batch_size": 0}, "batch_size = 0; it must be a whole number of at least 1"),
         ({"batch_size": -1}, "batch_size = -1"),
-        ({"batch_size": "8"}, "batch_size = '8'; it must be at least 1"),
+        ({"batch_size": "8"}, "batch_size = '8'; it must be a whole number of at least 1"),
         ({"prompt_name": ["a"]}, r"prompt_name = \['a'\]"),
         ({"output_value": "tokens"}, "output_value = 'tokens'; it must be one of sentence_emb"),
         ({"output_value": None}, "output_value = None; it must be one of sentence_embedding, "),
         ({"precision": "int4"}, "precision = 'int4'; it must be one of float32, float16, int8, "),
         ({"precision": "int8"}, "precision = 'int8' needs the range of every dimension; call emb"),
-        ({"device": "cuda"}, "device = 'cuda' is not supported; it must be None or 'cpu'"),
-        ({"pool": {}}, "pool = {} is not supported; it must be None"),
-        ({"chunk_size": 10}, "chunk_size = 10 is not supported; it must be None"),
-        ({"truncate_dim": 0}, "truncate_dim = 0; this model allows 1 to 6"),
-        ({"truncate_dim": 7}, "truncate_dim = 7; this model allows 1 to 6"),
-        ({"truncate_dim": 2.0}, "truncate_dim = 2.0; this model allows 1 to 6"),
-        ({"truncate_dim": "2"}, "truncate_dim = '2'; this model allows 1 to 6"),
-        ({"truncate_dim": True}, "truncate_dim = True; this model allows 1 to 6"),
+        ({"device": "cuda"}, "device = 'cuda'; it must be None or 'cpu'; pass any other to the "),
+        ({"pool": {}}, "pool = {}; it must be None; one process uses all cores, and several dev"),
+        ({"chunk_size": 10}, "chunk_size = 10; it must be None; batches are made by token budget"),
+        ({"truncate_dim": 0}, "truncate_dim = 0; it must be a whole number of at least 1"),
+        ({"truncate_dim": 2.0}, "truncate_dim = 2.0; it must be a whole number"),
+        ({"truncate_dim": "2"}, "truncate_dim = '2'; it must be a whole number"),
+        ({"truncate_dim": True}, "truncate_dim = True; it must be a whole number"),
         ({"prompt_name": "nope"}, "prompt_name = 'nope'; this model's prompts are: none"),
         ({"prompt": 3}, "prompt = 3; it must be a str"),
     ],
@@ -251,8 +291,17 @@ def test_batch_size_is_a_hint(embedder: Embedder) -> None:
     np.testing.assert_array_equal(embedder.encode(TEXTS, batch_size=1), vectors(TEXTS))
 
 
-def test_the_device_may_be_named(embedder: Embedder) -> None:
-    np.testing.assert_array_equal(embedder.encode("a", device="cpu"), vector("a"))
+@pytest.mark.parametrize("device", ["cpu", ["cpu", "cpu"]])
+def test_the_device_may_be_named(embedder: Embedder, device: Any) -> None:
+    np.testing.assert_array_equal(embedder.encode("a", device=device), vector("a"))
+
+
+def test_the_device_may_be_an_object_of_torch(embedder: Embedder) -> None:
+    torch = pytest.importorskip("torch")
+    result = embedder.encode("a", device=torch.device("cpu"), processing_kwargs=None)
+    np.testing.assert_array_equal(result, vector("a"))
+    with pytest.raises(ConfigError, match=r"device = device.*; it must be None or 'cpu'; pass any"):
+        embedder.encode("a", device=torch.device("cuda"))
 
 
 # Prompts.
@@ -494,9 +543,15 @@ def test_truncate_dim_of_model_constructor_and_call() -> None:
         np.testing.assert_array_equal(embedder.encode("a", truncate_dim=5), vector("a")[:5])
 
 
-def test_truncate_dim_out_of_range_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="truncate_dim = 7; this model allows 1 to 6"):
-        fake_embedder(truncate_dim=7)
+def test_a_truncate_dim_above_the_models_does_nothing() -> None:
+    # sentence-transformers takes a slice, which may be too long.
+    spec = fake_spec(modules=NORMALIZED)
+    with fake_embedder(spec=spec) as plain, fake_embedder(spec=spec, truncate_dim=7) as other:
+        expected = plain.encode(["a"])
+        for result in (plain.encode(["a"], truncate_dim=7), other.encode(["a"])):
+            np.testing.assert_array_equal(result, expected)
+        assert (other.truncate_dim, other.get_embedding_dimension()) == (None, FAKE_DIM)
+        assert other.encode(["a"], truncate_dim=2).shape == (1, 2)
 
 
 def test_max_seq_length(embedder: Embedder) -> None:
@@ -670,6 +725,70 @@ def test_similarity_is_that_of_the_model_or_the_option() -> None:
         assert embedder.similarity(a, b) == pytest.approx(-6.0)
         assert embedder.similarity(a[0], b[0]).shape == (1, 1)
         assert embedder.similarity_pairwise(a, b).tolist() == pytest.approx([-6.0])
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_similarity_is_an_array_where_torch_is_not_imported(embedder: Embedder) -> None:
+    a = embedder.encode(["a", "b"])
+    for method in (embedder.similarity, embedder.similarity_pairwise):
+        assert type(method(a, a)) is np.ndarray
+    assert "torch" not in sys.modules
+
+
+def test_similarity_is_a_tensor_where_torch_is_imported(embedder: Embedder) -> None:
+    torch = pytest.importorskip("torch")
+    a, b = embedder.encode(["a", "b"]), embedder.encode(["b", "c", "a"])
+    scores = embedder.similarity(a, b)
+    best = torch.topk(scores[0], k=1).indices  # as its manual goes on
+    assert best.tolist() == [np.asarray(scores)[0].argmax()]
+    assert embedder.similarity_pairwise(a, b[:2]).shape == (2,)
+    for other in (torch.tensor(b, requires_grad=True), list(torch.tensor(b)), torch.tensor(b)):
+        assert torch.allclose(embedder.similarity(a, other), scores)
+    halves = embedder.similarity(torch.tensor(a).bfloat16(), b)
+    assert torch.allclose(halves, scores, atol=0.01)
+    with pytest.raises(InputError, match="similarity compares vectors; encode texts first"):
+        embedder.similarity([torch.zeros(2), torch.zeros(3)], b)
+
+
+def test_an_evaluator_can_report_its_metrics(embedder: Embedder) -> None:
+    embedder.model_card_data.set_evaluation_metrics(object(), {"accuracy": 1.0}, 0, 0)
+    assert embedder.model_card_data.model_name == "fake"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("prompts", "Embedder.prompts is read only; pass prompts= to the constructor"),
+        ("truncate_dim", "Embedder.truncate_dim is read only; pass truncate_dim= to the constr"),
+        ("similarity_fn_name", "is read only; pass similarity_fn_name= to the constructor"),
+        ("fingerprint", "Embedder.fingerprint is read only; leave it"),
+        ("max_length", "'Embedder' object has no attribute 'max_length'; use max_seq_length"),
+    ],
+)
+def test_what_cannot_be_set_says_what_to_do(embedder: Embedder, name: str, message: str) -> None:
+    with pytest.raises(AttributeError, match=message):
+        setattr(embedder, name, None)
+    embedder.note = "mine"  # type: ignore[attr-defined]
+
+
+def test_names_of_langchain_say_what_takes_their_place(embedder: Embedder) -> None:
+    with pytest.raises(AttributeError, match="use encode_document, or EmbedlibEmbeddings"):
+        embedder.embed_documents  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_it_is_closed_at_the_end_of_an_asynchronous_block() -> None:
+    async def use() -> Embedder:
+        async with fake_embedder() as embedder:
+            np.testing.assert_array_equal(await embedder.aencode("a"), vector("a"))
+        return embedder
+
+    with pytest.raises(ClosedError):
+        asyncio.run(use()).encode("a")
 
 
 def test_an_unknown_option_names_the_nearest_one() -> None:

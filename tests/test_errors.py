@@ -17,3 +17,19 @@ def test_the_message_of_another_library_becomes_one_line() -> None:
 
 def test_an_error_without_a_message_is_named_by_its_class() -> None:
     assert errors.first_line(MemoryError()) == errors.typed_line(MemoryError()) == "MemoryError"
+
+
+class Table:
+    def __repr__(self) -> str:
+        return "shape: (2,)\n[\n  'one'\n]\n" + "x" * 100
+
+
+class Broken:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+def test_a_value_in_a_message_is_one_line() -> None:
+    assert errors.shown(Table()) == "shape: (2,) [ 'one' ] " + "x" * 38
+    assert errors.shown("two\nlines, two  spaces") == r"'two\nlines, two  spaces'"
+    assert errors.shown(Broken()) == "a Broken"

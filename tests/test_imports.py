@@ -17,14 +17,15 @@ PACKAGE = ROOT / "embedlib"
 # What each room may import of the others, lowest first. A room may always import itself, except
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
-LOW = {"version", "errors", "config", "closing"}
+LOW = {"version", "errors", "checks", "config", "closing"}
 MODELS = LOW | {"models", "vectors"}
 COMPUTE = MODELS | {"batching", "engines"}
 FACES = COMPUTE | {"session", "embedder", "reranker", "classifier"}
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
-    "config": {"errors"},
+    "checks": {"errors"},
+    "config": {"errors", "checks"},
     "closing": {"errors"},
     "models": LOW,
     "vectors": LOW | {"models"},

@@ -147,6 +147,21 @@ def test_equal_documents_keep_their_order(reranker: Reranker) -> None:
     ]
 
 
+def test_rank_takes_what_earlier_releases_of_the_peer_took(reranker: Reranker) -> None:
+    expected = reranker.rank("q", ["b", "d"])
+    options = {"convert_to_numpy": False, "convert_to_tensor": True}
+    assert reranker.rank("q", ["b", "d"], **options) == expected
+
+
+@pytest.mark.parametrize("call", [lambda each, df: each.rank("q", df), Reranker.predict])
+def test_a_table_is_refused(reranker: Reranker, call: Callable[..., Any]) -> None:
+    class DataFrame(list):  # type: ignore[type-arg]
+        columns = ("a", "b")
+
+    with pytest.raises(InputError, match=r"is a DataFrame, a table, .*for pairs of two columns"):
+        call(reranker, DataFrame())
+
+
 def test_no_documents(reranker: Reranker) -> None:
     assert reranker.rank("q", []) == []
 
@@ -284,7 +299,7 @@ def test_an_activation_that_makes_no_number(reranker: Reranker) -> None:
 
 def test_functions_of_torch_are_told_apart(reranker: Reranker, engine: FakeEngine) -> None:
     torch = pytest.importorskip("torch")
-    for activation in (torch.sigmoid, lambda numbers: numbers.sigmoid(), torch.nn.Sigmoid, 5):
+    for activation in (torch.sigmoid, lambda numbers: numbers.sigmoid(), torch.nn.Sigmoid):
         with pytest.raises(ConfigError, match=r"for torch a module: torch\.nn\.Sigmoid\(\)"):
             reranker.predict(("q", "a"), activation_fn=activation)
     assert not engine.batches
@@ -314,7 +329,7 @@ def test_torch(reranker: Reranker) -> None:
         (["q", "a", "b"], r"pair 0 is \['q', 'a', 'b'\]; a pair is"),
         ([("q", "a"), ("q",)], r"pair 1 is \('q',\)"),
         ([("q", "a"), "qa"], "pair 1 is 'qa'"),
-        ([("q", "a"), ("q", 5)], "the second text of pair 1 is 5, a int; it must be a str"),
+        ([("q", "a"), ("q", 5)], "the second text of pair 1 is 5, an int; it must be a str"),
         ([("q", "a"), ("q\udfff", "b")], "the first text of pair 1 has the lone surrogate"),
         ([("", "")], "pair 0 has no tokens"),
     ],
@@ -619,7 +634,7 @@ def test_a_model_without_scores_is_refused(make: Make) -> None:
 
 def test_a_limit_without_room_for_a_pair_is_refused(make: Make, engine: FakeEngine) -> None:
     head = replace(ONE, template=TEMPLATE)
-    with pytest.raises(ConfigError, match="max_seq_length = 2; this model puts 2 tokens around"):
+    with pytest.raises(ConfigError, match="max_seq_tokens = 2; this model puts 2 tokens around"):
         make(head, max_seq_tokens=2)
     assert engine.is_closed  # it would be left with its threads otherwise
 

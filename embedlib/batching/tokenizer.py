@@ -12,7 +12,7 @@ import tokenizers
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
-from embedlib.errors import ConfigError, InputError, SequenceTooLongError
+from embedlib.errors import ConfigError, InputError, SequenceTooLongError, a_type, shown
 from embedlib.models.prompts import Prompt
 
 MAX_ROWS_NAMED = 10
@@ -306,7 +306,7 @@ def check_text(name: str, text: object) -> None:
         InputError: it is not a str, or not valid Unicode.
     """
     if not isinstance(text, str):
-        raise InputError(f"{name} is {text!r:.60}, a {type(text).__name__}; it must be a str")
+        raise InputError(f"{name} is {shown(text)}, {a_type(text)}; it must be a str")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from embedlib.config import is_count
+from embedlib.checks import is_count
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing.embedders import QueryEmbedder, check_embedder
 from embedlib.indexing.options import SEARCH_ROWS

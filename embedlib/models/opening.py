@@ -16,8 +16,9 @@ from pathlib import Path
 
 import tokenizers
 
-from embedlib.config import Config, is_count
-from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.checks import is_count
+from embedlib.config import Config
+from embedlib.errors import ConfigError, ModelUnsupportedError, shown
 from embedlib.models.compiled.engine_folder import (
     MANIFEST_NAME,
     Manifest,
@@ -160,7 +161,7 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
     if config.max_seq_tokens is None:
         return spec
     num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
-    check_length(config.max_seq_tokens, num_positions(spec), num_special_tokens)
+    check_length("max_seq_tokens", config.max_seq_tokens, num_positions(spec), num_special_tokens)
     return replace(
         spec,
         max_seq_tokens=config.max_seq_tokens,
@@ -168,15 +169,15 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
     )
 
 
-def check_length(max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
-    """Check a length limit.
+def check_length(option: str, max_seq_tokens: int, limit: int, num_special_tokens: int) -> None:
+    """Check a length limit; the error calls it by the name of the option.
 
     Raises:
         ConfigError: it exceeds the model's positions or leaves no room for text.
     """
     if not is_count(max_seq_tokens) or not num_special_tokens < max_seq_tokens <= limit:
         raise ConfigError(
-            f"max_seq_length = {max_seq_tokens!r}; this model allows {num_special_tokens + 1} to "
+            f"{option} = {shown(max_seq_tokens)}; this model allows {num_special_tokens + 1} to "
             f"{limit}"
         )
 

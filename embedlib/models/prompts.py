@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from embedlib.config import Config, check_examples
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, shown
 from embedlib.models.known_models import KnownModel
 from embedlib.models.spec import ModelSpec
 
@@ -53,6 +53,7 @@ class Prompts:
                 model takes none.
         """
         known = known or KnownModel()
+        self._is_embedder = spec.head is None
         caller = config.prompts or {}
         known_names = dict(known.prompts)
         if known.query_template is not None:
@@ -114,7 +115,7 @@ class Prompts:
             )
         if prompt is not None:
             if not isinstance(prompt, str):
-                raise ConfigError(f"prompt = {prompt!r}; it must be a str")
+                raise ConfigError(f"prompt = {shown(prompt)}; it must be a str")
             resolved = Prompt(prefix=prompt)
         elif task is not None:
             resolved = self._of_task(task, role, few)
@@ -193,7 +194,7 @@ class Prompts:
 
     def _of_name(self, name: str, examples: Examples) -> Prompt:
         text = self._named(name)
-        if self._origins[name] == "folder":
+        if self._origins.get(name, "folder") == "folder":
             return Prompt(prefix=text)
         return self._fill(text, self.default_task, examples)
 
@@ -221,9 +222,11 @@ class Prompts:
         )
 
     def _named(self, name: str) -> str:
+        if self._is_embedder and name in ROLES and name not in self.by_name:
+            return ""  # every SentenceTransformer has these two names; a CrossEncoder has not
         if not isinstance(name, str) or name not in self.by_name:
             known = ", ".join(map(repr, self.by_name)) or "none"
-            raise ConfigError(f"prompt_name = {name!r:.60}; this model's prompts are: {known}")
+            raise ConfigError(f"prompt_name = {shown(name)}; this model's prompts are: {known}")
         return self.by_name[name]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
 from embedlib.batching.pairs import Pair
-from embedlib.config import Config, is_count
-from embedlib.errors import ConfigError, InputError
-from embedlib.models.prompts import ROLES
+from embedlib.checks import Kind
+from embedlib.config import Config
+from embedlib.errors import ConfigError, InputError, a_type, shown
+from embedlib.models.prompts import Role
+from embedlib.session.checked import KINDS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,7 +37,7 @@ def one_config(config: Config | None, options: dict[str, Any]) -> Config:
         return Config.from_options(options)
     if not isinstance(config, Config):
         raise ConfigError(
-            f"config = {config!r:.60}; it must be a Config, or pass its fields by name"
+            f"config = {shown(config)}; it must be a Config, or pass its fields by name"
         )
     if options:
         raise ConfigError(f"pass {', '.join(options)} inside config, or leave config out")
@@ -49,9 +51,35 @@ def check_inputs(inputs: object) -> None:
         InputError: it is neither.
     """
     if isinstance(inputs, bytes | bytearray):  # or its numbers would pass for texts
-        raise InputError(f"inputs = {inputs!r:.60}, bytes; pass a str: inputs.decode('utf-8')")
-    if not isinstance(inputs, str) and not is_list(inputs):
-        raise InputError(f"inputs = {inputs!r:.60}; pass a text or a list of texts")
+        raise InputError(f"inputs = {shown(inputs)}, bytes; pass a str: inputs.decode('utf-8')")
+    if not isinstance(inputs, str):
+        _check_list("inputs", inputs, "a text or a list of texts")
+
+
+def check_no_pairs(texts: Sequence[object]) -> None:
+    """Check the first text: sentence-transformers' `encode` takes pairs of texts, too.
+
+    Raises:
+        InputError: it is a list or a tuple.
+    """
+    if texts and isinstance(texts[0], tuple | list):
+        raise InputError(
+            f"text 0 is {shown(texts[0])}, {a_type(texts[0])}; it must be a str: score pairs with "
+            "Reranker.predict, or join the two texts yourself"
+        )
+
+
+def _check_list(name: str, inputs: object, wanted: str) -> None:
+    """Raise InputError unless the inputs are an ordered iterable, and no table."""
+    if is_table(inputs):
+        raise InputError(
+            f"{name} is a {type(inputs).__name__}, a table, and iterating over it gives no texts; "
+            f"pass {wanted}: for one column {name}['text'], for pairs of two columns "
+            f"list(zip({name}['a'], {name}['b']))"
+        )
+    if not is_list(inputs):
+        hint = f", such as list({name}.values())" if isinstance(inputs, Mapping) else ""
+        raise InputError(f"{name} = {shown(inputs)}; pass {wanted}{hint}")
 
 
 def one_of(inputs: T | None, sentences: T | None) -> T | None:
@@ -65,29 +93,17 @@ def one_of(inputs: T | None, sentences: T | None) -> T | None:
     return inputs if sentences is None else sentences
 
 
-def check_inert(batch_size: object, device: object, pool: object, chunk_size: object) -> None:
-    """Check those arguments of sentence-transformers that have no effect here.
+def with_role(options: Mapping[str, Any], role: Role) -> dict[str, Any]:
+    """Return the options of a method that sets the role.
 
     Raises:
-        ConfigError: a value asks for something that embedlib does not do.
+        ConfigError: they name another role.
     """
-    if not is_count(batch_size) or batch_size < 1:
-        raise ConfigError(f"batch_size = {batch_size!r:.60}; it must be at least 1")
-    check_only("device", device, None, "cpu")
-    check_only("pool", pool, None)
-    check_only("chunk_size", chunk_size, None)
-
-
-def check_role(role: object) -> None:
-    """Raise ConfigError unless `role` is None, "query" or "document"."""
-    if role is not None and role not in ROLES:
-        raise ConfigError(f"role = {role!r}; it must be {' or '.join(map(repr, ROLES))}")
-
-
-def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise ConfigError unless the value is in `allowed`."""
-    if value not in allowed:
-        raise ConfigError(f"{name} = {value!r}; it must be one of {', '.join(allowed)}")
+    kind = Kind(f"{role!r} here, or left out; call encode for another", lambda each: each == role)
+    if options.get("role") is not None:
+        KINDS["role"].take("role", options["role"])
+        kind.take("role", options["role"])
+    return {**options, "role": role}
 
 
 def as_tensors(vectors: Any, *, is_one: bool) -> Any:
@@ -101,13 +117,6 @@ def as_tensors(vectors: Any, *, is_one: bool) -> Any:
     if is_one and isinstance(vectors, np.ndarray):
         return import_torch().from_numpy(vectors)
     return [as_tensors(item, is_one=True) for item in vectors]
-
-
-def check_only(name: str, value: object, *allowed: object) -> None:
-    """Raise ConfigError unless an argument of sentence-transformers has a value supported here."""
-    if value not in allowed:
-        choices = " or ".join(map(repr, allowed))
-        raise ConfigError(f"{name} = {value!r} is not supported; it must be {choices}")
 
 
 def import_torch() -> Any:
@@ -145,6 +154,15 @@ def is_list(texts: object) -> TypeGuard[Iterable[Any]]:
     return isinstance(texts, Iterable) and not isinstance(texts, no_list)
 
 
+def is_table(inputs: object) -> bool:
+    """Whether this is a DataFrame of any library, a table of pyarrow or a dataset.
+
+    Iterating over a DataFrame of pandas gives the names of its columns, which are texts.
+    """
+    # Of the class: a Series of pandas has attributes named after its rows.
+    return any(hasattr(type(inputs), name) for name in ("columns", "column_names"))
+
+
 def check_documents(query: object, documents: Iterable[str]) -> list[str]:
     """Return the documents as a list.
 
@@ -152,9 +170,8 @@ def check_documents(query: object, documents: Iterable[str]) -> list[str]:
         InputError: `query` is not a str, or `documents` is not an ordered iterable.
     """
     if not isinstance(query, str):
-        raise InputError(f"query = {query!r:.60}; it must be a str")
-    if not is_list(documents):
-        raise InputError(f"documents = {documents!r:.60}; pass a list of texts")
+        raise InputError(f"query = {shown(query)}; it must be a str")
+    _check_list("documents", documents, "a list of texts")
     return list(documents)
 
 
@@ -166,16 +183,15 @@ def check_pairs(inputs: object) -> tuple[list[Pair], bool]:
     """
     if isinstance(inputs, np.ndarray):
         inputs = inputs.tolist()
-    if not is_list(inputs):
-        raise InputError(f"inputs = {inputs!r:.60}; pass a pair of texts or a list of pairs")
-    items = list(inputs)
+    _check_list("inputs", inputs, "a pair of texts or a list of pairs")
+    items = list(cast(Iterable[Any], inputs))
     # As CrossEncoder: a list or tuple is a single pair if its first item is neither.
     is_single = isinstance(inputs, (list, tuple)) and bool(items)
     is_single &= bool(items) and not isinstance(items[0], (list, tuple))
     pairs = [items] if is_single else items
     for row, pair in enumerate(pairs):
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise InputError(f"pair {row} is {pair!r:.60}; a pair is a list or tuple of two texts")
+            raise InputError(f"pair {row} is {shown(pair)}; a pair is a list or tuple of two texts")
     return [(pair[0], pair[1]) for pair in pairs], is_single
 
 
@@ -187,6 +203,5 @@ def check_texts(texts: object) -> tuple[list[str], bool]:
     """
     if isinstance(texts, str):
         return [texts], True
-    if not is_list(texts):
-        raise InputError(f"texts = {texts!r:.60}; pass a text or a list of texts")
-    return list(texts), False
+    _check_list("texts", texts, "a text or a list of texts")
+    return list(cast(Iterable[str], texts)), False

@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import wait
+from dataclasses import fields
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
@@ -24,24 +25,29 @@ from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
+from embedlib.checks import SWITCH
 from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config
 from embedlib.engines.base import Engine, Lane
-from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning
+from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning, a_type, shown
 from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import check_length, longest_sequence
 from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import one_config
 from embedlib.session.call import Call
 from embedlib.session.call_stack import stacklevel_of_caller
+from embedlib.session.checked import checked
 from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
+from embedlib.session.model_card import ModelCardData
 from embedlib.session.progress import PROGRESS_SECONDS, Progress
 from embedlib.vectors.arrays import Vectors
 
 ASYNC_SLICE_TEXTS = 16
 """Queries, or documents to rank, that the event loop tokenizes at a time: some milliseconds."""
+
+_OPTION_NAMES = frozenset(item.name for item in fields(Config))
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -107,9 +113,10 @@ class Session:
         """
         if by_position:
             raise ConfigError(
-                f"{by_position!r:.60} behind the model; pass options by name, such as device='cpu'"
+                f"{shown(by_position)} behind the model; pass options by name, such as device='cpu'"
             )
         config = one_config(config, options)
+        SWITCH.take("trust_remote_code", trust_remote_code)
         if trust_remote_code:
             self._warn(
                 "trust_remote_code is ignored: embedlib never runs code from a model folder",
@@ -142,7 +149,7 @@ class Session:
             known: settings of the model that its folder does not contain; None: no such settings.
             policy: how texts are divided into batches.
         """
-        config = config or Config()
+        config = one_config(config, {})
         session = cls.__new__(cls)
         session._check_config(config)
         model = ModelAroundEngine.limited(
@@ -278,7 +285,7 @@ class Session:
     @max_seq_length.setter
     def max_seq_length(self, max_seq_tokens: int) -> None:
         limit = longest_sequence(self.spec)
-        check_length(max_seq_tokens, limit, self._tokenizer.num_special_tokens)
+        check_length("max_seq_length", max_seq_tokens, limit, self._tokenizer.num_special_tokens)
         # Replaces the tokenizer instead of changing it: calls in progress keep the old one.
         self._tokenizer = self._tokenizer.with_limit(max_seq_tokens)
 
@@ -295,8 +302,14 @@ class Session:
         """Return the totals since loading: counts, times, idle and padding shares."""
         return self._pipeline.stats()
 
+    @property
+    def model_card_data(self) -> ModelCardData:
+        """For evaluators of sentence-transformers, which end by writing to it; keeps nothing."""
+        return ModelCardData(model_name=self.model_name)
+
     # Life cycle.
 
+    @checked
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Fail queued calls with ClosedError, finish the batches in flight, free the engine.
 
@@ -331,6 +344,16 @@ class Session:
                 raise
             logging.getLogger(__name__).error("%s", error)
 
+    async def __aenter__(self: AnySession) -> AnySession:
+        """Return this object."""
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None = None, *exc_info: object
+    ) -> None:
+        """Close without blocking the event loop."""
+        await asyncio.to_thread(self.__exit__, exc_type, *exc_info)
+
     if not TYPE_CHECKING:  # or type checkers would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -339,11 +362,21 @@ class Session:
             kind = type(self).__name__
             raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}")
 
+        def __setattr__(self, name: str, value: object) -> None:
+            """Raise AttributeError where setting an attribute would have no effect."""
+            attribute = getattr(type(self), name, None)
+            if isinstance(attribute, property) and attribute.fset is None:
+                hint = f"pass {name}= to the constructor" if name in _OPTION_NAMES else "leave it"
+                raise AttributeError(f"{type(self).__name__}.{name} is read only; {hint}")
+            if name in FOREIGN_NAMES:
+                self.__getattr__(name)
+            object.__setattr__(self, name, value)
+
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: threads and engines cannot be pickled."""
         kind = type(self).__name__
         raise TypeError(
-            f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind} cannot be pickled; send the model's "
+            f"{a_type(self)} cannot be pickled; send the model's "
             f"name and a Config to the other process and make the {kind} there"
         )
 

@@ -15,13 +15,13 @@ from embedlib.batching.sequence import Job
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
-from embedlib.config import Config, VectorPrecision, is_count
+from embedlib.config import Config, VectorPrecision
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
 from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
-from embedlib.session.arguments import check_inputs, check_role
+from embedlib.session.arguments import check_inputs, check_no_pairs
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.modules import layer_norm
 from embedlib.vectors.quantization import check_precision, load_ranges, quantize
@@ -96,7 +96,8 @@ class VectorArguments(NamedTuple):
 
     normalize_embeddings: bool = False
     truncate_dim: int | None = None
-    precision: str = "float32"
+    precision: str | None = "float32"
+    """None means float32, as in sentence-transformers."""
 
 
 class CallFactory:
@@ -112,15 +113,14 @@ class CallFactory:
         """Keep what all calls share.
 
         Raises:
-            ConfigError: a prompt name, examples, `truncate_dim` or ranges do not fit the model.
+            ConfigError: a prompt name, examples or ranges do not fit the model.
         """
         self._spec = spec
         self._max_query_texts = policy.max_query_texts
         self._adds_windows = config.on_truncate == "chunk"
         self._truncation = known.truncation
         self.prompts = Prompts(spec, config, known)
-        self.truncate_dim = config.truncate_dim or spec.truncate_dim
-        self.check_dim(self.truncate_dim)
+        self.truncate_dim = self._kept_dim(config.truncate_dim or spec.truncate_dim)
         self.ranges: NDArray[np.float32] | None = None
         """float32[2, D]: the ranges of vectors with the default `truncate_dim`."""
         if config.quantization_ranges is not None:
@@ -151,16 +151,16 @@ class CallFactory:
         if isinstance(inputs, np.ndarray):
             inputs = inputs.tolist()
         check_inputs(inputs)
-        check_role(prompt.role)
         lacks_prompt = prompt.are_empty and self.prompts.differ
         if prompt.role is None and prompt.task in ROLES:  # as in sentence-transformers
             prompt = prompt._replace(role=prompt.task, task=None)
         is_single = isinstance(inputs, str)
         texts = [inputs] if is_single else list(inputs)
-        self.check_dim(vectors.truncate_dim)
-        dim = vectors.truncate_dim or self.truncate_dim
+        check_no_pairs(texts)
+        dim = self._kept_dim(vectors.truncate_dim or self.truncate_dim)
         normalizes = self._normalizes(vectors, dim)
-        self._check_precision(vectors.precision, dim, normalizes)
+        precision = vectors.precision or "float32"
+        self._check_precision(precision, dim, normalizes)
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(
             texts=texts,
@@ -175,7 +175,7 @@ class CallFactory:
             truncate_dim=dim,
             truncation=self._truncation,
             normalizes=normalizes,
-            precision=cast(VectorPrecision, vectors.precision),
+            precision=cast(VectorPrecision, precision),
             ranges=self.ranges,
         )
 
@@ -189,11 +189,14 @@ class CallFactory:
             found["truncation"] = self._truncation
         return found
 
-    def check_dim(self, truncate_dim: int | None) -> None:
-        """Raise ConfigError unless the model has this number of dimensions."""
-        dim = self._spec.embedding_dim
-        if truncate_dim is not None and not (is_count(truncate_dim) and 1 <= truncate_dim <= dim):
-            raise ConfigError(f"truncate_dim = {truncate_dim!r:.60}; this model allows 1 to {dim}")
+    def _kept_dim(self, truncate_dim: int | None) -> int | None:
+        """Return how many dimensions are kept; None where there are no more than these.
+
+        Source: sentence-transformers 6.2, `truncate_embeddings`, a slice, which may be too long.
+        """
+        if truncate_dim is not None and truncate_dim > self._spec.embedding_dim:
+            return None
+        return truncate_dim
 
     def _lane(self, num_texts: int, role: Role | None) -> Lane:
         """Return the lane of a call: a caller waits for one text, a backfill sends many."""

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embedlib.config import Config, is_count
+from embedlib.config import Config
 from embedlib.engines.base import Lane
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, first_line, shown
 from embedlib.models.spec import Head, ScoreActivation
 from embedlib.session.base import Session
 
@@ -50,7 +50,7 @@ class ScoringSession(Session):
         for name in _EMBEDDING_OPTIONS:
             if getattr(config, name) is not None:
                 raise ConfigError(
-                    f"{name} = {getattr(config, name)!r:.60} is for embeddings and a "
+                    f"{name} = {shown(getattr(config, name))} is for embeddings and a "
                     f"{type(self).__name__} makes scores; leave it out"
                 )
         if config.on_truncate == "chunk":
@@ -63,18 +63,6 @@ class ScoringSession(Session):
 def lane_of(is_single: bool) -> Lane:
     """Return the lane of a call: a single text or pair is a query."""
     return Lane.QUERY if is_single else Lane.BULK
-
-
-def check_top_k(top_k: object) -> None:
-    """Check the argument `top_k`.
-
-    Raises:
-        ConfigError: it is neither None nor a whole number of at least 0.
-    """
-    if top_k is not None and (not is_count(top_k) or top_k < 0):
-        raise ConfigError(
-            f"top_k = {top_k!r}; it must be a whole number of at least 0, or None for all"
-        )
 
 
 def check_activation(activation: Activation, num_labels: int) -> Activation:
@@ -108,7 +96,7 @@ def _apply(activation: Activation, numbers: Scores) -> Scores:
     if isinstance(activation, str):
         if activation not in _ACTIVATIONS:
             raise ConfigError(
-                f"activation_fn = {activation!r}; it must be a function or one of "
+                f"activation_fn = {shown(activation)}; it must be a function or one of "
                 f"{', '.join(_ACTIVATIONS)}"
             )
         return _ACTIVATIONS[activation](numbers)
@@ -120,8 +108,9 @@ def _apply(activation: Activation, numbers: Scores) -> Scores:
             scores = np.asarray(activation(numbers))
         except (TypeError, AttributeError) as error:  # such as a function of torch
             raise ConfigError(
-                f"activation_fn = {activation!r:.80} does not take a numpy array ({error}); pass "
-                f"one of {', '.join(_ACTIVATIONS)}, or for torch a module: torch.nn.Sigmoid()"
+                f"activation_fn = {shown(activation, 80)} does not take a numpy array "
+                f"({first_line(error)}); pass one of {', '.join(_ACTIVATIONS)}, "
+                "or for torch a module: torch.nn.Sigmoid()"
             ) from error
     if scores.shape != numbers.shape:
         raise ConfigError(

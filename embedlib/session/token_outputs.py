@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +24,13 @@ from embedlib.batching.stats import Meter
 from embedlib.closing import CLOSE_SECONDS, Deadline
 from embedlib.config import Config
 from embedlib.engines.base import Engine
-from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, InputError
+from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, InputError, shown
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call, EmbeddingCall
 from embedlib.session.loading import RunningModel
 from embedlib.vectors.modules import apply_modules
 from embedlib.vectors.similarity import normalize
 from embedlib.vectors.tokens import Span, lexical_weights, pool_spans
-
-OUTPUT_VALUES: Final = ("sentence_embedding", "token_embeddings", "sparse", "multi_vector")
 
 TokenVectors = NDArray[np.float32]
 """float32[L, H]: the per-token vectors of a text with L tokens."""
@@ -152,7 +150,7 @@ def make_token_call(
         model: the model.
         config: its options.
         call: the texts, and the form of vectors.
-        output_value: one of OUTPUT_VALUES; the caller has checked it.
+        output_value: one of `checked.OUTPUT_VALUES`; the caller has checked it.
         chunks: spans of the call's only text; each gets a vector.
 
     Raises:
@@ -233,12 +231,12 @@ def _multi_vector(vectors: TokenVectors, token_ids: list[int], head: TokenHead) 
 def _check_spans(chunks: Sequence[Span]) -> list[Span]:
     """Return the spans as a list, or raise InputError."""
     if not isinstance(chunks, Iterable):
-        raise InputError(f"chunks = {chunks!r:.60}; it must be a list of (start, end)")
+        raise InputError(f"chunks = {shown(chunks)}; it must be a list of (start, end)")
     spans = list(chunks)
     for index, span in enumerate(spans):
         is_pair = isinstance(span, Sequence) and not isinstance(span, str) and len(span) == 2
         if not is_pair or not all(isinstance(place, (int, np.integer)) for place in span):
             raise InputError(
-                f"chunks[{index}] = {span!r:.60}; it must be (start, end), counted in characters"
+                f"chunks[{index}] = {shown(span)}; it must be (start, end), counted in characters"
             )
     return spans

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embedlib.config import Similarity
-from embedlib.errors import InputError
+from embedlib.errors import InputError, a_type, first_line
 from embedlib.vectors.arrays import Vectors
 
 
@@ -89,12 +92,30 @@ def _comparable(
     return (normalize(a), normalize(b)) if kind == "cosine" else (a, b)
 
 
+def as_torch(numbers: NDArray[np.float32]) -> Any:
+    """Return a tensor where the program has imported torch, else the array itself.
+
+    sentence-transformers returns tensors, and its manual goes on with `torch.topk`; who has not
+    imported torch cannot want one.
+    """
+    torch = sys.modules.get("torch")
+    return numbers if torch is None else torch.from_numpy(numbers)
+
+
+def _off_device(vectors: Any) -> Any:
+    """Return tensors as arrays: numpy refuses those of a GPU, in bf16 or with a gradient."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(vectors, torch.Tensor):
+        return vectors.float().numpy(force=True)
+    return [_off_device(item) for item in vectors] if isinstance(vectors, list) else vectors
+
+
 def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
     try:
-        rows = np.asarray(vectors, np.float32)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"similarity compares vectors; encode texts first ({error})") from error
+        rows = np.asarray(_off_device(vectors), np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:  # of torch: RuntimeError
+        reason = first_line(error)
+        raise InputError(f"similarity compares vectors; encode texts first ({reason})") from error
     if rows.ndim not in (1, 2):
-        kind = type(vectors).__name__
-        raise InputError(f"a {kind} of shape {rows.shape}; vectors must be [N, D] or [D]")
+        raise InputError(f"{a_type(vectors)} of shape {rows.shape}; vectors must be [N, D] or [D]")
     return np.atleast_2d(rows)

@@ -326,7 +326,7 @@ def test_the_first_ten_rows_are_named_and_the_rest_is_counted() -> None:
     [
         ("a\ud800b", r"text 12 has the lone surrogate '\\ud800' at character 1"),
         (None, r"text 12 is None, a NoneType; it must be a str"),
-        (7, r"text 12 is 7, a int; it must be a str"),
+        (7, r"text 12 is 7, an int; it must be a str"),
         (b"bytes", r"text 12 is b'bytes', a bytes; it must be a str"),
         # The Rust tokenizer would take these as a pair of texts and join them.
         (("a", "b"), r"text 12 is \('a', 'b'\), a tuple; it must be a str"),

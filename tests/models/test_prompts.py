@@ -11,6 +11,7 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.models.known_models import KnownModel, Truncation, known_model, read_entries
 from embedlib.models.prompts import Prompt, Prompts, Role
+from embedlib.models.spec import Head
 from embedlib.testing import fake_spec
 
 SPEC = fake_spec(prompts={"query": "Q: ", "passage": "P: ", "sts": "S: "})
@@ -41,7 +42,20 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         )
         assert isinstance(caught.value, ValueError)
     with pytest.raises(ConfigError, match="prompts are: none"):
-        Prompts(fake_spec(), Config()).resolve("query", None)
+        Prompts(fake_spec(), Config()).resolve("passage", None)
+
+
+def test_every_model_has_empty_prompts_for_queries_and_documents() -> None:
+    # As every SentenceTransformer; they change neither the list of prompts nor the fingerprint.
+    for name in ("query", "document"):
+        prompts = Prompts(fake_spec(), Config(default_prompt_name=name))
+        assert prompts.resolve(name) == prompts.resolve() == Prompt()
+        assert prompts.by_name == {}
+    assert Prompts(SPEC, Config()).resolve("document") == Prompt()
+    assert Prompts(SPEC, Config()).resolve("query") != Prompt()
+    head = Head(labels=("score",), activation="identity", reranker_activation="sigmoid")
+    with pytest.raises(ConfigError, match="prompt_name = 'query'; this model's prompts are: none"):
+        Prompts(fake_spec(head=head), Config()).resolve("query")  # a CrossEncoder has none
 
 
 def test_an_unknown_default_is_refused_at_once() -> None:

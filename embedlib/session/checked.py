@@ -1,0 +1,135 @@
+"""The options of all public methods: what each takes, and a decorator that checks it.
+
+Options that two methods share have one name and one meaning, so one table is enough. Inputs (texts,
+pairs, vectors) are checked by `arguments`, which names their rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeVar, get_args
+
+from embedlib.batching.usage import Usage
+from embedlib.checks import (
+    COUNT,
+    SWITCH,
+    TEXT,
+    UNICODE,
+    Kind,
+    choice,
+    is_number,
+    is_sequence,
+    optional,
+    whole_number,
+)
+from embedlib.config import VectorPrecision, device_name
+from embedlib.models.prompts import ROLES
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OUTPUT_VALUES: Final = ("sentence_embedding", "token_embeddings", "sparse", "multi_vector")
+
+INPUTS = frozenset(
+    {
+        *("inputs", "sentences", "texts", "text", "query", "documents", "chunks"),
+        *("embeddings1", "embeddings2"),
+    }
+)
+"""Parameters that are no options."""
+
+
+def _is_cpu(device: object) -> bool:
+    names = device if is_sequence(device) and device else [device]
+    return all(isinstance(name, str) and name == "cpu" for name in map(device_name, names))
+
+
+def _only_none(instead: str) -> Kind:
+    return Kind(f"None; {instead}", lambda value: value is None)
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "activation_fn": optional(
+            Kind(
+                "a name, a function or a module of torch",
+                lambda value: isinstance(value, str) or callable(value),
+            )
+        ),
+        "apply_softmax": optional(SWITCH),
+        "batch_size": COUNT,
+        "chunk_size": _only_none("batches are made by token budget"),
+        "convert_to_numpy": SWITCH,
+        "convert_to_tensor": SWITCH,
+        "device": optional(
+            Kind("None or 'cpu'; pass any other to the constructor, device='cuda:0'", _is_cpu)
+        ),
+        "examples": optional(Kind("a list of examples", is_sequence)),
+        "instruction": optional(UNICODE),
+        "normalize_embeddings": SWITCH,
+        "output_value": choice(*OUTPUT_VALUES),
+        "pool": _only_none(
+            "one process uses all cores, and several devices are an option of the constructor: "
+            "device='cuda:0,cuda:1'"
+        ),
+        "precision": optional(choice(*get_args(VectorPrecision))),
+        "processing_kwargs": Kind(
+            "None; pass max_seq_tokens= to the constructor for max_length",
+            lambda value: value is None or (isinstance(value, Mapping) and not value),
+        ),
+        "prompt": optional(UNICODE),
+        "prompt_name": optional(TEXT),
+        "raw_scores": SWITCH,
+        "return_documents": SWITCH,
+        "role": optional(choice(*ROLES), " or ".join(map(repr, ROLES))),
+        "show_progress_bar": optional(SWITCH, "True, False or None"),
+        "task": optional(UNICODE),
+        "timeout": optional(
+            Kind(
+                "a number of seconds, or None for no limit",
+                lambda value: is_number(value) and 0 <= value <= threading.TIMEOUT_MAX,
+            )
+        ),
+        "top_k": optional(whole_number(0), "a whole number of at least 0, or None for all"),
+        "truncate_dim": optional(COUNT),
+        "usage": optional(Kind("an embedlib.Usage", lambda value: isinstance(value, Usage))),
+    }
+)
+"""What each option takes."""
+
+
+def checked(method: Callable[P, R]) -> Callable[P, R]:
+    """Check the options of a public method before it runs.
+
+    Raises:
+        TypeError: `KINDS` does not say what a parameter of the method takes.
+    """
+    names = tuple(inspect.signature(method).parameters)[1:]
+    unknown = [name for name in names if name not in KINDS and name not in INPUTS]
+    if unknown:
+        raise TypeError(f"{method.__qualname__}: KINDS lacks {', '.join(unknown)}")
+
+    def check(args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        for name, value in (*zip(names, args[1:], strict=False), *options.items()):
+            if name in KINDS and name in names:
+                KINDS[name].take(name, value)
+
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def run_async(*args: P.args, **options: P.kwargs) -> Any:
+            check(args, options)
+            return await method(*args, **options)
+
+        return run_async  # type: ignore[return-value]
+
+    @wraps(method)
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        check(args, options)
+        return method(*args, **options)
+
+    return run
