@@ -147,7 +147,7 @@ class Config:
             object.__setattr__(self, "examples", check_examples(self.examples))
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Config:
+    def from_options(cls, options: Mapping[str, object]) -> Config:
         """Build a Config from keyword options; the error for an unknown name suggests a known one.
 
         Options of other libraries that are None or empty ask for nothing and are left out; so is
@@ -156,7 +156,9 @@ class Config:
         Raises:
             ConfigError: an option is unknown or out of range.
         """
-        asked = {name: value for name, value in options.items() if not _asks_nothing(name, value)}
+        asked: dict[str, Any] = {
+            name: value for name, value in options.items() if not _asks_nothing(name, value)
+        }
         for name in asked:
             if name in FOREIGN_OPTIONS:
                 raise ConfigError(f"unknown option {name!r}; {FOREIGN_OPTIONS[name]}")

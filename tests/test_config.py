@@ -11,6 +11,7 @@ import pytest
 
 from embedlib.config import FOREIGN_OPTIONS, Config
 from embedlib.errors import ConfigError
+from embedlib.session.signatures import ConfigOptions
 
 COUNTS = (
     "max_seq_tokens",
@@ -235,6 +236,13 @@ def test_every_option_has_a_default() -> None:
     assert Config() == Config(
         **{item.name: getattr(Config(), item.name) for item in fields(Config)}
     )
+
+
+def test_type_checkers_know_every_option() -> None:
+    # As text: the types are those of both modules.
+    expected = {item.name: item.type for item in fields(Config)}
+    found = {name: kind.__forward_arg__ for name, kind in ConfigOptions.__annotations__.items()}
+    assert found == expected
 
 
 def test_num_threads() -> None:

@@ -27,7 +27,7 @@ MISSING_PROMPT = (
 """The message of a `PromptWarning`."""
 
 
-def one_config(config: Config | None, options: dict[str, Any]) -> Config:
+def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
     """Return the options, which the caller passed as one object or by name.
 
     Raises:

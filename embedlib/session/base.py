@@ -44,6 +44,11 @@ from embedlib.session.model_card import ModelCardData
 from embedlib.session.progress import PROGRESS_SECONDS, Progress
 from embedlib.vectors.arrays import Vectors
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.session.signatures import ConfigOptions
+
 ASYNC_SLICE_TEXTS = 16
 """Queries, or documents to rank, that the event loop tokenizes at a time: some milliseconds."""
 
@@ -91,7 +96,7 @@ class Session:
         *by_position: NoReturn,
         config: Config | None = None,
         trust_remote_code: bool = False,
-        **options: Any,
+        **options: Unpack[ConfigOptions],
     ) -> None:
         """Load a model.
 
