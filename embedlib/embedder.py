@@ -1,7 +1,6 @@
 """Embedder: texts to vectors.
 
-This file is long because a class has one file, and half of it is signatures and docstrings, which
-editors show.
+It is long because a class has one file; half of it is signatures and docstrings.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from embedlib.vectors.arrays import AnyVectors
 from embedlib.vectors.quantization import calibrate
 from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
 from embedlib.vectors.tokens import Span
-
-"""float32, unless `precision` says otherwise."""
 
 
 class Embedder(Session):
@@ -105,7 +102,7 @@ class Embedder(Session):
             precision: "float32" or None, "float16", "int8", "uint8", "binary" or "ubinary".
             convert_to_numpy: False returns a list of torch tensors.
             convert_to_tensor: True returns one torch tensor; needs torch.
-            device: None or "cpu".
+            device: None or "cpu", or a list of it.
             normalize_embeddings: scale to unit length even if the model does not.
             truncate_dim: keep this many dimensions; vectors of unit length are scaled to it again.
             pool: None; several devices are an option of the Embedder.
@@ -316,11 +313,7 @@ class Embedder(Session):
         return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
     def _make_call(
-        self,
-        inputs: Any,
-        prompt: PromptArguments,
-        vectors: VectorArguments,
-        usage: Usage | None,
+        self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments, usage: Usage | None
     ) -> EmbeddingCall:
         """Check the arguments of a call and return it; warns once if it lacks a prompt."""
         call = self._calls.make(inputs, self._tokenizer, prompt, vectors, usage)
@@ -371,8 +364,7 @@ class Embedder(Session):
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
         """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
 
-        An array, or where the program has imported torch a tensor, as in sentence-transformers;
-        `numpy.asarray` makes an array of both.
+        An array, or where torch is imported a tensor, as in sentence-transformers.
 
         Args:
             embeddings1: float[N, D] or float[D].
