@@ -128,7 +128,13 @@ class Prompts:
         return resolved
 
     def role_name(self, role: Role) -> str | None:
-        """Return the name of the prompt for a role; None if the model has none."""
+        """Return the name of the prompt for a role; None if the model has none.
+
+        Raises:
+            ConfigError: the role is neither "query" nor "document".
+        """
+        if role not in ROLES:
+            raise ConfigError(f"role = {shown(role)}; it must be {' or '.join(map(repr, ROLES))}")
         return next((name for name in ROLE_PROMPTS[role] if name in self.by_name), None)
 
     def origin(self, name: str) -> Origin:

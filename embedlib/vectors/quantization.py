@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embedlib.config import VectorPrecision
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, first_line, shown
 
 NUM_STEPS = 255
 """Steps between a byte's 256 codes. Source: sentence-transformers 6.2, `quantize_embeddings`."""
@@ -39,12 +39,18 @@ def load_ranges(ranges: str | PathLike[str] | ArrayLike, dim: int) -> NDArray[np
             below its maximum.
     """
     if not isinstance(ranges, (str, PathLike)):
-        return _checked(np.asarray(ranges), dim)
+        try:
+            array = np.asarray(ranges)
+        except ValueError as error:  # rows of unequal length
+            raise ConfigError(
+                f"quantization_ranges = {shown(ranges)} is no array: {first_line(error)}"
+            ) from error
+        return _checked(array, dim)
     try:
         return _checked(np.load(Path(ranges), allow_pickle=False), dim)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:  # EOFError: an empty file
         raise ConfigError(
-            f"quantization_ranges = {str(ranges)!r} cannot be read: {error}; save what "
+            f"quantization_ranges = {str(ranges)!r} cannot be read: {first_line(error)}; save what "
             "Embedder.calibrate returns with numpy.save"
         ) from error
 

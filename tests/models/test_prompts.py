@@ -58,6 +58,12 @@ def test_every_model_has_empty_prompts_for_queries_and_documents() -> None:
         Prompts(fake_spec(head=head), Config()).resolve("query")  # a CrossEncoder has none
 
 
+def test_a_role_without_a_name_is_refused() -> None:
+    role: Any = None
+    with pytest.raises(ConfigError, match=r"^role = None; it must be 'query' or 'document'$"):
+        Prompts(SPEC, Config()).role_name(role)
+
+
 def test_an_unknown_default_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="'search'"):
         Prompts(SPEC, Config(default_prompt_name="search"))

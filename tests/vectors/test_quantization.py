@@ -88,3 +88,10 @@ def test_ranges_from_a_file(tmp_path: Path) -> None:
         load_ranges(str(tmp_path / "pickle.npy"), 9)
     with pytest.raises(ConfigError, match="dimension 1 goes from nan"):
         load_ranges([[0.0, np.nan], [1.0, 1.0]], 2)
+
+
+def test_ranges_that_are_no_array_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "empty.npy").touch()
+    for ranges in ([[1.0], [2.0, 3.0]], tmp_path / "empty.npy"):
+        with pytest.raises(ConfigError, match=r"^quantization_ranges = .+$"):
+            load_ranges(ranges, 2)
