@@ -97,7 +97,7 @@ def test_a_length_limit_of_the_options(tiny_folder: Folder) -> None:
     assert limited.spec.max_seq_tokens_source == "option max_seq_tokens"
     assert opened.read_source() == limited
     too_long = OpenedModel.find(folder, Config(max_seq_tokens=100_000))
-    with pytest.raises(ConfigError, match=r"^max_seq_length = 100000; this model allows 3 to \d+$"):
+    with pytest.raises(ConfigError, match=r"^max_seq_tokens = 100000; this model allows 3 to \d+$"):
         too_long.read_source()
 
 
