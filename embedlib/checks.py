@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -89,15 +89,6 @@ def optional(kind: Kind, what: str | None = None) -> Kind:
         lambda value: value is None or kind.accepts(value),
         lambda value: value if value is None or kind.convert is None else kind.convert(value),
     )
-
-
-def check_kinds(kinds: Mapping[str, Kind], values: Mapping[str, object]) -> dict[str, Any]:
-    """Return all values, each of the kind of its name.
-
-    Raises:
-        ConfigError: a value is of another kind.
-    """
-    return {name: kinds[name].take(name, value) for name, value in values.items()}
 
 
 SWITCH = Kind("True or False", is_switch, bool)
