@@ -9,7 +9,8 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, as_completed, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,8 @@ from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
+    FakeSink,
+    FakeStore,
     byte_tokenizer,
     fake_embedder,
     fake_spec,
@@ -1389,25 +1392,75 @@ def test_closing_from_the_callback_of_a_future() -> None:
         lambda embedder: embedder.encode("b"),
         lambda embedder: embedder.encode(["b"] * 100),
         lambda embedder: list(embedder.encode_stream(["b"])),
+        lambda embedder: asyncio.run(embedder.aencode("b")),
+        lambda embedder: embedder.submit("b").result(),
+        lambda embedder: embedder.submit("b").result(timeout=WAIT_SECONDS),
+        lambda embedder: embedder.submit("b").exception(),
+        lambda embedder: embedder.submit_batch(["b"] * 100).result(),
+        lambda embedder: wait([embedder.submit("b")]),
+        lambda embedder: list(as_completed([embedder.submit("b")])),
+        lambda embedder: embedlib.index(
+            [embedlib.Document(id="1", text="b")], FakeSink(FakeStore()), embedder=embedder
+        ),
     ],
 )
-def test_waiting_in_the_callback_of_a_future_is_refused(call: Callable[..., Any]) -> None:
-    # It runs on the thread that would have to compute what is waited for.
+@pytest.mark.parametrize("first", ["a", None])
+def test_waiting_in_the_callback_of_a_future_is_refused(
+    call: Callable[..., Any], first: str | None
+) -> None:
+    # It runs on a thread that would have to work on what is waited for: that of the batches, or
+    # for a text that cannot be tokenized that of the tokenizer.
     engine = FakeEngine()
     engine.hold()
-    outcome: Future[object] = Future()
+    with around(engine) as embedder:
+        outcome = outcome_of_callback(embedder.submit_batch([first]), lambda: call(embedder))
+        if first is not None:
+            engine.release()
+        with pytest.raises(EmbedlibError, match=r"callback of a future.* do not wait for it there"):
+            outcome.result(WAIT_SECONDS)
+        engine.release()
+        np.testing.assert_array_equal(embedder.encode("c"), vector("c"))
+
+
+def outcome_of_callback(future: Future[Any], call: Callable[[], Any]) -> Future[Any]:
+    """The outcome of a call in the callback of a future."""
+    outcome: Future[Any] = Future()
 
     def callback(_: object) -> None:
         try:
-            outcome.set_result(call(embedder))
+            outcome.set_result(call())
         except BaseException as error:
             outcome.set_exception(error)
 
-    with fake_embedder(engine) as embedder:
-        embedder.submit("a").add_done_callback(callback)
+    future.add_done_callback(callback)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda done, _: done.result(),
+        lambda done, _: done.exception(),
+        lambda done, _: wait([done]),
+        lambda done, _: list(as_completed([done])),
+        lambda _, waiting: suppressed(waiting.result, timeout=0),
+    ],
+)
+def test_what_does_not_wait_is_allowed_in_the_callback_of_a_future(
+    read: Callable[..., Any],
+) -> None:
+    engine = FakeEngine()
+    engine.hold()
+    with around(engine) as embedder:
+        future = embedder.submit("a")
+        outcome = outcome_of_callback(future, lambda: read(future, embedder.submit("b")))
         engine.release()
-        with pytest.raises(EmbedlibError, match="in the callback of a future"):
-            outcome.result(WAIT_SECONDS)
+        outcome.result(WAIT_SECONDS)
+
+
+def suppressed(read: Callable[..., Any], timeout: float) -> None:
+    with suppress(TimeoutError, FutureTimeoutError):
+        read(timeout=timeout)
 
 
 def test_an_embedder_that_is_forgotten_frees_its_engine() -> None:

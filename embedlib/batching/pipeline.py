@@ -7,12 +7,14 @@ closed.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from embedlib.batching.callers import Callers, counted
+from embedlib.batching.futures import CallerFuture, check_may_wait
 from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
@@ -21,7 +23,7 @@ from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
 from embedlib.closing import CLOSE_SECONDS, Deadline, join, timeout_error
 from embedlib.engines.base import Engine, Lane
-from embedlib.errors import ClosedError, EmbedlibError
+from embedlib.errors import ClosedError
 
 
 class Pipeline:
@@ -142,16 +144,20 @@ class Pipeline:
             EmbedlibError: it is one of the pipeline's threads, which run the callbacks of futures
                 and would wait for themselves.
         """
-        if self._is_own_thread:
-            raise EmbedlibError(
-                "called in the callback of a future, on the thread that would have to compute it; "
-                "call submit there, or hand over to a thread of your own"
-            )
+        check_may_wait(self._threads)
+
+    def make_future(self) -> CallerFuture[Any]:
+        """Return a future for a caller, which this pipeline's threads will resolve."""
+        return CallerFuture(self._threads)
+
+    @property
+    def _threads(self) -> tuple[threading.Thread, ...]:
+        """The threads of the pipeline; they run the callbacks of futures."""
+        return self._tokenizer_thread.thread, self._manager.thread
 
     @property
     def _is_own_thread(self) -> bool:
-        """Whether this is one of the pipeline's threads; they run the callbacks of futures."""
-        return self._manager.is_own_thread or self._tokenizer_thread.is_own_thread
+        return threading.current_thread() in self._threads
 
     @counted
     def stats(self) -> Stats:
@@ -186,7 +192,7 @@ class Pipeline:
         self._lone_queries.stop()
         self._manager.stop()  # wakes a blocked tokenizer thread
         self._tokenizer_thread.stop()
-        left = join([self._tokenizer_thread.thread, self._manager.thread], deadline)
+        left = join(self._threads, deadline)
         if left:
             consequence = (
                 "the engine is not freed before it answers, and all open calls have failed"

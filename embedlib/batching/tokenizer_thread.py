@@ -90,11 +90,6 @@ class TokenizerThread:
         # Without a reference to this object: callers may keep futures.
         job.future.add_done_callback(partial(_wake, self._changed))
 
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the calling thread is the tokenizer thread."""
-        return self.thread is threading.current_thread()
-
     def stop(self) -> None:
         """Fail queued jobs, wake blocked callers and let the thread end; never blocks."""
         with self._changed:

@@ -238,6 +238,7 @@ class Session:
     async def _arun(self, call: Call) -> Vectors:
         """Do what `_run` does without blocking the event loop."""
         warn_truncated = self._truncation_warning(call)
+        self._pipeline.check_may_wait()  # an event loop in a callback would wait as well
         job = self._pipeline.open_job(len(call.texts), call.lane)
         try:
             if call.lane is Lane.QUERY:

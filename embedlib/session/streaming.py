@@ -61,9 +61,12 @@ def stream(
 
 
 def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:
-    """Start a call and return the future of its vectors; cancelling it drops queued texts."""
+    """Start a call and return the future of its vectors; cancelling it drops queued texts.
+
+    Waiting for it in the callback of a future of the same model raises EmbedlibError.
+    """
     job = pipeline.open_job(len(call.texts), call.lane)
-    future: Future[Vectors] = Future()
+    future: Future[Vectors] = pipeline.make_future()
 
     def resolve(done: Future[Vectors]) -> None:
         if not future.set_running_or_notify_cancel():
