@@ -94,14 +94,15 @@ class Tokenizer:
 
         Raises:
             ConfigError: the prompt leaves no room for a text.
-            InputError: a text is not a str, has a lone surrogate or has no tokens.
+            InputError: a text is not a str, has a lone surrogate, or has no tokens; the prompt's
+                do not count if pooling leaves them out.
             SequenceTooLongError: a text is longer than the limit and on_truncate is "error", or
                 "chunk" with a prompt that has a part behind the text.
         """
         started = self._meter.clock()
         num_prompt_tokens = 0
         if self._excludes_prompt and prompt.prefix:
-            num_prompt_tokens = self._count_prompt(prompt.examples + prompt.prefix)
+            num_prompt_tokens = self._count_prompt(prompt)
         sequences: list[TokenizedText] = []
         truncated = []
         message_row = job.first_row + first_row
@@ -109,9 +110,11 @@ class Tokenizer:
         for index, (ids, num_tokens) in enumerate(encode(texts, prompt, message_row)):
             if num_tokens is not None:
                 truncated.append((message_row + index, num_tokens))
-            if not ids:
+            if len(ids) <= num_prompt_tokens:
+                behind = " behind the prompt" if num_prompt_tokens else ""
                 raise InputError(
-                    f"text {message_row + index} has no tokens: {texts[index]!r:.60}; leave it out"
+                    f"text {message_row + index} has no tokens{behind}: {texts[index]!r:.60}; "
+                    "leave it out"
                 )
             if num_tokens is None and self._is_divided(ids, prompt):
                 sequences += self._divide(job, first_row + index, ids, prompt)
@@ -277,12 +280,14 @@ class Tokenizer:
         """Count the tokens of a part of a prompt, without special tokens."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else 0
 
-    def _count_prompt(self, prompt: str) -> int:
-        """Count the tokens of a prompt, without the special tokens at the end.
+    def _count_prompt(self, prompt: Prompt) -> int:
+        """Count the tokens of a prompt, truncated like a text, without special tokens at the end.
 
         Source: `Transformer._get_prompt_length` of sentence-transformers.
         """
-        return len(self._tokenizer.encode(prompt).ids) - self._num_trailing
+        num_tokens = len(self._tokenizer.encode(prompt.examples + prompt.prefix).ids)
+        limit = self._longest if prompt.suffix else self.max_seq_tokens
+        return min(num_tokens, limit) - self._num_trailing
 
 
 def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> str:

@@ -94,6 +94,26 @@ def test_a_prompt_is_counted_only_where_pooling_leaves_it_out() -> None:
         assert sequence.token_ids == [0, *b"abcx", 10, 11]
 
 
+def test_a_prompt_beyond_the_limit_is_counted_as_it_is_truncated() -> None:
+    tokenizer = make_tokenizer(bracketed(1, 1), max_seq_tokens=6)
+    [sequence] = tokenizer(make_job(1), 0, ["x"], Prompt(prefix="abcdefgh"))
+    assert sequence.token_ids == [0, *b"abcd", 10]
+    assert sequence.num_prompt_tokens == 5  # the last token is pooled
+
+
+@pytest.mark.parametrize(("prefix", "text"), [("abcdefgh", "x"), ("abc", "")])
+def test_a_text_without_a_token_behind_an_excluded_prompt_is_refused(
+    prefix: str, text: str
+) -> None:
+    # Without a token at the end there would be nothing to pool: the vector would be all zeros.
+    tokenizer = make_tokenizer(bracketed(1, 0))
+    with pytest.raises(InputError, match=r"text 7 .* no tokens behind the prompt"):
+        tokenizer(make_job(1, 7), 0, [text], Prompt(prefix=prefix))
+    make_tokenizer(bracketed(1, 0), excludes_prompt=False)(
+        make_job(1, 7), 0, [text], Prompt(prefix=prefix)
+    )
+
+
 @settings(deadline=None)  # a busy machine is no failure
 @given(
     num_leading=st.integers(0, 3),

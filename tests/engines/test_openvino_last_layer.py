@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from embedlib.engines.base import Lane
+from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import graph as graph_module
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.models.compiled.int8 import quantize_rows
-from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
+from embedlib.models.spec import Encoder, ModelSpec, Pooling, PoolingMode, PositionBias, Rope
 from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec, make_batch
+from tests.comparing import relative_errors
 
 WAIT_SECONDS = 30
 SKIPPED = 7
@@ -53,6 +54,7 @@ NO_BIAS: dict[str, Any] = dict.fromkeys(
 )
 GATED: dict[str, Any] = {"is_gated": True, "activation": "silu", "norm": "rms_norm"}
 CLS = Pooling(modes=("cls",))
+CLS_BEHIND_PROMPT = Pooling(modes=("cls",), include_prompt=False)
 LAST = Pooling(modes=("last_token",))
 NOT_THE_SKIPPED = Pooling(modes=("last_token",), skipped_token_id=SKIPPED, include_prompt=False)
 
@@ -71,7 +73,7 @@ CASES: dict[str, tuple[Encoder, Pooling, bool]] = {
             windows=(None, 4),
             **NO_BIAS,
         ),
-        CLS,
+        CLS_BEHIND_PROMPT,
         False,
     ),
     "position-bias-causal-window-int8": (
@@ -157,7 +159,10 @@ def in_int8(weights: dict[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], 
 
 
 def run(engine: OpenVINOEngine, ids: list[NDArray[np.int32]], lane: Lane) -> NDArray[np.float32]:
-    batch = make_batch(ids, lane, num_prompt_tokens=[len(row) // 2 for row in ids])
+    return computed(engine, make_batch(ids, lane, num_prompt_tokens=[len(row) // 2 for row in ids]))
+
+
+def computed(engine: OpenVINOEngine, batch: Batch) -> NDArray[np.float32]:
     done = threading.Event()
     pending = engine.submit(batch, done.set)
     assert done.wait(WAIT_SECONDS)
@@ -185,3 +190,21 @@ def test_vectors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.Mon
             for lane in Lane:
                 error = np.linalg.norm(run(engine, ids, lane) - right, axis=1)
                 assert (error / np.linalg.norm(right, axis=1)).max() <= 2e-5
+
+
+@pytest.mark.parametrize("modes", [("cls",), ("cls", "mean", "last_token")])
+def test_cls_takes_the_first_token_behind_the_prompt(modes: tuple[PoolingMode, ...]) -> None:
+    dice = np.random.default_rng(0)
+    ids = [dice.integers(0, PLAIN.vocab_size, length, np.int32) for length in (5, 4, 3)]
+    spec = replace(fake_spec(MAX_TOKENS), encoder=PLAIN, embedding_dim=HIDDEN)
+    weights = weights_of(spec, dice)
+    # Of a sequence that is all prompt, sentence-transformers takes the first token.
+    batch = make_batch(ids, num_prompt_tokens=[0, 2, 3])
+    pooling = Pooling(modes=modes, include_prompt=False)
+    vectors, tokens = (
+        computed(OpenVINOEngine(replace(spec, modules=modules), weights, threads=1), batch)
+        for modules in ((pooling,), ())
+    )
+    first, last = tokens[[0, 5 + 2, 9]], tokens[[4, 8, 11]]
+    assert relative_errors(vectors[:, :HIDDEN], first).max() <= 2e-5
+    assert relative_errors(vectors[:, -HIDDEN:], last if len(modes) > 1 else first).max() <= 2e-5

@@ -171,7 +171,7 @@ def fill(
     if not pooled_modes:
         return
     own = places - np.repeat(kept, lengths)
-    places_of = {"cls": np.zeros_like(lengths), "last_token": _last_places(batch, own, spec)}
+    places_of = {"cls": _first_places(batch, spec), "last_token": _last_places(batch, own, spec)}
     pooled = np.stack([places_of[mode] for mode in pooled_modes], axis=1).reshape(-1)
     num_pooled = len(pooled)
     # Unused entries repeat the last one, so that a step that writes rows back writes equal values.
@@ -222,6 +222,18 @@ def _positions(batch: Batch, places: Ints, encoder: Encoder) -> Ints:
     before = np.repeat(counts[batch.cu_seqlens[:-1]], batch.seq_lens)
     rows: Ints = ((counts[1:] - before) * is_counted + encoder.pad_token_id).astype(np.int32)
     return rows
+
+
+def _first_places(batch: Batch, spec: ModelSpec) -> Ints:
+    """Return int32[B]: the position of each sequence's token that cls pooling takes.
+
+    Source: `Pooling._forward_padded` of sentence-transformers 6.2.
+    """
+    if spec.pooling.include_prompt:
+        return np.zeros_like(batch.seq_lens)
+    is_more = batch.num_prompt_tokens < batch.seq_lens
+    firsts: Ints = np.where(is_more, batch.num_prompt_tokens, 0).astype(np.int32)
+    return firsts
 
 
 def _last_places(batch: Batch, places: Ints, spec: ModelSpec) -> Ints:

@@ -207,8 +207,8 @@ def pool(
 ) -> None:
     """out[b] = the vectors of all modes for sequence b, concatenated.
 
-    Source: `Pooling.forward` of sentence-transformers: leaving out the prompt affects only the
-    means and the maximum; cls and last_token keep their token.
+    Source: `Pooling._forward_padded` of sentence-transformers 6.2: cls is the first token that is
+    not left out, or the first of all if none is kept.
 
     Args:
         hidden: float32[T, H].
@@ -229,7 +229,7 @@ def pool(
 def _pooled(tokens: torch.Tensor, skip: int, mode: PoolingMode) -> torch.Tensor:
     """Pool the tokens float32[L, H] of one sequence into float32[H]."""
     if mode == "cls":
-        return tokens[0]
+        return tokens[skip if skip < len(tokens) else 0]
     if mode == "last_token":
         return tokens[-1]
     counted = tokens[skip:]

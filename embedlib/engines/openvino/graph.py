@@ -63,6 +63,7 @@ class _GraphBuilder:
         self.token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
         self.inputs = [self.token_ids, self.seq_lens]
+        self._prompt_input: ov.Node | None = None
         length = op.gather(op.shape_of(self.token_ids, "i32"), int_constant(1), int_constant(0))
         self.positions = op.range(int_constant(0), length, int_constant(1), output_type="i32")
         """int32[L]: 0, 1, 2 ..."""
@@ -194,7 +195,7 @@ class _GraphBuilder:
         if not isinstance(pooling, Pooling):
             return None
         if pooling.modes == ("cls",):
-            place = op.subtract(self.seq_lens, self.seq_lens)
+            place = self._first_token(pooling)
         elif pooling.modes == ("last_token",):
             place = self._last_token(pooling)
         else:
@@ -204,16 +205,13 @@ class _GraphBuilder:
     def _pool(self, hidden: ov.Node, pooling: Pooling) -> ov.Node:
         """Pool token vectors float32[B, L, H] to float32[B, H * number of modes].
 
-        Source: `Pooling.forward` of sentence-transformers: excluding the prompt changes only the
-        mask, so cls and last_token pool the same token.
+        Source: `Pooling._forward_padded` of sentence-transformers 6.2.
         """
         counted = self.is_token
         if not pooling.include_prompt:
-            num_prompt_tokens = int_input("num_prompt_tokens", [-1])
-            self.inputs.append(num_prompt_tokens)
             after = op.greater_equal(
                 op.unsqueeze(self.positions, int_constant(0)),
-                op.unsqueeze(num_prompt_tokens, int_constant(1)),
+                op.unsqueeze(self._num_prompt_tokens(), int_constant(1)),
             )
             counted = op.logical_and(counted, after)
         vectors = [self._pool_mode(hidden, pooling, mode, counted) for mode in pooling.modes]
@@ -223,7 +221,7 @@ class _GraphBuilder:
         self, hidden: ov.Node, pooling: Pooling, mode: PoolingMode, counted: ov.Node
     ) -> ov.Node:
         if mode == "cls":
-            return op.gather(hidden, int_constant(0), int_constant(1))
+            return op.gather(hidden, self._first_token(pooling), int_constant(1), batch_dims=1)
         if mode == "last_token":
             return op.gather(hidden, self._last_token(pooling), int_constant(1), batch_dims=1)
         if mode == "max":
@@ -239,6 +237,25 @@ class _GraphBuilder:
             op.reduce_sum(weight, int_constant(1), True), op.constant(np.float32(1e-9))
         )
         return op.divide(total, op.sqrt(divisor) if mode == "mean_sqrt_len" else divisor)
+
+    def _num_prompt_tokens(self) -> ov.Node:
+        """Return the input int32[B] with the tokens at the start that pooling leaves out."""
+        if self._prompt_input is None:
+            self._prompt_input = int_input("num_prompt_tokens", [-1])
+            self.inputs.append(self._prompt_input)
+        return self._prompt_input
+
+    def _first_token(self, pooling: Pooling) -> ov.Node:
+        """Return int32[B]: the position of the first token that is pooled.
+
+        Source: `Pooling._forward_padded` of sentence-transformers 6.2: the argmax of the mask, so
+        0 if the prompt is all there is.
+        """
+        if pooling.include_prompt:
+            return op.subtract(self.seq_lens, self.seq_lens)
+        num_prompt_tokens = self._num_prompt_tokens()
+        has_more = op.less(num_prompt_tokens, self.seq_lens)
+        return op.multiply(num_prompt_tokens, op.convert(has_more, "i32"))
 
     def _last_token(self, pooling: Pooling) -> ov.Node:
         """Return int32[B]: the position of the last token that is not skipped; 0 if all are.

@@ -130,6 +130,13 @@ def test_token_types(head: Head | None, num_types: int, types: list[int]) -> Non
     assert filled(batch, spec)["token_types"] == types
 
 
+def test_the_first_token_behind_the_prompt() -> None:
+    spec = replace(spec_with(), modules=(Pooling(modes=BOTH, include_prompt=False),))
+    batch = make_batch([[4, 5, 6], [7, 8], [9, 9]], num_prompt_tokens=[1, 0, 2])
+    # Of a sequence that is all prompt, sentence-transformers takes the first token.
+    assert filled(batch, spec, BOTH)["pooled_rows"] == [1, 2, 3, 4, 5, 6]
+
+
 def test_the_last_token_that_may_be_taken() -> None:
     pooling = Pooling(modes=("last_token",), skipped_token_id=9)
     spec = replace(spec_with(), modules=(pooling,))

@@ -372,6 +372,9 @@ def test_pool(modes: tuple[PoolingMode, ...], leaves_out: bool, device: torch.de
     assert (found[3] == 0).all()
     if modes == ["max"] and leaves_out:
         assert (found[5] == MASKED).all()
+    if modes == ["cls"]:  # of a sequence that is all prompt the first token
+        rows = [1, 3 + 40, 73, 74, 106] if leaves_out else [0, 3, 73, 74, 106]
+        assert_same(found[[0, 1, 2, 4, 5]], hidden[rows])
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)

@@ -41,7 +41,7 @@ def pool(
             columns,
             out.stride(0),
             MODE=mode,
-            LEAVES_OUT=num_left_out is not None and mode not in ("cls", "last_token"),
+            LEAVES_OUT=num_left_out is not None and mode != "last_token",
             BLOCK_TOKENS=BLOCK_TOKENS,
             BLOCK_COLUMNS=BLOCK_COLUMNS,
             num_warps=4,
@@ -76,7 +76,8 @@ def pool_kernel(
     if LEAVES_OUT:
         first = start + tl.load(num_left_out + seq)
     if MODE == "cls":
-        last = tl.minimum(end, start + 1)
+        first = tl.where(first < end, first, start)
+        last = tl.minimum(end, first + 1)
     if MODE == "last_token":
         first = tl.maximum(start, end - 1)
 
