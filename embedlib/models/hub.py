@@ -70,8 +70,9 @@ def resolve(
         ConfigError: if `revision` is given for a folder or a package.
     """
     text = os.fspath(name)
-    folder = Path(text).expanduser()
-    is_local = folder.exists() or isinstance(name, os.PathLike) or not _is_hub_name(text)
+    folder = _expanded(text)
+    # os.path: a method of Path raises for a name that is too long.
+    is_local = os.path.exists(folder) or isinstance(name, os.PathLike) or not _is_hub_name(text)
     is_package = text.startswith(PACKAGE_PREFIX)
     if revision is not None and (is_package or is_local):
         raise ConfigError(
@@ -107,16 +108,26 @@ def _is_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None and not name.startswith((".", "/", "~"))
 
 
-def _check_folder(folder: Path, name: str) -> Path:
-    if not folder.exists():
+def _expanded(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
         raise ModelNotFoundError(
-            f"no model folder {name!r}: the path does not exist (working directory: "
+            f"no model folder {name!r:.300}: {error}; give the folder without ~"
+        ) from error
+
+
+def _check_folder(folder: Path, name: str) -> Path:
+    if not os.path.exists(folder):
+        raise ModelNotFoundError(
+            f"no model folder {name!r:.300}: the path does not exist (working directory: "
             f"{os.getcwd()!r}); "
             "check the spelling"
         )
     if not folder.is_dir():
         raise ModelNotFoundError(f"{name!r} is a file; give the folder that holds config.json")
-    if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
+    # Whatever has the name: `reading` refuses what is no file.
+    if not any(os.path.lexists(folder / file) for file in ("config.json", "modules.json")):
         raise ModelNotFoundError(
             f"folder {name!r} holds neither config.json nor modules.json, so it is not a model; "
             "for a hub model, run in a directory that has no folder of this name"

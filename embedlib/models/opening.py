@@ -20,9 +20,9 @@ from embedlib.checks import is_count
 from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelUnsupportedError, shown
 from embedlib.models.compiled.engine_folder import (
-    MANIFEST_NAME,
     Manifest,
     check_not_compiled,
+    is_compiled,
     load_manifest,
     open_engine_folder,
     source_on_hub,
@@ -62,13 +62,12 @@ class OpenedModel:
             EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
         """
         found = find_model(name, config)
-        is_compiled = (found.path / MANIFEST_NAME).is_file()
         source = source_on_hub(found)
         return cls(
             folder=found.path,
             name=source.name,
             revision=source.revision,
-            manifest=load_manifest(found.path) if is_compiled else None,
+            manifest=load_manifest(found.path) if is_compiled(found.path) else None,
             config=config,
         )
 

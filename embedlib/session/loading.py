@@ -29,6 +29,7 @@ from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
@@ -242,13 +243,17 @@ def load_model(
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
     plan = plan_engine(files, config, opened.manifest, machine=machine)
+    try:
+        engine = make_engine(plan, files, config)
+    except MemoryError as error:
+        raise no_memory(str(name), float32_bytes(files.spec)) from error
     return ModelFromFiles(
         opened=opened,
         files=files,
         tokenizer=tokenizer,
         machine=machine,
         plan=plan,
-        engine=make_engine(plan, files, config),
+        engine=engine,
     )
 
 

@@ -12,7 +12,12 @@ from safetensors.numpy import save_file
 
 from embedlib import Embedder, Reranker
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
+from embedlib.errors import (
+    ConfigError,
+    EngineUnavailableError,
+    EngineUnsupportedError,
+    ModelWeightsError,
+)
 from embedlib.fidelity.model import open_model
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
@@ -168,3 +173,14 @@ def test_an_engine_directory_has_the_heads_for_tokens(precision: Any, tmp_path: 
             one.encode("a cat", prompt="", output_value="multi_vector") for one in (compiled, plain)
         )
         assert (found * expected).sum(axis=1).min() > 0.99
+
+
+def test_an_engine_without_memory_for_the_weights(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("embedlib.session.loading.make_engine", fail)
+    with pytest.raises(ModelWeightsError, match=r"the weights need 0\.0 GiB of memory"):
+        Embedder(tiny_folder("bert"))

@@ -114,7 +114,7 @@ class _Folder:
         self.path = path
         self.tensors: dict[str, StoredTensor] = {}
         for file in sorted(path.glob("*.safetensors")):
-            self.tensors |= list_tensors(file, file.name)
+            self.tensors |= list_tensors(file, path)
         self._data = {tensor.path: map_file(tensor.path) for tensor in self.tensors.values()}
 
     def read(self, rows: FusedSlice, shape: tuple[int, ...]) -> torch.Tensor:

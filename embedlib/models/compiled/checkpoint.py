@@ -19,6 +19,7 @@ from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import has_file, load_json
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.load import INDEX_NAME, WEIGHTS_NAME
 from embedlib.models.weights.safetensors_files import list_tensors
@@ -100,7 +101,7 @@ def write_checkpoint(
             jobs += to_do
             written |= tensors
             weight_map |= dict.fromkeys(tensors, path.name)
-        if (directory / INDEX_NAME).is_file():
+        if has_file(directory / INDEX_NAME, directory):
             total = sum(tensor.num_bytes for tensor in written.values())
             index = {"metadata": {"total_size": total}, "weight_map": weight_map}
             write_json(target / INDEX_NAME, index)
@@ -117,7 +118,7 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
     encoder = files.spec.encoder
     family = FAMILIES[encoder.family]
     paths = weight_files(files)[files.transformer_dir]
-    stored = {name for path in paths for name in list_tensors(path, path.name)}
+    stored = {name for path in paths for name in list_tensors(path, path.parent)}
     prefix = tensor_prefix(family, stored)
     assert prefix is not None, "load_weights checks this first; this is a bug in embedlib"
     return {role: prefix + tensor_name(f"{role}.weight", family) for role in linear_roles(encoder)}
@@ -139,9 +140,9 @@ def write_json(path: Path, content: object) -> None:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    if (directory / WEIGHTS_NAME).is_file():
+    if has_file(directory / WEIGHTS_NAME, directory):
         return [directory / WEIGHTS_NAME]
-    index = json.loads((directory / INDEX_NAME).read_text(encoding="utf-8"))
+    index = load_json(directory / INDEX_NAME, directory)
     return [directory / name for name in sorted(set(index["weight_map"].values()))]
 
 
@@ -174,7 +175,7 @@ def _write_configs(
     source: Path, target: Path, written: Mapping[str, WrittenTensor], is_fp8: bool
 ) -> None:
     """Write config.json and, for FP8, hf_quant_config.json."""
-    config: dict[str, Any] = json.loads((source / CONFIG_NAME).read_text(encoding="utf-8"))
+    config: dict[str, Any] = load_json(source / CONFIG_NAME, source)
     # transformers 5 writes "dtype" and reads both keys; older readers know only "torch_dtype".
     config["dtype" if "dtype" in config else "torch_dtype"] = "bfloat16"
     if is_fp8:

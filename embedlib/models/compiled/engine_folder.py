@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError, EngineBuildError
+from embedlib.errors import ConfigError, EngineBuildError, ModelUnsupportedError
 from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import has_file, load_json
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.file_hashes import FileHashes, sha256
 from embedlib.models.weights.fingerprint import fingerprint
@@ -144,7 +145,7 @@ def check_not_compiled(folder: Path) -> None:
         ConfigError: `folder` is an engine directory in another precision than bf16.
         EngineBuildError: its manifest cannot be read.
     """
-    if not (folder / MANIFEST_NAME).is_file():
+    if not is_compiled(folder):
         return
     precision = load_manifest(folder).precision
     if precision != "bf16":
@@ -159,12 +160,24 @@ def source_on_hub(folder: ModelFolder) -> ModelFolder:
     Raises:
         EngineBuildError: the manifest of an engine directory cannot be read.
     """
-    if not (folder.path / MANIFEST_NAME).is_file():
+    if not is_compiled(folder.path):
         return folder
     manifest = load_manifest(folder.path)
     if manifest.hub_name is None:
         return folder
     return dataclasses.replace(folder, name=manifest.hub_name, revision=manifest.hub_revision)
+
+
+def is_compiled(folder: Path) -> bool:
+    """Return whether a folder has the manifest of an engine directory.
+
+    Raises:
+        EngineBuildError: something else has the manifest's name.
+    """
+    try:
+        return has_file(folder / MANIFEST_NAME, folder)
+    except ModelUnsupportedError as error:
+        raise EngineBuildError(f"{folder}: {error}; compile the model again") from error
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -174,22 +187,21 @@ def load_manifest(folder: Path) -> Manifest:
         EngineBuildError: the manifest is missing, cannot be read or has another format version.
     """
     path = folder / MANIFEST_NAME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        version = content["format_version"]
-        if version == FORMAT_VERSION:
-            return _parse(content)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not folder.is_dir() or not is_compiled(folder):
         raise EngineBuildError(
             f"{folder}: is not an engine directory, it has no {MANIFEST_NAME}; make one with "
             "`embedlib compile`"
-        ) from error
-    except OSError as error:
-        raise EngineBuildError(f"{path}: cannot be read: {error.strerror}") from error
+        )
+    try:
+        content = load_json(path, folder)
+        version = content["format_version"]
+        if version == FORMAT_VERSION:
+            return _parse(content)
+    except ModelUnsupportedError as error:
+        raise EngineBuildError(f"{path}: is damaged ({error}); compile the model again") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise EngineBuildError(
-            f"{path}: is damaged ({type(error).__name__}: {error}); compile the model again"
-        ) from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+        raise EngineBuildError(f"{path}: is damaged ({reason}); compile the model again") from error
     raise EngineBuildError(
         f"{path}: format_version = {version!r}; this version of embedlib reads only "
         f"{FORMAT_VERSION}; compile the model again"
@@ -199,9 +211,9 @@ def load_manifest(folder: Path) -> Manifest:
 def written_files(folder: Path) -> frozenset[str]:
     """Return the paths that embedlib.json lists, in any format version; empty if it is damaged."""
     try:
-        content = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        content = load_json(folder / MANIFEST_NAME, folder)
         return frozenset(content["outputs"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ModelUnsupportedError, TypeError, KeyError):
         return frozenset()
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from embedlib.errors import EngineBuildError
+from embedlib.errors import EngineBuildError, ModelUnsupportedError
+from embedlib.models.reading.model_file import load_json
 from embedlib.models.spec import ModelSpec
 
 REPORT_NAME: Final = "fidelity.json"
@@ -139,7 +140,6 @@ def read_report(folder: Path) -> FidelityReport | None:
     Both cases are the same to the caller: fidelity has to be measured.
     """
     try:
-        content = json.loads((folder / REPORT_NAME).read_text(encoding="utf-8"))
-        return FidelityReport.from_json(content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return FidelityReport.from_json(load_json(folder / REPORT_NAME, folder))
+    except (ModelUnsupportedError, ValueError, TypeError, KeyError, AttributeError):
         return None

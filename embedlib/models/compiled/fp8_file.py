@@ -45,7 +45,7 @@ def rewrite_file(
     Raises:
         ModelWeightsError: a tensor has an unknown type.
     """
-    stored = list_tensors(source, source.name)
+    stored = list_tensors(source, source.parent)
     written = create_file(target, _kinds(stored, quantized, source.name))
     in_order = sorted(stored.items(), key=lambda item: item[1].start)
     return written, [partial(rewrite_tensor, _FORMAT, *item, target, written) for item in in_order]

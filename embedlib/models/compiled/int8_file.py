@@ -42,7 +42,7 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         Raises:
             ModelWeightsError: the file is missing or damaged.
         """
-        self._tensors = list_tensors(path, path.name)
+        self._tensors = list_tensors(path, path.parent)
         self._data = map_file(path)
 
     def __getitem__(self, role: str) -> NDArray[Any]:

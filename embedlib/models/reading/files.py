@@ -21,6 +21,7 @@ from embedlib.models.reading.config_file import architecture_of, positions_key, 
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.reading.heads import is_scoring, read_head
 from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
 from embedlib.models.reading.settings_file import read_settings
 from embedlib.models.spec import (
@@ -67,7 +68,7 @@ def is_scoring_model(folder: Path) -> bool:
     Raises:
         ModelUnsupportedError: if a file is not valid JSON.
     """
-    if (folder / "modules.json").is_file():
+    if has_file(folder / "modules.json", folder):
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
         return _is_cross_encoder(general)
     return is_scoring(JsonObject.load(folder / "config.json", folder))
@@ -140,7 +141,7 @@ class _Parts:
 
 def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
     """Read the transformer, and list the modules after it."""
-    has_modules = (folder / "modules.json").is_file()
+    has_modules = has_file(folder / "modules.json", folder)
     # Without modules.json, sentence-transformers reads neither of its own two files.
     general = JsonObject("", {})
     if has_modules:
@@ -166,7 +167,7 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
 
 def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
     """Return config.json; that of an engine directory without its `quantization_config`."""
-    if not (transformer_dir / "config.json").is_file():
+    if not has_file(transformer_dir / "config.json", folder):
         raise ModelNotFoundError(f"{transformer_dir}: there is no config.json")
     config = JsonObject.load(transformer_dir / "config.json", folder)
     if not is_compiled:

@@ -19,6 +19,7 @@ from embedlib.models.known_rerankers import KnownReranker, known_reranker
 from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
 from embedlib.models.reading.head_modules import Tensors, answer_modules, sequence_modules
 from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file
 from embedlib.models.spec import Encoder, Head, Module, PairTemplate, ScoreActivation
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
@@ -221,7 +222,7 @@ def _has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> b
     Source: `infer_modalities` of sentence-transformers 6.2, base/modules/transformer.py.
     """
     is_inside = tokenizer_config.values.get("chat_template") is not None
-    return is_inside or (transformer_dir / CHAT_TEMPLATE_NAME).is_file()
+    return is_inside or has_file(transformer_dir / CHAT_TEMPLATE_NAME, transformer_dir)
 
 
 def _template(

@@ -6,12 +6,16 @@ Every error names the file, the key and the value found, so that a user can look
 from __future__ import annotations
 
 import json
+import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.bounds import greatest_integer, number_bounds
+from embedlib.models.reading.model_file import has_file, load_json, name_in
 
 T = TypeVar("T")
 
@@ -24,28 +28,17 @@ REQUIRED: Final = Required()
 
 
 def quote(value: object) -> str:
-    """Return a value as text for a message: short, and on one line."""
+    """Return a value as text for a message: short, and on one line that can be printed."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "..."
+    text = text if len(text) <= 80 else text[:77] + "..."
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def load_json(path: Path, folder: Path) -> Any:
-    """Return the parsed content of a JSON file.
-
-    Args:
-        path: the file.
-        folder: the model folder; messages name the file relative to it.
-
-    Raises:
-        ModelUnsupportedError: if the file cannot be read or is not valid JSON.
-    """
-    name = path.relative_to(folder).as_posix()
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelUnsupportedError(f"{name}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelUnsupportedError(f"{name}: is not valid JSON: {error}") from error
+def show(name: str) -> str:
+    """Return a key or name of a file for a message: quoted if it is odd, cut if it is long."""
+    return name if name.isprintable() and len(name) <= 80 else quote(name)
 
 
 @dataclass(frozen=True)
@@ -61,8 +54,8 @@ class JsonObject:
     @classmethod
     def load(cls, path: Path, folder: Path) -> JsonObject:
         """Read a file whose top level is an object; return an empty object if it does not exist."""
-        name = path.relative_to(folder).as_posix()
-        if not path.is_file():
+        name = name_in(path, folder)
+        if not has_file(path, folder):
             return cls(name, {})
         content = load_json(path, folder)
         if not isinstance(content, dict):
@@ -75,7 +68,7 @@ class JsonObject:
 
     def refuse(self, key: str, accepted: str) -> ModelUnsupportedError:
         """Return the error for a key that is missing or whose value is not implemented."""
-        shown = self.aliases.get(key, key)
+        shown = show(self.aliases.get(key, key))
         if key not in self.values:
             return ModelUnsupportedError(f"{self.name}: {shown} is missing; accepted: {accepted}")
         found = quote(self.values[key])
@@ -110,7 +103,7 @@ class JsonObject:
         for key, value in self.values.items():
             if key not in known:
                 raise ModelUnsupportedError(
-                    f"{self.name}: {key} = {quote(value)} is not a known key; "
+                    f"{self.name}: {show(key)} = {quote(value)} is not a known key; "
                     "it may change the vectors, so embedlib rejects the model"
                 )
 
@@ -122,31 +115,39 @@ class JsonObject:
     def optional_integer(
         self, key: str, default: int | Required | None, minimum: int = 0
     ) -> int | None:
-        """Return an integer or None: `default` if the key is missing, None if it is null."""
+        """Return an integer or None: `default` if the key is missing, None if it is null.
+
+        `bounds.py` has its upper bound.
+        """
         if key not in self.values and not isinstance(default, Required):
             return default
-        value = self.values.get(key)
+        value: Any = self.values.get(key)
         if value is None and key in self.values:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.refuse(key, f"an integer of at least {minimum}")
-        return value
+        greatest = greatest_integer(key)
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not minimum <= value <= greatest:
+            raise self.refuse(key, f"an integer from {minimum} to {greatest}")
+        number: int | None = value
+        return number
 
     def integer(self, key: str, default: int | Required = REQUIRED, minimum: int = 1) -> int:
         """Return an integer; raise the error of `refuse` for null."""
         value = self.optional_integer(key, default, minimum)
         if value is None:
-            raise self.refuse(key, f"an integer of at least {minimum}")
+            raise self.refuse(key, f"an integer from {minimum} to {greatest_integer(key)}")
         return value
 
     def number(self, key: str, default: float | Required = REQUIRED) -> float:
-        """Return a positive number; null counts as missing."""
-        value = self.values.get(key)
+        """Return a positive number within the bounds of `bounds.py`; null counts as missing."""
+        value: Any = self.values.get(key)
         if value is None and not isinstance(default, Required):
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-            raise self.refuse(key, "a positive number")
-        return float(value)
+        lowest, greatest = number_bounds(key)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not lowest <= value <= greatest:
+            raise self.refuse(key, f"a number from {lowest:g} to {greatest:g}")
+        return float(value) if value <= sys.float_info.max else math.inf
 
     def optional_number(self, key: str) -> float | None:
         """Return a positive number; None if the key is missing or null."""
@@ -184,4 +185,4 @@ class JsonObject:
             value = {}
         if not isinstance(value, dict):
             raise self.refuse(key, "an object")
-        return JsonObject(f"{self.name}: {self.aliases.get(key, key)}", value)
+        return JsonObject(f"{self.name}: {show(self.aliases.get(key, key))}", value)

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.reading.json_files import JsonObject, load_json, quote
+from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.model_file import is_file_name, load_json
 from embedlib.models.spec import (
     Activation,
     Dense,
@@ -54,9 +55,19 @@ DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
         "torch.nn.modules.activation.GELU": "gelu",
         "torch.nn.modules.activation.SiLU": "silu",
         "torch.nn.modules.activation.Sigmoid": "sigmoid",
+        # Shorter names of the same classes; sentence-transformers saves the longer ones.
+        "torch.nn.Identity": "identity",
+        "torch.nn.Tanh": "tanh",
+        "torch.nn.ReLU": "relu",
+        "torch.nn.GELU": "gelu",
+        "torch.nn.SiLU": "silu",
+        "torch.nn.Sigmoid": "sigmoid",
     }
 )
 """`activation_function` to activation; sentence-transformers calls the class without arguments."""
+
+MAX_PATH_PARTS: Final = 8
+"""Of a module's path; known models have at most 2."""
 
 SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 """The only input and output that a module may name: the pooled vector."""
@@ -82,7 +93,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
         entry.check_fixed("kwargs", ([], {}, None))
         kind = _module_kind(entry, position, with_head)
         path = PurePosixPath(entry.text("path") or "")
-        if path.is_absolute() or ".." in path.parts:
+        if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
         entries.append((kind, folder / path))
     if len(entries) < 2 - with_head:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from hashlib import blake2b
 
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import read_file
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import weights_digest
 
@@ -32,9 +34,9 @@ def fingerprint(
     digest = blake2b(digest_size=16)
     digest.update(weights_digest(files, hashes or FileHashes()).encode())
     for path in sorted(path for folder in files.directories for path in folder.glob("*.json")):
-        content = path.read_bytes()
-        name = path.relative_to(files.folder).as_posix()
-        digest.update(f"{name} {len(content)}\n".encode())
+        content = read_file(path, files.folder)
+        name = os.fsencode(path.relative_to(files.folder).as_posix())
+        digest.update(name + f" {len(content)}\n".encode())
         digest.update(content)
     digest.update(json.dumps(dict(settings), sort_keys=True).encode())
     return f"{revision or 'folder'}:{digest.hexdigest()}"

@@ -21,7 +21,8 @@ from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, show
+from embedlib.models.reading.model_file import has_file, is_file_name
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.safetensors_files import (
@@ -224,7 +225,7 @@ def _pick(
     for name, tensor in stored.items():
         if name not in used and not any(fnmatchcase(name, pattern) for pattern in ignored):
             raise ModelWeightsError(
-                f"{tensor.file}: tensor {name} {list(tensor.shape)} is left over; "
+                f"{tensor.file}: tensor {show(name)} {list(tensor.shape)} is left over; "
                 "config.json describes a model without it"
             )
     return picked
@@ -234,12 +235,12 @@ def _list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
     """Return the tensors of all files by name, with old spellings replaced."""
     stored: dict[str, StoredTensor] = {}
     for path in paths:
-        for name, tensor in list_tensors(path, path.relative_to(folder).as_posix()).items():
+        for name, tensor in list_tensors(path, folder).items():
             # Checkpoints converted from TensorFlow call the two vectors of a norm gamma and beta.
             modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
             modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
             if modern in stored:
-                raise ModelWeightsError(f"{tensor.file}: tensor {name} is stored twice")
+                raise ModelWeightsError(f"{tensor.file}: tensor {show(name)} is stored twice")
             stored[modern] = tensor
     return stored
 
@@ -250,13 +251,13 @@ def _weight_files(directory: Path, folder: Path) -> list[Path]:
     Raises:
         ModelWeightsError: if there are none.
     """
-    if (directory / WEIGHTS_NAME).is_file():
+    if has_file(directory / WEIGHTS_NAME, folder):
         return [directory / WEIGHTS_NAME]
-    if (directory / INDEX_NAME).is_file():
+    if has_file(directory / INDEX_NAME, folder):
         index = JsonObject.load(directory / INDEX_NAME, folder)
         table = index.child("weight_map")
         names = sorted({table.text(key) or "" for key in table.values})
-        if not names or any(Path(name).name != name for name in names):
+        if not names or not all(map(is_file_name, names)):
             raise index.refuse("weight_map", "names of files in the same folder")
         return [directory / name for name in names]
     pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]

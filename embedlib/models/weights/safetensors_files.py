@@ -6,6 +6,7 @@ the header, then the tensors, all little-endian.
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from embedlib.errors import ModelWeightsError
+from embedlib.errors import ModelWeightsError, first_line
+from embedlib.models.reading.model_file import name_in, open_file
+from embedlib.models.weights.memory import no_memory
 
 STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Type name in the header to the numpy type of the stored bytes; numpy has no bfloat16."""
@@ -92,31 +95,45 @@ def map_file(path: Path) -> NDArray[np.uint8]:
     """Return a file's bytes, mapped copy-on-write: uint8[file size].
 
     The array is writable because some libraries share only writable memory. The file never changes.
+
+    Raises:
+        ModelWeightsError: the system has no memory for it.
     """
-    return np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
+    try:
+        return np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise no_memory(path.name, path.stat().st_size) from error
 
 
-def list_tensors(path: Path, file: str) -> dict[str, StoredTensor]:
+def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
     """Return a file's tensors by name, after checking that the file is complete.
 
     Args:
         path: a `.safetensors` file.
-        file: its name in messages.
+        folder: the model folder; messages name the file relative to it.
 
     Raises:
-        ModelWeightsError: if the file is missing, truncated or not safetensors.
+        ModelUnsupportedError: it is something else than a file.
+        ModelWeightsError: if the file is missing, truncated or not safetensors, or there is no
+            memory for it.
     """
+    file = name_in(path, folder)
     try:
-        # Checks the header, every offset and the length of the file.
-        with safe_open(path, framework="numpy"):
-            pass
-        with path.open("rb") as stream:
+        with open_file(path, folder) as stream:
+            # Checks the header, every offset and the length of the file.
+            with safe_open(path, framework="numpy"):
+                pass
             length = int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
             header = json.loads(stream.read(length))
     except FileNotFoundError as error:
         raise ModelWeightsError(f"{file}: the file is missing") from error
-    except (OSError, SafetensorError) as error:
-        raise ModelWeightsError(f"{file}: is damaged ({error}); download it again") from error
+    except MemoryError as error:
+        raise no_memory(file, path.stat().st_size) from error
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        line = first_line(error)
+        raise ModelWeightsError(f"{file}: is damaged ({line}); download it again") from error
     first = HEADER_LENGTH_BYTES + length
     return {
         name: StoredTensor(

@@ -50,10 +50,9 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
         shapes |= _norm_shapes("embedding_norm", encoder)
     if encoder.norm_placement != "post":
         shapes |= _norm_shapes("final_norm", encoder)
+    in_a_layer = _layer_shapes(encoder)
     for layer in range(encoder.num_layers):
-        shapes |= {
-            f"layers.{layer}.{role}": shape for role, shape in _layer_shapes(encoder).items()
-        }
+        shapes |= {f"layers.{layer}.{role}": shape for role, shape in in_a_layer.items()}
     if encoder.norms_embeddings:
         # The norm of the embeddings replaces it.
         for name in _norm_shapes("layers.0.attention_norm", encoder):

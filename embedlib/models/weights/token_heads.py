@@ -21,7 +21,8 @@ from tokenizers import Tokenizer
 
 from embedlib.errors import ConfigError, ModelWeightsError
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, show
+from embedlib.models.reading.model_file import has_file
 from embedlib.models.weights.safetensors_files import STORED_DTYPES, list_tensors, map_file
 
 TokenHeadName = Literal["sparse", "multi_vector"]
@@ -53,7 +54,7 @@ class TokenHead:
 def head_files(folder: Path) -> list[Path]:
     """Return the existing head files in the folder that holds config.json."""
     paths = [folder / f"{stem}.safetensors" for stem in HEAD_STEMS.values()]
-    return [path for path in paths if path.is_file()]
+    return [path for path in paths if has_file(path, folder)]
 
 
 def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
@@ -66,17 +67,17 @@ def load_token_head(files: ModelFiles, name: TokenHeadName) -> TokenHead:
     """
     stem = HEAD_STEMS[name]
     path = files.transformer_dir / f"{stem}.safetensors"
-    if not path.is_file():
+    if not has_file(path, files.folder):
         raise _missing(files, name)
     file = path.relative_to(files.folder).as_posix()
-    stored = list_tensors(path, file)
+    stored = list_tensors(path, files.folder)
     hidden = files.spec.encoder.hidden_size
     shape = stored["weight"].shape if "weight" in stored else ()
     num_rows = shape[0] if name == "multi_vector" and shape else 1
     expected = {"weight": (num_rows, hidden), "bias": (num_rows,)}
     found = {key: tensor.shape for key, tensor in stored.items()}
     if found != expected:
-        told = ", ".join(f"{key} {list(value)}" for key, value in found.items()) or "nothing"
+        told = ", ".join(f"{show(key)} {list(value)}" for key, value in found.items()) or "nothing"
         wanted = ", ".join(f"{key} {list(value)}" for key, value in expected.items())
         raise ModelWeightsError(f"{file}: holds {told}; expected: {wanted}")
     for key, tensor in stored.items():

@@ -258,7 +258,7 @@ def test_what_is_no_engine_directory(folder: Path, tmp_path: Path, config: Confi
     assert "is not an engine directory" in cannot_be_opened(tmp_path / "nowhere")
     compiled = compile_fp8(folder, config)
     (compiled / MANIFEST_NAME).write_text("{")
-    assert "is damaged (JSONDecodeError" in cannot_be_opened(compiled)
+    assert "is damaged (embedlib.json: is not valid JSON" in cannot_be_opened(compiled)
 
 
 # --- out ------------------------------------------------------------------------------------------

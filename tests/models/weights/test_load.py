@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.weights import memory
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import Weights, load_weights, weights_digest
 from embedlib.models.weights.safetensors_files import StoredTensor
@@ -230,6 +231,37 @@ def test_a_file_cut_short_is_damaged(tmp_path: Path, keep: int) -> None:
     with pytest.raises(ModelWeightsError, match=r"^model.safetensors: is damaged") as caught:
         _load(folder)
     assert "\n" not in str(caught.value)
+
+
+NO_MEMORY = r"^model.safetensors: the weights need 0.0 GiB of memory, and \d+\.\d GiB are available"
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        # What they raise for a file that is larger than the memory, or than the process's limit.
+        ("np.memmap", OSError(12, "Cannot allocate memory")),
+        ("safe_open", MemoryError("Cannot allocate memory (os error 12)")),
+    ],
+)
+def test_weights_that_do_not_fit_into_memory(
+    name: str,
+    error: BaseException,
+    tiny_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"embedlib.models.weights.safetensors_files.{name}", fail)
+    monkeypatch.setattr("embedlib.models.weights.memory.available_bytes", lambda: 3 << 30)
+    with pytest.raises(ModelWeightsError, match=NO_MEMORY):
+        _load(tiny_folder("bert"))
+
+
+def test_the_memory_that_is_left() -> None:
+    left = memory.available_bytes()
+    assert left is None or left > 0
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,164 @@
+"""Opens the files of a model folder: every file of a model is looked for and read here.
+
+A folder may be damaged, or made by somebody who means harm. Only regular files are read, or links
+to them: a pipe would wait for ever, a device could do anything. Every error names the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from embedlib.errors import ModelUnsupportedError
+
+MAX_JSON_BYTES: Final = 1 << 28
+"""256 MiB; the largest file of known models, Gemma's tokenizer.json, has 33 MB."""
+
+MAX_JSON_DEPTH: Final = 64
+"""Objects and lists in one another; files of known models have at most 8, and Python's own limit
+depends on the caller's stack."""
+
+MAX_NAME_BYTES: Final = 255
+"""The limit of Linux's file systems for one name."""
+
+FILE_KINDS: Final = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def has_file(path: Path, folder: Path) -> bool:
+    """Return whether a model has a file; False only if there is nothing of that name.
+
+    Args:
+        path: the file.
+        folder: the model folder; messages name the file relative to it.
+
+    Raises:
+        ModelUnsupportedError: there is something else than a file, or a link to nothing.
+    """
+    try:
+        return _is_there(path, folder)
+    except FileNotFoundError as error:
+        raise ModelUnsupportedError(
+            f"{name_in(path, folder)}: is a link to a file that does not exist; copy the model "
+            "with the files that its links name"
+        ) from error
+
+
+def open_file(path: Path, folder: Path) -> BinaryIO:
+    """Open a file of a model for reading.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ModelUnsupportedError: there is something else than a file, or it cannot be read.
+    """
+    if not _is_there(path, folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, folder, error) from error
+
+
+def read_file(path: Path, folder: Path) -> bytes:
+    """Return the bytes of a small file of a model.
+
+    Raises:
+        ModelUnsupportedError: it is missing, something else than a file, too large or cannot be
+            read.
+    """
+    try:
+        with open_file(path, folder) as stream:
+            content = stream.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise _unreadable(path, folder, error) from error
+    if len(content) > MAX_JSON_BYTES:
+        raise ModelUnsupportedError(
+            f"{name_in(path, folder)}: has more than {MAX_JSON_BYTES >> 20} MiB, which no file of "
+            "a model has but weights; download the model again"
+        )
+    return content
+
+
+def load_json(path: Path, folder: Path) -> Any:
+    """Return the parsed content of a JSON file.
+
+    Raises:
+        ModelUnsupportedError: as `read_file`, or if it is not valid JSON in UTF-8, or too deep.
+    """
+    content, name = read_file(path, folder), name_in(path, folder)
+    try:
+        values = json.loads(content.decode("utf-8"))
+        is_deep = _depth(values) > MAX_JSON_DEPTH
+    except RecursionError:
+        is_deep = True
+    except ValueError as error:
+        raise ModelUnsupportedError(f"{name}: is not valid JSON: {error}") from error
+    if is_deep:
+        raise ModelUnsupportedError(
+            f"{name}: has objects or lists nested more than {MAX_JSON_DEPTH} deep, which no file "
+            "of a model has; download the model again"
+        )
+    return values
+
+
+def is_file_name(text: str) -> bool:
+    """Return whether a string of a model's file may name another file in the same folder."""
+    if not text.isprintable() or text in ("", ".", "..") or "/" in text:
+        return False
+    return len(text.encode()) <= MAX_NAME_BYTES
+
+
+def name_in(path: Path, folder: Path) -> str:
+    """Return a file's path relative to the model folder, for messages."""
+    return path.relative_to(folder).as_posix()
+
+
+def _is_there(path: Path, folder: Path) -> bool:
+    """Return whether there is a regular file; False if there is nothing of that name.
+
+    Raises:
+        FileNotFoundError: it is a link to nothing.
+        ModelUnsupportedError: there is something else than a file.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        return False
+    except OSError as error:
+        raise _unreadable(path, folder, error) from error
+    if stat.S_ISREG(status.st_mode):
+        return True
+    kind = next((kind for is_kind, kind in FILE_KINDS if is_kind(status.st_mode)), "no file")
+    raise ModelUnsupportedError(f"{name_in(path, folder)}: is {kind}; it must be a regular file")
+
+
+def _unreadable(path: Path, folder: Path, error: OSError) -> ModelUnsupportedError:
+    return ModelUnsupportedError(f"{name_in(path, folder)}: cannot be read: {error.strerror}")
+
+
+def _depth(values: object) -> int:
+    """Return how many objects and lists are in one another, without recursion."""
+    depth, level = 0, [values]
+    while level := [inner for value in level for inner in _inner(value)]:
+        depth += 1
+    return depth
+
+
+def _inner(value: object) -> Iterator[object]:
+    """Yield the values of an object or list that is not empty; of others, nothing."""
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
