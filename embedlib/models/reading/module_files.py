@@ -74,7 +74,7 @@ SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 
 
 def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
-    """Return the class name and directory of every module, in order.
+    """Return the class name and directory of every module that changes a vector, in order.
 
     An embedding model has a Transformer, a Pooling and others. A reranker has a Transformer and, if
     it answers with a token, a LogitScore.
@@ -95,6 +95,9 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
+        if kind == "Dropout":  # works only in training
+            JsonObject.load(folder / path / "config.json", folder).check_keys({"dropout"})
+            continue
         entries.append((kind, folder / path))
     if len(entries) < 2 - with_head:
         raise ModelUnsupportedError(
@@ -111,7 +114,7 @@ def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
     """
     first, _, rest = (entry.text("type") or "").partition(".")
     kind = rest.rpartition(".")[2]
-    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize")
+    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize", "Dropout")
     if with_head:
         accepted = ()
     if position < 2:

@@ -58,7 +58,11 @@ def read_ropes(
     config.check_fixed("original_max_position_embeddings", (None,))
     window_theta = read_number(config, family.window_rope_theta)
     parameters = config.child("rope_parameters")
-    parameters.check_keys(LAYER_TYPES)
+    # If all layers are of one kind, transformers 5.5 takes the object for that of one rope and adds
+    # these keys to it, which no layer reads: `standardize_rope_params` of modeling_rope_utils.py.
+    parameters.check_keys({*LAYER_TYPES, "rope_type", "rope_theta"})
+    parameters.check_fixed("rope_type", ("default", None))
+    parameters.check_fixed("rope_theta", (None,))
     full, window = (parameters.child(kind) for kind in LAYER_TYPES)
     if "rope_scaling" in config:
         full = config.child("rope_scaling")
@@ -105,12 +109,15 @@ def _read_rope(
         )
     original = outer.integer("original_max_position_embeddings", num_positions)
     if kind == "llama3":
+        low = scaling.number("low_freq_factor")
+        if scaling.number("high_freq_factor") <= low:  # their difference is a divisor
+            raise scaling.refuse("high_freq_factor", f"more than low_freq_factor = {low:g}")
         return Rope(
             kind=kind,
             theta=theta,
             factor=scaling.number("factor"),
             original_max_positions=original,
-            low_freq_factor=scaling.number("low_freq_factor"),
+            low_freq_factor=low,
             high_freq_factor=scaling.number("high_freq_factor"),
         )
     return Rope(

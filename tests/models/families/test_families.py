@@ -187,6 +187,19 @@ def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
             {"rope_parameters": {"sliding_attention": {"rope_theta": 7.0}}},
             (Rope(theta=900.0), Rope(theta=7.0)),
         ),
+        (
+            # As transformers 5.5 saves it if all layers are of one kind.
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 9.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 8.0},
+                    "rope_type": "default",
+                    "rope_theta": None,
+                }
+            },
+            (Rope(theta=9.0), Rope(theta=8.0)),
+        ),
         ("nomic_bert", {"rope_parameters": MISSING}, (Rope(theta=1000.0), None)),
         ("nomic_bert-own-keys", {}, (Rope(theta=300.0), None)),
         ("nomic_bert-own-keys", {"rotary_emb_base": MISSING}, (Rope(theta=1000.0), None)),

@@ -12,6 +12,7 @@ import pytest
 from embedlib.errors import ModelNotFoundError, ModelUnsupportedError
 from embedlib.models.reading.files import load_spec, read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Module, Normalize, Pooling
+from embedlib.models.weights.load import load_weights
 from embedlib.testing.models.write import write_tiny_model
 
 MISSING = object()
@@ -371,7 +372,8 @@ def test_refusals_of_modules(
         (0, {"type": "sentence_transformers.models.CLIPModel"}, 'type = ".*CLIPModel"'),
         (0, {"type": "sentence_transformers.models.Pooling"}, 'type = ".*Pooling"'),
         (1, {"type": "sentence_transformers.models.WeightedLayerPooling"}, 'type = ".*Weighted'),
-        (2, {"type": "sentence_transformers.models.Dropout"}, 'type = ".*Dropout"'),
+        (2, {"type": "sentence_transformers.models.CNN"}, 'type = ".*CNN"'),
+        (1, {"type": "sentence_transformers.models.Dropout"}, 'type = ".*Dropout"'),
         (2, {"type": "own_code.Normalize"}, 'type = "own_code.Normalize"'),
         (2, {"type": 5}, "type = 5"),
         (1, {"path": "../1_Pooling"}, 'path = "../1_Pooling"'),
@@ -386,6 +388,37 @@ def test_refusals_of_modules_json(
     _change_modules(folder, position, **changes)
     with pytest.raises(ModelUnsupportedError, match=rf"^modules.json: \[{position}\]: {message}"):
         load_spec(folder)
+
+
+def test_a_dropout_is_read_over(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    before = read_model_files(folder)
+    path = folder / "modules.json"
+    entries = json.loads(path.read_text())
+    for position, kind in ((3, "models"), (2, "sentence_transformer.modules.dropout")):
+        place = f"9_Dropout{position}"
+        entry = {"path": place, "type": f"sentence_transformers.{kind}.Dropout"}
+        entries.insert(position, entry)
+        (folder / place).mkdir()
+        _change(folder / place / "config.json", dropout=0.3)
+    path.write_text(json.dumps(entries))
+    after = read_model_files(folder)
+    assert (after.spec, after.module_dirs) == (before.spec, before.module_dirs)
+    assert load_weights(after).keys() == load_weights(before).keys()
+    _change(folder / "9_Dropout2" / "config.json", axis=1)
+    with pytest.raises(ModelUnsupportedError, match=r"^9_Dropout2/config.json: axis = 1 is not"):
+        load_spec(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"), [("Tanh", "tanh"), ("Sigmoid", "sigmoid"), ("Identity", "identity")]
+)
+def test_short_names_of_activations_of_a_dense(name: str, activation: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-cls-dense")
+    _change(folder / "2_Dense/config.json", activation_function=f"torch.nn.{name}")
+    dense = load_spec(folder).modules[1]
+    assert isinstance(dense, Dense)
+    assert dense.activation == activation
 
 
 def test_a_transformer_alone_is_refused(tmp_path: Path) -> None:
