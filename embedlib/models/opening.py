@@ -147,6 +147,7 @@ class OpenedModel:
 
         Raises:
             ConfigError: the limit is out of the model's range.
+            ModelUnsupportedError: the limit of the model's files leaves no room for text.
         """
         return replace(files, spec=limit_length(files.spec, tokenizer, self.config))
 
@@ -156,10 +157,17 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
 
     Raises:
         ConfigError: the limit is out of the model's range.
+        ModelUnsupportedError: the limit of the model's files leaves no room for text.
     """
-    if config.max_seq_tokens is None:
-        return spec
     num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+    if config.max_seq_tokens is None:
+        if spec.max_seq_tokens <= num_special_tokens:
+            raise ModelUnsupportedError(
+                f"{spec.max_seq_tokens_source} = {spec.max_seq_tokens} leaves no room for text "
+                f"beside {num_special_tokens} special tokens; accepted: at least "
+                f"{num_special_tokens + 1}"
+            )
+        return spec
     check_length("max_seq_tokens", config.max_seq_tokens, num_positions(spec), num_special_tokens)
     return replace(
         spec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from embedlib.models.compiled.compile import compile_model
 from embedlib.models.opening import OpenedModel, longest_sequence
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.testing.models.write import write_tiny_model
 
 Folder = Callable[[str], Path]
 PutOnHub = Callable[[str, Path], dict[str, Any]]
@@ -99,6 +101,17 @@ def test_a_length_limit_of_the_options(tiny_folder: Folder) -> None:
     too_long = OpenedModel.find(folder, Config(max_seq_tokens=100_000))
     with pytest.raises(ConfigError, match=r"^max_seq_tokens = 100000; this model allows 3 to \d+$"):
         too_long.read_source()
+
+
+def test_a_length_limit_of_the_files_leaves_room_for_text(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    path = folder / "sentence_bert_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_seq_length": 2}))
+    opened = OpenedModel.find(folder, Config())
+    files = opened.read_files(with_head=False)
+    message = r"^sentence_bert_config.json: max_seq_length = 2 leaves no room .* at least 3$"
+    with pytest.raises(ModelUnsupportedError, match=message):
+        opened.limit_length(files, load_tokenizer(files))
 
 
 def test_positions_that_are_rotated_end_where_the_engine_was_built_for(tiny_folder: Folder) -> None:

@@ -78,10 +78,11 @@ def read_file(path: Path, folder: Path) -> bytes:
     """
     try:
         with open_file(path, folder) as stream:
-            content = stream.read(MAX_JSON_BYTES + 1)
+            num_bytes = os.fstat(stream.fileno()).st_size
+            content = stream.read(MAX_JSON_BYTES) if num_bytes <= MAX_JSON_BYTES else None
     except OSError as error:
         raise _unreadable(path, folder, error) from error
-    if len(content) > MAX_JSON_BYTES:
+    if content is None:
         raise ModelUnsupportedError(
             f"{name_in(path, folder)}: has more than {MAX_JSON_BYTES >> 20} MiB, which no file of "
             "a model has but weights; download the model again"
@@ -119,8 +120,9 @@ def is_file_name(text: str) -> bool:
 
 
 def name_in(path: Path, folder: Path) -> str:
-    """Return a file's path relative to the model folder, for messages."""
-    return path.relative_to(folder).as_posix()
+    """Return a file's path relative to the model folder, for messages: on one line."""
+    name = path.relative_to(folder).as_posix()
+    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _is_there(path: Path, folder: Path) -> bool:

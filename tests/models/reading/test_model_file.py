@@ -104,6 +104,12 @@ def test_an_odd_name_of_a_shard_is_refused(shard: str, tmp_path: Path) -> None:
     assert refusal(folder).startswith("model.safetensors.index.json: weight_map = ")
 
 
+def test_a_file_with_an_odd_name_is_named_on_one_line(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    os.mkfifo(folder / "a\nb\udcff.json")
+    assert refusal(folder).startswith("a\\nb\\udcff.json: is a pipe")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "mistral")
