@@ -27,9 +27,15 @@ from embedlib.models.spec import Encoder
 
 
 def architecture_of(config: JsonObject) -> str:
-    """Return the transformers class that config.json names; "" if it names none."""
+    """Return the transformers class that config.json names; "" if it names none.
+
+    Raises:
+        ModelUnsupportedError: if it is no list of names.
+    """
     names = config.values.get("architectures") or [""]
-    return str(names[0])
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise config.refuse("architectures", "a list with the name of a class")
+    return names[0]
 
 
 def family_of(config: JsonObject) -> Family:

@@ -20,7 +20,7 @@ from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedErr
 from embedlib.models.reading.config_file import architecture_of, positions_key, read_encoder
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.reading.heads import is_scoring, read_head
-from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.json_files import JsonObject, quote, show
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
 from embedlib.models.reading.settings_file import read_settings
@@ -333,5 +333,6 @@ def _read_prompts(general: JsonObject) -> dict[str, Any]:
     prompts = {name: table.text(name) or "" for name in table.values}
     default = general.text("default_prompt_name")
     if default is not None and default not in prompts:
-        raise general.refuse("default_prompt_name", f"a name in prompts ({', '.join(prompts)})")
+        names = ", ".join(show(name) for name in list(prompts)[:10])
+        raise general.refuse("default_prompt_name", f"a name in prompts ({names})")
     return {"prompts": prompts, "default_prompt_name": default}

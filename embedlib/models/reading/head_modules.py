@@ -21,7 +21,7 @@ from embedlib.models.families.row import Key, SequenceHead
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import KnownReranker
 from embedlib.models.reading.config_file import architecture_of, family_of
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import read_file
 from embedlib.models.reading.traits import read_activation, read_boolean, read_number
 from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
@@ -99,9 +99,9 @@ def answer_modules(
         false_id = _token_id(tokenizer, known.false_token)
     else:
         raise ModelUnsupportedError(
-            f"{config.name}: {architecture_of(config)} scores with the logits of two tokens, and "
-            "the folder names neither the tokens nor the prompt; pass template=..., or load the "
-            "model by its hub name"
+            f"{config.name}: {show(architecture_of(config))} scores with the logits of two tokens, "
+            "and the folder names neither the tokens nor the prompt; pass template=..., or load "
+            "the model by its hub name"
         )
     is_tied = config.boolean("tie_word_embeddings", False)
     rows = AnswerRows(None if is_tied else family.lm_head, true_id, false_id)

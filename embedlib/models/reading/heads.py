@@ -18,7 +18,7 @@ from typing import Final
 from embedlib.models.known_rerankers import KnownReranker, known_reranker
 from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
 from embedlib.models.reading.head_modules import Tensors, answer_modules, sequence_modules
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.spec import Encoder, Head, Module, PairTemplate, ScoreActivation
 
@@ -208,7 +208,7 @@ def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: 
         raise tokenizer_config.refuse(
             "model_input_names",
             "a list with or without token_type_ids, since releases of transformers differ on the "
-            f"default for {kind}",
+            f"default for {quote(kind)}",
         )
     return kind in TYPED_TOKENIZERS
 

@@ -139,6 +139,22 @@ def test_an_absurd_count_is_refused(key: str, value: float, tmp_path: Path) -> N
     assert refusal(folder).startswith(f"config.json: {key} = ")
 
 
+@pytest.mark.parametrize("value", [True, 5, "BertModel", {"a": 1}, [1], [None], [[]]])
+def test_architectures_must_be_names(value: Any, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert-reranker")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": value}))
+    assert refusal(folder).startswith("config.json: architectures = ")
+
+
+def test_odd_names_of_prompts_are_told_on_one_line(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    prompts = {"a\nb": "", "x" * 5000: "", **{str(number): "" for number in range(1000)}}
+    settings = {"prompts": prompts, "default_prompt_name": "none"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    assert refusal(folder).startswith("config_sentence_transformers.json: default_prompt_name = ")
+
+
 @pytest.mark.parametrize("layers", [1024, 100_000])
 def test_many_layers_are_refused_quickly(layers: int, tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
