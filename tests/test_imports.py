@@ -17,7 +17,7 @@ PACKAGE = ROOT / "embedlib"
 # What each room may import of the others, lowest first. A room may always import itself, except
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
-LOW = {"version", "errors", "checks", "config", "closing"}
+LOW = {"version", "errors", "checks", "config", "closing", "memory"}
 MODELS = LOW | {"models", "vectors"}
 COMPUTE = MODELS | {"batching", "engines"}
 FACES = COMPUTE | {"session", "embedder", "reranker", "classifier"}
@@ -27,13 +27,14 @@ MAY_IMPORT = {
     "checks": {"errors"},
     "config": {"errors", "checks"},
     "closing": {"errors"},
+    "memory": set(),
     "models": LOW,
     "vectors": LOW | {"models"},
     "batching": MODELS | {"engines.base"},
     "engines.base": LOW,
     "engines": MODELS,
     "engines.*": MODELS
-    | {f"engines.{name}" for name in ("base", "gpu_memory", "gpus", "kind", "machine", "memory")},
+    | {f"engines.{name}" for name in ("base", "gpu_memory", "gpus", "kind", "machine")},
     "measuring": COMPUTE,
     "session": COMPUTE,
     "embedder": COMPUTE | {"session"},

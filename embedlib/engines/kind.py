@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from embedlib.engines.base import Engine
     from embedlib.engines.gpus import Gpu
     from embedlib.engines.machine import Machine
-    from embedlib.engines.memory import Memory
+    from embedlib.memory import Memory
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import ModelSpec
 

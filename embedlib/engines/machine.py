@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Final
 
 from embedlib.engines.gpus import Gpu, list_gpus
-from embedlib.engines.memory import Memory, address_limit, read_memory
 from embedlib.errors import EngineUnavailableError
+from embedlib.memory import Memory, address_limit, read_memory, read_system_file
 
 ENTRY_POINT_GROUP: Final = "embedlib.engines"
 """The name of an entry point is an engine's, its value an `EngineKind`."""
@@ -40,13 +39,6 @@ def _plugins() -> Iterable[EntryPoint]:
     return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
 def package_of(point: EntryPoint) -> str:
     """Return the package that declares an entry point."""
     return point.dist.name if point.dist is not None else point.module
@@ -68,7 +60,7 @@ class Machine:
     """The installed version of a package; None: it is not installed."""
     probe_plugins: Callable[[], Iterable[EntryPoint]] = _plugins
     """Returns the entry points of engines that other packages declare."""
-    read: Callable[[str], str] = _read
+    read: Callable[[str], str] = read_system_file
     """The content of a system file; empty if there is none."""
     architecture: Callable[[], str] = platform.machine
     """The CPU's architecture: "x86_64"."""
@@ -103,7 +95,7 @@ class Machine:
 
     def memory(self) -> Memory:
         """Return the memory that this process may still take now."""
-        return read_memory(self.read, self.address_limit())
+        return read_memory(self.read, self.address_limit)
 
     def int8_hardware(self) -> str:
         """Return the properties of the CPU that int8 vectors depend on: "x86_64 with VNNI"."""

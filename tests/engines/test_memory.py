@@ -16,11 +16,11 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.memory import GIB, Memory, Room, read_memory
 from embedlib.engines.openvino.engine import SHARED_BATCH_TOKENS, OpenVINOEngine
 from embedlib.engines.openvino.memory import LIBRARY_BYTES, memory_needs
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
+from embedlib.memory import GIB, Memory, Room, read_memory
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.load import load_weights
@@ -81,14 +81,14 @@ def cgroup_v2(path: str, limit: str, used: int, idle: int = 0) -> dict[str, str]
 def test_the_room_is_what_the_tightest_limit_leaves(
     files: dict[str, str], expected: int | None
 ) -> None:
-    memory = read_memory(lambda path: files.get(path, ""), NO_LIMIT)
+    memory = read_memory(lambda path: files.get(path, ""), lambda: NO_LIMIT)
     assert (memory.room and memory.room.num_bytes) == expected
     assert memory.address_room is None
 
 
 def test_a_limit_of_addresses_counts_mapped_files_too() -> None:
     files = {**MEMINFO, "/proc/self/status": "VmPeak: 9 kB\nVmSize: 1048576 kB\n"}
-    memory = read_memory(lambda path: files.get(path, ""), 3 * GIB)
+    memory = read_memory(lambda path: files.get(path, ""), lambda: 3 * GIB)
     assert memory.address_room == Room(2 * GIB, "limit set by ulimit -v")
     assert memory.too_small(GIB, GIB) is None
     assert memory.too_small(GIB, GIB + 1) is memory.address_room

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
-from embedlib.engines.memory import Memory, Room, gib
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
+from embedlib.memory import Memory, Room, gib
 
 if TYPE_CHECKING:
     from embedlib.config import Config

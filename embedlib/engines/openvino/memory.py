@@ -14,8 +14,8 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
-from embedlib.engines.memory import GIB
-from embedlib.errors import ModelWeightsError
+from embedlib.errors import ModelError
+from embedlib.memory import GIB
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.safetensors_files import list_tensors
@@ -88,9 +88,9 @@ def _stores_16_bits(folder: Path) -> bool:
         return any(
             tensor.dtype in ("F16", "BF16")
             for path in folder.glob("*.safetensors")
-            for tensor in list_tensors(path, path.name).values()
+            for tensor in list_tensors(path, folder).values()
         )
-    except ModelWeightsError:
+    except ModelError:
         return False  # the engine raises it again, when it loads the weights
 
 

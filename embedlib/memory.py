@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 GIB: Final = 1 << 30
@@ -58,23 +58,33 @@ class Memory:
         return min(exceeded, key=lambda room: room.num_bytes, default=None)
 
 
-def read_memory(read: ReadFile, address_limit: int) -> Memory:
-    """Return what this process may still take now.
-
-    Args:
-        read: returns the content of a system file.
-        address_limit: the limit of `ulimit -v` in bytes; `resource.RLIM_INFINITY`: none.
-    """
-    rooms = [*_of_machine(read), *_of_cgroups(read)]
-    return Memory(
-        room=min(rooms, key=lambda room: room.num_bytes, default=None),
-        address_room=_of_addresses(read, address_limit),
-    )
+def read_system_file(path: str) -> str:
+    """Return the content of a system file; empty if there is none."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def address_limit() -> int:
     """Return the limit of `ulimit -v` in bytes; `resource.RLIM_INFINITY`: none."""
     return resource.getrlimit(resource.RLIMIT_AS)[0]
+
+
+def read_memory(
+    read: ReadFile = read_system_file, address_limit: Callable[[], int] = address_limit
+) -> Memory:
+    """Return what this process may still take now.
+
+    Args:
+        read: returns the content of a system file.
+        address_limit: returns the limit of `ulimit -v` in bytes.
+    """
+    rooms = [*_of_machine(read), *_of_cgroups(read)]
+    return Memory(
+        room=min(rooms, key=lambda room: room.num_bytes, default=None),
+        address_room=_of_addresses(read, address_limit()),
+    )
 
 
 def _of_addresses(read: ReadFile, limit: int) -> Room | None:
