@@ -16,6 +16,7 @@ from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import check_text, describe_truncated
 from embedlib.config import OnTruncate
 from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.models.reading.tokenizer_json import is_library_error
 from embedlib.models.spec import ModelSpec, PairTemplate
 
 Pair = tuple[str, str]
@@ -267,6 +268,12 @@ def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]
 
 def _encode_all(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return every text's ids without special tokens."""
-    if len(texts) <= 2:  # not worth waking the thread pool
-        return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    try:
+        if len(texts) <= 2:  # not worth waking the thread pool
+            return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        return [item.ids for item in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    except BaseException as error:  # tokenizers raises bare Exception
+        if not is_library_error(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"{len(texts)} texts failed to tokenize: {reason:.300}") from error

@@ -14,6 +14,7 @@ from embedlib.batching.stats import Meter
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, SequenceTooLongError, a_type, shown
 from embedlib.models.prompts import Prompt
+from embedlib.models.reading.tokenizer_json import is_library_error
 
 MAX_ROWS_NAMED = 10
 """Maximum truncated rows that a message names; it counts the others."""
@@ -269,7 +270,9 @@ class Tokenizer:
                 prompted, add_special_tokens=add_special_tokens
             )
             return [item.ids for item in many]
-        except Exception as error:  # tokenizers raises bare Exception and TypeError
+        except BaseException as error:  # tokenizers raises bare Exception and TypeError
+            if not is_library_error(error):
+                raise
             raise _explain(texts, first_row, error) from error
 
     def _truncate(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
@@ -321,7 +324,7 @@ def check_text(name: str, text: object) -> None:
         ) from None
 
 
-def _explain(texts: Sequence[str], first_row: int, error: Exception) -> InputError:
+def _explain(texts: Sequence[str], first_row: int, error: BaseException) -> InputError:
     """Return the error that names the text that the tokenizer refused."""
     for row, text in enumerate(texts, first_row):
         try:
@@ -329,4 +332,5 @@ def _explain(texts: Sequence[str], first_row: int, error: Exception) -> InputErr
         except InputError as found:
             return found
     last_row = first_row + len(texts) - 1
-    return InputError(f"texts {first_row} to {last_row} failed to tokenize: {error}")
+    reason = " ".join(str(error).split())
+    return InputError(f"texts {first_row} to {last_row} failed to tokenize: {reason:.300}")

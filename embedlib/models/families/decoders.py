@@ -48,6 +48,7 @@ LLAMA: Final = Family(
 MISTRAL: Final = replace(
     LLAMA,
     model_type="mistral",
+    tokenizer_class="TokenizersBackend",
     num_kv_heads=Key("num_key_value_heads", 8),
     windows="all_layers",
     window=Key("sliding_window", 4096),
@@ -61,6 +62,7 @@ MISTRAL: Final = replace(
 QWEN2: Final = replace(
     LLAMA,
     model_type="qwen2",
+    tokenizer_class="Qwen2Tokenizer",
     num_kv_heads=Key("num_key_value_heads", 32),
     windows="by_layer_type",
     window=Key("sliding_window", 4096),
@@ -74,6 +76,7 @@ QWEN2: Final = replace(
 QWEN3: Final = replace(
     LLAMA,
     model_type="qwen3",
+    tokenizer_class="Qwen2Tokenizer",
     num_kv_heads=Key("num_key_value_heads", 32),
     head_dim=Key("head_dim", 128),
     windows="by_layer_type",

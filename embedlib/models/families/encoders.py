@@ -126,6 +126,7 @@ MPNET: Final = replace(
 
 MODERNBERT: Final = Family(
     model_type="modernbert",
+    tokenizer_class="TokenizersBackend",
     norm="layer_norm",
     norm_eps=Key("norm_eps", 1e-5),
     has_norm_bias=Key("norm_bias", False),

@@ -134,7 +134,8 @@ class Family:
     """By key of `auto_map`, the custom classes that this row implements."""
     # Files
     tokenizer_class: str | None = None
-    """The class that transformers uses if tokenizer_config.json names none."""
+    """The class that transformers takes for this model_type if no file names one; a file that names
+    another one gets TokenizersBackend. None: it takes whatever class the files name."""
     prefixes: tuple[str, ...]
     """Possible prefixes of tensor names; the class or library that wrote the file adds one."""
     tensors: Mapping[str, str | FusedSlice]

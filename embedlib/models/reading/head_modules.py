@@ -16,13 +16,13 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from embedlib.errors import ModelUnsupportedError, first_line
+from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.row import Key, SequenceHead
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import KnownReranker
 from embedlib.models.reading.config_file import architecture_of, family_of
 from embedlib.models.reading.json_files import JsonObject, show
-from embedlib.models.reading.model_file import read_file
+from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.reading.traits import read_activation, read_boolean, read_number
 from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
 
@@ -94,7 +94,9 @@ def answer_modules(
             if value is not None and value >= encoder.vocab_size:
                 raise logit_score.refuse(key, f"less than vocab_size = {encoder.vocab_size}")
     elif known is not None:
-        tokenizer = _load_vocabulary(transformer_dir)
+        tokenizer = TokenizerJson.load(
+            transformer_dir / "tokenizer.json", transformer_dir
+        ).tokenizer
         true_id = _token_id(tokenizer, known.true_token)
         false_id = _token_id(tokenizer, known.false_token)
     else:
@@ -123,16 +125,6 @@ def _pooling(config: JsonObject, row: SequenceHead) -> Pooling:
         key = row.skipped_token
         skipped = config.optional_integer(key.name, key.default)
     return Pooling(modes=(mode,), skipped_token_id=skipped)
-
-
-def _load_vocabulary(transformer_dir: Path) -> Tokenizer:
-    """Return the tokenizer as the file says it; `tokenizer_files` checks the rest of it."""
-    name = "tokenizer.json"
-    content = read_file(transformer_dir / name, transformer_dir)
-    try:
-        return Tokenizer.from_buffer(content)
-    except Exception as error:  # tokenizers raises bare Exception for every error
-        raise ModelUnsupportedError(f"{name}: cannot be read: {first_line(error)}") from error
 
 
 def _token_id(tokenizer: Tokenizer, token: str) -> int:

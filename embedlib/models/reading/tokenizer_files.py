@@ -1,27 +1,24 @@
 """Loads a folder's tokenizer so that it gives the same token ids as transformers.
 
 tokenizer.json is the tokenizer. A few keys of tokenizer_config.json change the ids, as in
-transformers.
+transformers; and a folder whose tokenizer.json is not what transformers would build is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, normalizers, processors
 
-from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject
-
-BERT_CLASSES: Final = ("BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer")
-"""Tokenizer classes that set their own normalizer."""
-
-BYTE_LEVEL_CLASSES: Final = ("RobertaTokenizer",)
-"""Tokenizer classes that set whether a space is added in front of a text."""
+from embedlib.models.reading.tokenizer_build import ClassTokenizer, parts
+from embedlib.models.reading.tokenizer_classes import CLASSES, TokenizerClass, class_name
+from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, refusing
 
 BOS_EOS_CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {"LlamaTokenizer": ("<s>", "</s>"), "GemmaTokenizer": ("<bos>", "<eos>")}
@@ -39,65 +36,75 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         ModelUnsupportedError: if there is no tokenizer.json, or it is damaged or does not fit the
             model.
     """
-    path = files.transformer_dir / "tokenizer.json"
-    name = path.relative_to(files.folder).as_posix()
-    if not path.is_file():
-        raise ModelUnsupportedError(
-            f"{name}: the file is missing; write it with "
-            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
-        )
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception for every error
-        raise ModelUnsupportedError(f"{name}: cannot be read: {error}") from error
-    num_tokens = tokenizer.get_vocab_size(with_added_tokens=True)
-    if num_tokens > files.spec.encoder.vocab_size:
-        raise ModelUnsupportedError(
-            f"{name}: has {num_tokens} tokens; accepted: at most vocab_size = "
-            f"{files.spec.encoder.vocab_size} of config.json"
-        )
-    # Files keep the truncation and padding that were set when they were saved: all-MiniLM-L6-v2
-    # truncates at 128.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    _apply_config(tokenizer, files)
-    if files.spec.lowercase:
-        _prepend_lowercase(tokenizer)
+    directory = files.transformer_dir
+    config = JsonObject.load(directory / "tokenizer_config.json", files.folder)
+    model_config = JsonObject.load(directory / "config.json", files.folder)
+    config.check_fixed("truncation_side", ("right", None))
+    config.check_fixed("fix_mistral_regex", (False, None))
+    name = class_name(config, model_config)
+    row = CLASSES.get(name)
+    read = TokenizerJson.load(
+        directory / "tokenizer.json",
+        files.folder,
+        exact_scores=row is not None and row.model == "Unigram",
+    )
+    num_tokens = read.tokenizer.get_vocab_size()
+    with refusing(read.name):
+        tokens = _added_tokens(read, files, config, row)
+        if row is None:
+            tokenizer = read.tokenizer
+            # Files keep the truncation and padding that were set when they were saved:
+            # all-MiniLM-L6-v2 truncates at 128.
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            tokens.add_to(tokenizer)
+        else:
+            of_class = ClassTokenizer(read, name, row, config, tokens)
+            tokenizer = of_class.build(lowercase=files.spec.lowercase)
+        _apply_ends(tokenizer, config, model_config, num_tokens)
+        if config.boolean("split_special_tokens", False):
+            tokenizer.encode_special_tokens = True
+        if files.spec.lowercase:
+            _prepend_lowercase(tokenizer)
+        read.check_ids(tokenizer, files.spec.encoder.vocab_size)
+        tokenizer.encode(PROBE, PROBE)
     return tokenizer
 
 
-def _apply_config(tokenizer: Tokenizer, files: ModelFiles) -> None:
-    """Apply the keys of tokenizer_config.json that override tokenizer.json in transformers."""
-    config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
-    model_config = JsonObject.load(files.transformer_dir / "config.json", files.folder)
-    config.check_fixed("truncation_side", ("right", None))
-    if config.boolean("split_special_tokens", False):
-        tokenizer.encode_special_tokens = True
+def _added_tokens(
+    read: TokenizerJson, files: ModelFiles, config: JsonObject, row: TokenizerClass | None
+) -> AddedTokens:
+    """Return the special tokens of the folder, and those that its class adds to every folder."""
+    defaults = dict(row.defaults) if row else {}
+    if read.tokenizer.padding is not None:
+        defaults.setdefault("pad_token", read.tokenizer.padding["pad_token"])
+    return read_added_tokens(
+        config,
+        files.transformer_dir,
+        files.folder,
+        read.tokenizer.get_added_tokens_decoder(),
+        defaults=defaults,
+        wrap=row.wrap if row else lambda key, content: content,
+    )
+
+
+def _apply_ends(
+    tokenizer: Tokenizer, config: JsonObject, model_config: JsonObject, num_tokens: int
+) -> None:
+    """Add begin and end tokens to a text if tokenizer_config.json has flags for them."""
     name = (
         config.text("tokenizer_class")
         or model_config.text("tokenizer_class")
         or family_of(model_config).tokenizer_class
         or ""
     ).removesuffix("Fast")
-    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-    if name in BERT_CLASSES and isinstance(normalizer, normalizers.BertNormalizer):
-        strip_accents = None
-        if "strip_accents" in config:
-            strip_accents = config.boolean("strip_accents", False)
-        tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=config.boolean("tokenize_chinese_chars", True),
-            strip_accents=strip_accents,
-            lowercase=config.boolean("do_lower_case", True),
-        )
-    if name in BYTE_LEVEL_CLASSES and isinstance(pre_tokenizer, pre_tokenizers.ByteLevel):
-        pre_tokenizer.add_prefix_space = config.boolean("add_prefix_space", False)
-        tokenizer.pre_tokenizer = pre_tokenizer
     if name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
-        _set_ends(tokenizer, config, BOS_EOS_CLASSES[name])
+        _set_ends(tokenizer, config, BOS_EOS_CLASSES[name], num_tokens)
 
 
-def _set_ends(tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str]) -> None:
+def _set_ends(
+    tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str], num_tokens: int
+) -> None:
     """Add the begin and end tokens that the flags of tokenizer_config.json turn on.
 
     transformers 4 did so; 5 uses only tokenizer.json. If the two files disagree, the model was
@@ -115,17 +122,23 @@ def _set_ends(tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str
         if not config.boolean(flag, flag == "add_bos_token"):
             ends.append([])
             continue
-        value = config.values.get(key) or default
-        content = value["content"] if isinstance(value, dict) else value
+        content = str(read_token(config, key) or default)
         token_id = tokenizer.token_to_id(content)
-        if token_id is None:
+        if token_id is None or token_id >= num_tokens:  # or only just added
             raise config.refuse(key, "a token of tokenizer.json")
         ends.append([(content, token_id)])
     before, after = ends
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[token for token, _ in before] + ["$A"] + [token for token, _ in after],
-        special_tokens=before + after,
+    first, last = ([token for token, _ in end] for end in ends)
+    second = [f"{token}:1" for token in (*first, "$B", *last)]
+    flagged = processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *second],
+        special_tokens=list(dict([*before, *after]).items()),
     )
+    present = tokenizer.post_processor
+    text = tokenizer.encode(PROBE, add_special_tokens=False)
+    if present is None or present.process(text).ids != flagged.process(text).ids:
+        tokenizer.post_processor = flagged
 
 
 def _prepend_lowercase(tokenizer: Tokenizer) -> None:
@@ -133,11 +146,6 @@ def _prepend_lowercase(tokenizer: Tokenizer) -> None:
 
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py.
     """
-    present = tokenizer.normalizer
-    steps: list[normalizers.Normalizer] = []
-    if isinstance(present, normalizers.Sequence):
-        steps = list(cast(Iterable[normalizers.Normalizer], present))  # by __getitem__
-    elif present is not None:
-        steps = [present]
-    if not any(isinstance(step, normalizers.Lowercase) for step in steps):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    present = parts(tokenizer.normalizer)
+    if not any(isinstance(step, normalizers.Lowercase) for step in present):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *present])

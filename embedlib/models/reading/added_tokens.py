@@ -1,0 +1,205 @@
+"""The special tokens of a model folder, as transformers adds them to a tokenizer.
+
+They stand in tokenizer_config.json, in older folders in special_tokens_map.json, added_tokens.json
+and tokenizer.json.
+
+Source: `PreTrainedTokenizerBase._from_pretrained` and `TokenizersBackend.__init__` of transformers
+5.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tokenizers import AddedToken, Tokenizer
+
+from embedlib.models.reading.json_files import JsonObject
+
+STANDARD_KEYS: Final = (
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+)  # fmt: skip
+"""In the order in which transformers adds them."""
+
+FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+Token = str | AddedToken
+"""A str has the flags of a special token."""
+
+Wrap = Callable[[str, str], Token]
+"""Takes a key and a str, and returns the token that the class makes of it."""
+
+
+@dataclass(frozen=True)
+class AddedTokens:
+    """The tokens that are added to a tokenizer's vocabulary, or get other flags."""
+
+    listed: Mapping[int, AddedToken]
+    """By id, though the id only decides the order."""
+    named: Mapping[str, Token]
+    """By key; the standard ones first."""
+    extra: list[Token]
+
+    def content(self, key: str) -> str | None:
+        """Return the text of the token under a key."""
+        return str(self.named[key]) if key in self.named else None
+
+    def add_to(self, tokenizer: Tokenizer) -> None:
+        """Add the tokens to a tokenizer; those that it has get new flags."""
+        tokens: list[Token] = [token for _, token in sorted(self.listed.items(), key=_number)]
+        present = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        present.update(str(token) for token in tokens)
+        for token in (*self.named.values(), *self.extra):
+            if str(token) not in present and token not in tokens:
+                tokens.append(token)
+        names = {str(token) for token in self.named.values()}
+        tokenizer.add_tokens([_special(token, names) for token in tokens])
+
+    def add_anew(self, tokenizer: Tokenizer) -> None:
+        """Add the named and extra tokens again, all with the flags of a special token."""
+        names = dict.fromkeys(str(token) for token in (*self.named.values(), *self.extra))
+        tokenizer.add_tokens([AddedToken(name, special=True) for name in names])
+
+
+def read_added_tokens(
+    config: JsonObject,
+    directory: Path,
+    folder: Path,
+    stored: Mapping[int, AddedToken],
+    *,
+    defaults: Mapping[str, str],
+    wrap: Wrap,
+) -> AddedTokens:
+    """Return the special tokens of a folder.
+
+    Args:
+        config: tokenizer_config.json.
+        directory: holds the tokenizer's files.
+        folder: the model folder; messages name files relative to it.
+        stored: the added tokens of tokenizer.json.
+        defaults: special tokens to use if no file names them, by key.
+        wrap: makes a token of a str.
+
+    Raises:
+        ModelUnsupportedError: a file holds something that is not a token.
+    """
+    values = dict(config.values)
+    sources = dict.fromkeys(values, config)
+    if "added_tokens_decoder" in values:
+        listing = config.child("added_tokens_decoder")
+        listed = {_listed_id(listing, key): _listed(listing, key) for key in listing.values}
+    else:
+        overriding = JsonObject.load(directory / "special_tokens_map.json", folder)
+        values |= overriding.values
+        sources |= dict.fromkeys(overriding.values, overriding)
+        listed = _added_tokens(directory, folder, values) | dict(stored)
+    by_content = {token.content: token for token in listed.values()}
+    named: dict[str, Token] = {}
+    for key in _token_keys(values, defaults):
+        token = read_token(sources[key], key) if key in values else defaults[key]
+        if token is not None:
+            token = by_content.get(str(token), token) if key in STANDARD_KEYS else token
+            named[key] = wrap(key, token) if isinstance(token, str) else token
+    key = "extra_special_tokens"
+    if key not in values:
+        key = "additional_special_tokens"
+    more = values.get(key) or []
+    if isinstance(more, dict):
+        children = sources[key].child(key)
+        named |= {name: _required(children, name) for name in more}
+        more = []
+    if not isinstance(more, list):
+        raise sources[key].refuse(key, "a list of tokens")
+    items = JsonObject(f"{config.name}: {key}", {str(at): item for at, item in enumerate(more)})
+    return AddedTokens(listed, named, [_required(items, at) for at in items.values])
+
+
+def read_token(config: JsonObject, key: str) -> Token | None:
+    """Return the token under a key: a string, or an object with flags; None: missing or null.
+
+    Raises:
+        ModelUnsupportedError: it is something else.
+    """
+    value = config.values.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    flags = {flag: value[flag] for flag in FLAGS if flag in value} if _is_token(value) else {}
+    if not _is_token(value) or not all(isinstance(flag, bool) for flag in flags.values()):
+        raise config.refuse(key, "a string, or an object with content and flags")
+    if config.name.endswith("special_tokens_map.json"):
+        flags["special"] = True
+    return AddedToken(value["content"], **flags)
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("content"), str)
+
+
+def _token_keys(values: Mapping[str, Any], defaults: Mapping[str, str]) -> list[str]:
+    """Return the keys of named tokens: the standard ones, then the model's own."""
+    own = [
+        key
+        for key, value in values.items()
+        if key.endswith("_token")
+        and key not in STANDARD_KEYS
+        and (isinstance(value, str) or _is_token(value))
+    ]
+    own.sort(key=lambda key: isinstance(values[key], str))
+    return [key for key in STANDARD_KEYS if key in values or key in defaults] + own
+
+
+def _required(config: JsonObject, key: str) -> Token:
+    token = read_token(config, key)
+    if token is None:
+        raise config.refuse(key, "a token")
+    return token
+
+
+def _listed_id(listing: JsonObject, key: str) -> int:
+    if not key.isascii() or not key.isdigit():
+        raise listing.refuse(key, "ids as keys")
+    return int(key)
+
+
+def _listed(listing: JsonObject, key: str) -> AddedToken:
+    token = read_token(listing, key)
+    if not isinstance(token, AddedToken):
+        raise listing.refuse(key, "an object with content and flags")
+    return token
+
+
+def _added_tokens(
+    directory: Path, folder: Path, values: Mapping[str, Any]
+) -> dict[int, AddedToken]:
+    """Return the tokens of added_tokens.json, which older folders have."""
+    ids = JsonObject.load(directory / "added_tokens.json", folder)
+    tokens = [
+        *(values.get(key) for key in STANDARD_KEYS),
+        *(values.get("extra_special_tokens") or ()),
+    ]
+    named = {token["content"] if _is_token(token) else str(token) for token in tokens}
+    return {
+        ids.integer(content, minimum=0): AddedToken(
+            content,
+            lstrip=False,
+            rstrip=False,
+            normalized=content not in named,
+            special=content in named,
+        )
+        for content in ids.values
+    }
+
+
+def _number(item: tuple[int, AddedToken]) -> int:
+    return item[0]
+
+
+def _special(token: Token, names: set[str]) -> AddedToken:
+    """Return the token to add; one that a key names is special."""
+    if isinstance(token, str):
+        return AddedToken(token, special=True)
+    if not token.special and token.content in names:
+        token.special = True
+    return token

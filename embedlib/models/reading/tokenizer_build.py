@@ -1,0 +1,169 @@
+"""Builds the tokenizer of a class of transformers, and refuses a tokenizer.json that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.added_tokens import AddedTokens
+from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.tokenizer_classes import UNKNOWN, Ends, Step, TokenizerClass
+from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, state
+
+LOWERCASE: Step = {"type": "Lowercase"}
+
+
+@dataclass(frozen=True)
+class ClassTokenizer:
+    """A tokenizer.json, and the class of transformers that takes a part of it."""
+
+    read: TokenizerJson
+    name: str
+    """Of the class."""
+    row: TokenizerClass
+    config: JsonObject
+    """tokenizer_config.json."""
+    tokens: AddedTokens
+
+    def build(self, *, lowercase: bool) -> Tokenizer:
+        """Return the tokenizer that the class builds.
+
+        Args:
+            lowercase: sentence-transformers lower-cases texts, so tokenizer.json may say that.
+
+        Raises:
+            ModelUnsupportedError: tokenizer.json says something else, which would change ids.
+        """
+        self._check_model()
+        present = self.read.tokenizer
+        built = Tokenizer(present.model)
+        built.normalizer = self._normalizer(lowercase)
+        built.pre_tokenizer = self.row.pre_tokenizer(self.config)
+        self._check_steps("pre_tokenizer", present.pre_tokenizer, built.pre_tokenizer)
+        built.decoder = present.decoder
+        built.post_processor = present.post_processor
+        self._add_tokens(built)
+        if self.row.ends is not None:
+            self._check_ends(built, self.row.ends)
+        return built
+
+    def _check_model(self) -> None:
+        """Check the kind of the model, and its options."""
+        model = self.read.tokenizer.model
+        found = type(model).__name__
+        if found != self.row.model:
+            raise self._refuse("model.type", found, self.row.model)
+        for key, expected in self.row.options.items():
+            if expected is UNKNOWN:
+                expected = self.tokens.content("unk_token")
+            value = self.read.option(key)
+            if (value or None) == (expected or None):  # "", false and 0 are no option
+                continue
+            if key != "unk_token" or not self._knows_all_bytes():
+                raise self._refuse(f"model.{key}", value, expected)
+
+    def _knows_all_bytes(self) -> bool:
+        """Return whether the model has a token for every byte, and so never an unknown one."""
+        if self.row.options.get("byte_fallback"):
+            pieces: Iterable[str] = (f"<0x{byte:02X}>" for byte in range(256))
+        else:
+            pieces = pre_tokenizers.ByteLevel.alphabet()
+        return all(self.read.tokenizer.model.token_to_id(piece) is not None for piece in pieces)
+
+    def _normalizer(self, lowercase: bool) -> normalizers.Normalizer | None:
+        present = self.read.tokenizer.normalizer
+        built = self.row.normalizer(self.config)
+        if self.row.keeps_charsmap:
+            built = next((step for step in parts(present) if _kind(step) == "Precompiled"), built)
+        lowercase = lowercase or bool((state(built) or {}).get("lowercase"))
+        self._check_steps("normalizer", present, built, [LOWERCASE] if lowercase else [])
+        return built
+
+    def _check_steps(
+        self, key: str, present: Any, built: Any, optional: Iterable[Step] = ()
+    ) -> None:
+        """Check that two normalizers or pre-tokenizers give the same, whatever the text."""
+        left_out = (*self.row.optional, *optional)
+        if self._steps(present, left_out) != self._steps(built, left_out):
+            raise self._refuse(key, state(present), state(built))
+
+    def _steps(self, part: Any, left_out: Iterable[Step]) -> list[Step]:
+        """Return the steps that must agree, without the keys that tokenizer_config.json decides."""
+        return [
+            {key: value for key, value in step.items() if key not in self.row.flags}
+            for step in map(state, parts(part))
+            if step not in left_out
+        ]
+
+    def _add_tokens(self, built: Tokenizer) -> None:
+        self.tokens.add_to(built)
+        if self.row.adds_anew:
+            self.tokens.add_anew(built)
+        present = self.read.tokenizer.get_added_tokens_decoder().values()
+        kept = {token.content for token in built.get_added_tokens_decoder().values()}
+        for token in present:
+            if token.content not in kept:
+                raise ModelUnsupportedError(
+                    f"{self.read.name}: added_tokens has {quote(token.content)}, which "
+                    f"added_tokens_decoder of {self.config.name} has not; {self._advice()}"
+                )
+
+    def _check_ends(self, built: Tokenizer, ends: Ends) -> None:
+        """Compare the post-processors on a text and on a pair; take the types of the class."""
+        expected = self._ends(built, ends)
+        text = built.encode(PROBE, add_special_tokens=False)
+        for pair in ((text,), (text, text)):
+            of_class = expected.process(*pair)
+            of_file = built.post_processor.process(*pair) if built.post_processor else None
+            if of_file is None or of_file.ids != of_class.ids:
+                raise self._refuse("post_processor", state(built.post_processor), state(expected))
+            if of_file.type_ids != of_class.type_ids:
+                built.post_processor = expected
+                return
+
+    def _ends(self, built: Tokenizer, ends: Ends) -> processors.PostProcessor:
+        ids: dict[str, int] = {}
+        for key in (ends.first, ends.last):
+            token = self.tokens.content(key)
+            number = None if token is None else built.token_to_id(token)
+            if token is None or number is None:
+                raise self.config.refuse(key, "a token of tokenizer.json")
+            ids[token] = number
+        first, last = (str(self.tokens.content(key)) for key in (ends.first, ends.last))
+        text = [first, "$A", last]
+        kind = ends.second_type
+        second = [f"$B:{kind}", f"{last}:{kind}"]
+        return processors.TemplateProcessing(
+            single=text,
+            pair=[*text, *[last] * (ends.num_between - 1), *second],
+            special_tokens=list(ids.items()),
+        )
+
+    def _refuse(self, key: str, found: object, expected: object) -> ModelUnsupportedError:
+        return ModelUnsupportedError(
+            f"{self.read.name}: {key} = {quote(found)}, but {self.name}, which transformers takes "
+            f"for this folder, has {quote(expected)}; {self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        return (
+            'to use tokenizer.json as it is, set tokenizer_class to "PreTrainedTokenizerFast" in '
+            f"{self.config.name}; for that class, save the folder again with transformers 5"
+        )
+
+
+def parts(part: Any) -> list[Any]:
+    """Return the steps of a normalizer or pre-tokenizer."""
+    if part is None:
+        return []
+    if _kind(part) == "Sequence":
+        return list(cast(Iterable[Any], part))  # by __getitem__
+    return [part]
+
+
+def _kind(part: Any) -> str:
+    return str(state(part)["type"])
