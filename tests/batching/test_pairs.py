@@ -18,6 +18,7 @@ from embedlib.models.known_rerankers import known_reranker
 from embedlib.models.spec import Head, ModelSpec, PairTemplate
 from embedlib.testing import byte_tokenizer, fake_spec
 from embedlib.testing.models.tokenizers import build_tokenizer
+from tests.panics import PanickingTokenizer
 
 TEMPLATE = PairTemplate(
     prefix="<", body="{instruction}|{query}|{document}", suffix=">", instruction="find"
@@ -359,3 +360,13 @@ def test_a_pre_tokenizer_sees_each_text_of_a_pair_as_a_first_one() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     [sequence] = sequences(pair_tokenizer(tokenizer, 20), [("river", "river")])
     assert sequence.token_ids == tokenizer.encode("river", "river").ids
+
+
+@pytest.mark.parametrize("num_pairs", [1, 3])
+def test_what_the_tokenizer_itself_refuses_is_an_input_error(
+    monkeypatch: pytest.MonkeyPatch, num_pairs: int
+) -> None:
+    tokenize = pair_tokenizer(bert(), 20)
+    monkeypatch.setattr(tokenize._form, "_tokenizer", PanickingTokenizer())
+    with pytest.raises(InputError, match=r"^\d texts failed to tokenize: no entry found for key$"):
+        sequences(tokenize, [("a", "b")] * num_pairs)

@@ -26,6 +26,7 @@ from embedlib.models.prompts import Prompt, Prompts
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing import TINY_VARIANTS, byte_tokenizer, fake_spec
+from tests.panics import PanickingTokenizer
 
 WAIT_SECONDS = 30
 BARE = Prompt()
@@ -377,6 +378,16 @@ def test_what_the_tokenizer_itself_refuses_names_the_texts() -> None:
     strict = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="[UNK]"))
     with pytest.raises(InputError, match=r"^texts 4 to 5 failed to tokenize: "):
         make_tokenizer(strict)(make_job(9), 4, ["a", "b"], BARE)
+
+
+def test_a_panic_of_the_tokenizer_names_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer()
+    monkeypatch.setattr(tokenizer, "_tokenizer", PanickingTokenizer())
+    with pytest.raises(InputError, match=r"^texts 4 to 4 failed to tokenize: no entry found for"):
+        tokenizer(make_job(9), 4, ["a"], BARE)
+    monkeypatch.setattr(tokenizer, "_tokenizer", PanickingTokenizer(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer(make_job(9), 4, ["a"], BARE)
 
 
 def test_many_threads_may_tokenize_at_once() -> None:

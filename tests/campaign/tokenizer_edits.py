@@ -1,10 +1,11 @@
 """Tokenizer folders of every class, and one edit to one of them, drawn from a seeded generator.
 
-`tests/goldens/make_tokenizers.py` stores what transformers makes of the edited folders.
+`tests/goldens/make_tokenizers.py` stores what transformers makes of some of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -82,6 +83,17 @@ def write_base(folder: Path, base: str) -> Path:
     write(folder / "tokenizer.json", content)
     write(folder / "tokenizer_config.json", config)
     return folder
+
+
+def draw(folder: Path, base: str, number: int) -> str:
+    """Write a base with the edit of this number, 0: none; return what was changed."""
+    write_base(folder, base)
+    return one_edit(random.Random(f"{base} {number}"), folder) if number else "nothing"
+
+
+def digest(ids: list[list[int]]) -> str:
+    """Return a short digest of the token ids of some texts."""
+    return hashlib.blake2b(json.dumps(ids).encode(), digest_size=8).hexdigest()
 
 
 def one_edit(rng: random.Random, folder: Path) -> str:
@@ -268,7 +280,6 @@ def _file(rng: random.Random, folder: Path) -> str:
         ("special_tokens_map.json", {"unk_token": {"content": NEW, "lstrip": True}}),
         ("special_tokens_map.json", {"additional_special_tokens": [NEW]}),
         ("added_tokens.json", {NEW: 40_000}),
-        ("sentence_bert_config.json", {"do_lower_case": True}),
         ("config.json", {"tokenizer_class": rng.choice(CLASSES)}),
     )
     name, content = rng.choice(edits)
