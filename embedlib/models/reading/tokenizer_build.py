@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 
@@ -78,7 +79,7 @@ class ClassTokenizer:
         present = self.read.tokenizer.normalizer
         built = self.row.normalizer(self.config)
         if self.row.keeps_charsmap:
-            built = next((step for step in parts(present) if _kind(step) == "Precompiled"), built)
+            built = _charsmap(steps_of(present))
         lowercase = lowercase or bool((state(built) or {}).get("lowercase"))
         self._check_steps("normalizer", present, built, [LOWERCASE] if lowercase else [])
         return built
@@ -95,7 +96,7 @@ class ClassTokenizer:
         """Return the steps that must agree, without the keys that tokenizer_config.json decides."""
         return [
             {key: value for key, value in step.items() if key not in self.row.flags}
-            for step in map(state, parts(part))
+            for step in steps_of(part)
             if step not in left_out
         ]
 
@@ -156,14 +157,23 @@ class ClassTokenizer:
         )
 
 
-def parts(part: Any) -> list[Any]:
-    """Return the steps of a normalizer or pre-tokenizer."""
-    if part is None:
+def steps_of(part: Any) -> list[Step]:
+    """Return the steps of a normalizer or pre-tokenizer, as JSON.
+
+    Not every release of the library can iterate over a sequence.
+    """
+    content = state(part)
+    if content is None:
         return []
-    if _kind(part) == "Sequence":
-        return list(cast(Iterable[Any], part))  # by __getitem__
-    return [part]
+    if content["type"] != "Sequence":
+        return [content]
+    found: list[Step] = content.get("normalizers", content.get("pretokenizers"))
+    return found
 
 
-def _kind(part: Any) -> str:
-    return str(state(part)["type"])
+def _charsmap(steps: list[Step]) -> normalizers.Normalizer | None:
+    """Return the normalizer of SentencePiece, if it is among the steps."""
+    for step in steps:
+        if step["type"] == "Precompiled":
+            return normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"]))
+    return None

@@ -16,7 +16,7 @@ from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens,
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.tokenizer_build import ClassTokenizer, parts
+from embedlib.models.reading.tokenizer_build import ClassTokenizer, steps_of
 from embedlib.models.reading.tokenizer_classes import CLASSES, TokenizerClass, class_name
 from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, refusing
 
@@ -146,6 +146,7 @@ def _prepend_lowercase(tokenizer: Tokenizer) -> None:
 
     Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py.
     """
-    present = parts(tokenizer.normalizer)
-    if not any(isinstance(step, normalizers.Lowercase) for step in present):
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *present])
+    present = tokenizer.normalizer
+    if not any(step["type"] == "Lowercase" for step in steps_of(present)):
+        following = [] if present is None else [present]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *following])

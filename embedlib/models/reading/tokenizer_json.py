@@ -24,6 +24,8 @@ from embedlib.models.reading.model_file import has_file, name_in, read_file
 PREFIX: Final = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
 """Finds a prefix that is not empty."""
 
+MERGES: Final = re.compile(r'"merges"\s*:')
+
 PROBE: Final = "a"
 """A text to try a tokenizer with."""
 
@@ -184,7 +186,7 @@ def state(part: Any) -> Any:
 
 def _read(text: str, name: str) -> Tokenizer:
     """Return the tokenizer of a file that does not make the library panic."""
-    if PREFIX.search(text):  # else not worth a second reading: such a file may have 30 MB
+    if MERGES.search(text) and PREFIX.search(text):  # else a second reading of 30 MB is not needed
         model = json.loads(text)["model"]
         prefix = model["continuing_subword_prefix"]
         for merge in model.get("merges", ()):
