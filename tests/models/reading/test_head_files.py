@@ -466,6 +466,13 @@ def test_a_default_prompt_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_model_files(folder, with_head=True)
 
 
+def test_a_broken_tokenizer_of_the_answers_is_named(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "llama-bare")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: cannot be read: "):
+        read_model_files(folder, with_head=True, template="qwen3-reranker")
+
+
 def test_a_tokenizer_without_the_answers_is_refused(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "llama-bare")
     with pytest.raises(ModelUnsupportedError, match=r"^tokenizer.json: has no token 'yes'"):

@@ -185,3 +185,17 @@ def test_more_tokens_than_rows_are_refused(tmp_path: Path) -> None:
         match=r'^tokenizer.json: the token "##al" has the id 186; .* 100 of config.json$',
     ):
         _load(folder)
+
+
+@pytest.mark.parametrize(("add_eos", "end"), [(True, ["</s>"]), (False, [])])
+def test_flags_of_a_llama_tokenizer_count_for_pairs_too(
+    tmp_path: Path, add_eos: bool, end: list[str]
+) -> None:
+    folder = write_tiny_model(tmp_path, "mistral")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _change(folder / "tokenizer_config.json", add_bos_token=True, add_eos_token=add_eos)
+    # As `update_post_processor` of transformers 4.
+    expected = ["<s>", "▁fox", *end, "<s>", "▁dog", *end]
+    assert _load(folder).encode("fox", "dog").tokens == expected
