@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Runs the tests in their own virtual environment, .venv-tests. Arguments go to pytest:
 #   bash tests/run.sh tests/cli -k encode
+# Tests with a real Qdrant server run if there is a `qdrant` on the PATH, or the variable
+# EMBEDLIB_TEST_QDRANT_BINARY or EMBEDLIB_TEST_QDRANT_URL names one (docs/qdrant.md); else they say
+# why they are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source .ci/venv.sh

@@ -27,6 +27,12 @@ from qdrant_client.conversions.conversion import GrpcToRest, RestToGrpc  # noqa:
 
 from embedlib.indexing.sinks.urls import open_sink  # noqa: E402
 from embedlib_qdrant.server import ServerSink  # noqa: E402
+from tests.integrations.qdrant.real_server import (  # noqa: E402
+    NONE,
+    URL,
+    QdrantServer,
+    find_binary,
+)
 
 Fault = Callable[[Any], None]
 """Gets the call's context; raises through `abort`, or lets the call go on."""
@@ -71,14 +77,15 @@ class StubServer:
         return sum(name == method for name, _ in self.requests)
 
     def answer(self, method: str, request: Any, context: Any) -> Any:
+        kind = _lease_request(method, request) or method
         with self._lock:
-            self.requests.append((method, request))
+            self.requests.append((kind, request))
             self.api_keys.append(dict(context.invocation_metadata()).get("api-key"))
-            if self._before[method]:
-                self._before[method].popleft()(context)
+            if self._before[kind]:
+                self._before[kind].popleft()(context)
             answer = getattr(self, f"_{method}")(request, context)
-            if self._after[method]:
-                self._after[method].popleft()(context)
+            if self._after[kind]:
+                self._after[kind].popleft()(context)
             return answer
 
     def close(self) -> None:
@@ -117,8 +124,12 @@ class StubServer:
             return messages.CollectionOperationResponse(
                 result=self.local.delete_collection(request.collection_name)
             )
-        ids = [GrpcToRest.convert_point_id(point) for point in request.points.points.ids]
-        self.local.delete(request.collection_name, models.PointIdsList(points=ids))
+        if request.points.HasField("filter"):
+            selector: Any = GrpcToRest.convert_filter(request.points.filter)
+        else:
+            ids = [GrpcToRest.convert_point_id(point) for point in request.points.points.ids]
+            selector = models.PointIdsList(points=ids)
+        self.local.delete(request.collection_name, selector)
         return _updated()
 
     def _Get(self, request: Any, _context: Any) -> Any:  # noqa: N802
@@ -139,7 +150,17 @@ class StubServer:
 
     def _Upsert(self, request: Any, _context: Any) -> Any:  # noqa: N802
         points = [GrpcToRest.convert_point_struct(point) for point in request.points]
-        self.local.upsert(request.collection_name, points)
+        only = GrpcToRest.convert_filter(request.update_filter)
+        is_lease = request.HasField("update_filter")
+        self.local.upsert(request.collection_name, points, update_filter=only if is_lease else None)
+        return _updated()
+
+    def _SetPayload(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        self.local.set_payload(
+            request.collection_name,
+            GrpcToRest.convert_payload(request.payload),
+            GrpcToRest.convert_filter(request.points_selector.filter),
+        )
         return _updated()
 
     def _UpdateBatch(self, request: Any, _context: Any) -> Any:  # noqa: N802
@@ -197,6 +218,17 @@ class StubServer:
             for hit in found
         ]
         return messages.QueryResponse(result=points)
+
+
+def _lease_request(method: str, request: Any) -> str | None:
+    """The name of a request about the lease; None: it is about rows or the collection."""
+    if method == "Upsert" and request.HasField("update_filter"):
+        return "TakeLease"
+    if isinstance(request, messages.GetPoints) and request.HasField("read_consistency"):
+        return "ReadLease"
+    if isinstance(request, messages.DeletePoints) and request.points.HasField("filter"):
+        return "ReleaseLease"
+    return None
 
 
 def _updated() -> Any:
@@ -340,3 +372,34 @@ def make_sink(
     yield make
     for sink in sinks:
         sink.close()
+
+
+@pytest.fixture(scope="session")
+def qdrant_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real server for all tests that need no other settings."""
+    if os.environ.get(URL):
+        yield os.environ[URL].rstrip("/")
+        return
+    binary = find_binary()
+    if binary is None:
+        pytest.skip(NONE)
+    server = QdrantServer(binary, tmp_path_factory.mktemp("qdrant")).start()
+    yield server.url
+    server.kill()
+
+
+@pytest.fixture
+def start_qdrant(tmp_path: Path) -> Iterator[Callable[..., QdrantServer]]:
+    """Return a function that starts real servers, each with settings of its own."""
+    binary = find_binary()
+    if binary is None:
+        pytest.skip(NONE)
+    servers: list[QdrantServer] = []
+
+    def start(**settings: str) -> QdrantServer:
+        servers.append(QdrantServer(binary, tmp_path / f"qdrant{len(servers)}", settings))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.kill()

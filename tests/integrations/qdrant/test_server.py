@@ -1,12 +1,12 @@
-"""Tests with a real Qdrant server; without EMBEDLIB_TEST_QDRANT_URL they are skipped.
+"""Tests with a real Qdrant server, which real_server.py finds; without one they are skipped.
 
-The variable holds host and gRPC port: `qdrant://localhost:6334`. Each test uses a collection of its
-own and removes it.
+Each test uses a collection of its own and removes it.
 """
 
 from __future__ import annotations
 
-import os
+import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +20,9 @@ from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
-URL = os.environ.get("EMBEDLIB_TEST_QDRANT_URL", "")
+models = pytest.importorskip("qdrant_client.models", reason="needs the extra qdrant")
 
-pytestmark = [
-    pytest.mark.qdrant_server,
-    pytest.mark.skipif(not URL, reason="needs a Qdrant server at EMBEDLIB_TEST_QDRANT_URL"),
-]
+pytestmark = pytest.mark.qdrant_server
 
 
 def ignore(_line: str) -> None:
@@ -33,12 +30,20 @@ def ignore(_line: str) -> None:
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def make(
+    qdrant_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
     """Return a function that opens the same new collection every time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     name = f"embedlib-test-{uuid4()}"
-    yield lambda options="": open_sink(f"{URL.rstrip('/')}/{name}{options}")
-    sink: Any = open_sink(f"{URL.rstrip('/')}/{name}")
+
+    def open_quick(options: str = "") -> Any:
+        sink: Any = open_sink(f"{qdrant_url}/{name}{options}")
+        sink.sleep = lambda seconds: time.sleep(min(seconds, 0.1))
+        return sink
+
+    yield open_quick
+    sink: Any = open_sink(f"{qdrant_url}/{name}")
     sink.connect().delete_collection(name)
     sink.close()
 
@@ -49,20 +54,34 @@ def test_it_keeps_what_every_sink_promises(make: Callable[..., Any], options: st
 
 
 def test_the_graph_is_built_at_the_end(make: Callable[..., Any]) -> None:
-    # 40 MB of vectors: twice what a segment holds before it is indexed.
     random = np.random.default_rng(0)
     sink = make()
-    sink.begin(replace(TARGET, dim=1024), ignore)
-    rows = make_rows(10_000)
-    for first in range(0, len(rows), 2000):
-        part = rows[first : first + 2000]
-        sink.write(part, random.standard_normal((len(part), 1024), dtype=np.float32))
+    sink.begin(replace(TARGET, dim=256), ignore)
+    # Megabytes; the server's default would take ten times as many rows.
+    sink.connect().update_collection(
+        sink.collection, optimizers_config=models.OptimizersConfigDiff(indexing_threshold=1000)
+    )
+    rows = make_rows(3000)
+    sink.write(rows, random.standard_normal((len(rows), 256), dtype=np.float32))
     assert "the load was not finished" in sink.inspect().index
     sink.finish()
     state = sink.inspect()
-    assert state.num_rows == 10_000
-    assert state.index.startswith("hnsw")
-    assert not state.index.startswith("hnsw, 0 of")
+    assert state.num_rows == 3000
+    assert state.index == "hnsw, 3000 of 3000 points"
+    sink.close()
+
+
+def test_the_state_says_why_there_is_no_index(make: Callable[..., Any]) -> None:
+    sink = make()
+    sink.begin(TARGET, ignore)
+    rows = make_rows(10)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    assert re.fullmatch(
+        r"none needed, exact scan: the server builds one when a segment has more than [\d,]+ kB "
+        "of vectors",
+        sink.inspect().index,
+    )
     sink.close()
 
 
