@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         SinkState,
         Target,
         Tell,
+        UnstorableRowsError,
         check_target,
         check_vectors,
     )
@@ -82,6 +83,7 @@ __all__ = [
     "Target",
     "Tell",
     "TextEmbedder",
+    "UnstorableRowsError",
     "Vectors",
     "check_target",
     "check_vectors",
@@ -118,6 +120,7 @@ _MODULES = {
     "sinks.file_lock": ("FileLock", "lock_folder"),
     "sinks.protocol": (
         *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target", "Tell"),
+        "UnstorableRowsError",
         *("check_target", "check_vectors"),
     ),
     "sinks.urls": (

@@ -13,7 +13,7 @@ from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.rows import BadRow, Row, find_changes
-from embedlib.indexing.sinks.protocol import Sink
+from embedlib.indexing.sinks.protocol import Sink, UnstorableRowsError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.vectors.arrays import Vectors
 
@@ -163,6 +163,11 @@ class Load:
 
     def _wait_for_write(self) -> None:
         num_rows, num_written, write = self._writes.popleft()
-        write.result()
+        try:
+            write.result()
+        except UnstorableRowsError as error:
+            for bad in error.bad_rows:
+                self._bad_rows.add(bad)
+            num_written = max(0, num_written - len(error.bad_rows))
         self._num_unwritten -= num_rows
         self._tally.done(num_rows, num_written)

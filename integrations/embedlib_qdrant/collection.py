@@ -9,14 +9,16 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.errors import SinkError, first_line
+from embedlib.errors import SinkError
 from embedlib.indexing import (
+    BadRow,
     Hit,
     Row,
     RowKey,
     SinkState,
     Target,
     Tell,
+    UnstorableRowsError,
     Vectors,
     check_target,
     check_vectors,
@@ -32,13 +34,12 @@ from embedlib_qdrant.points import (
     read_hit,
     read_key,
 )
+from embedlib_qdrant.upserts import BATCH, describe_bad_row, find_big_number
 
 MARK_KEY = "embedlib"
 """Key in the collection's metadata."""
 _PAGE = 1000
 """Points per read request."""
-_BATCH = 256
-"""Points per write request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
 
 T = TypeVar("T")
 
@@ -73,16 +74,14 @@ class CollectionSink:
         """Create the collection."""
         raise NotImplementedError
 
-    def prepare(self, mark: Mark) -> None:
-        """Prepare an existing collection for writing."""
-        raise NotImplementedError
+    def take_lease(self) -> None:
+        """Become the only writer of a collection that exists; called once more if it is new."""
 
-    def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
-        """Convert rows to the points that `upsert` takes."""
-        raise NotImplementedError
+    def check_lease(self) -> None:
+        """Raise an error if another writer has taken over."""
 
-    def upsert(self, points: list[Any]) -> None:
-        """Send points and wait until they are stored."""
+    def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Send rows with checked vectors, and wait until they are stored."""
         raise NotImplementedError
 
     def inspect(self) -> SinkState | None:
@@ -108,14 +107,16 @@ class CollectionSink:
             # Number of rows and state of the index are not compared.
             check_target(mark.to_state(0, ""), target, self.name)
             self.given.check_stored(mark.options, self.name)
+        if mark is not None:
+            self.take_lease()
         if mark is not None and target.recreate:
             self.call(lambda: self.connect().delete_collection(self.collection))
             mark = None
         if mark is None:
             mark = Mark.of(target, self.given.options)
             self.create(mark)
+            self.take_lease()
         self._mark = mark
-        self.prepare(mark)
         self._has_begun = True
 
     def close(self) -> None:
@@ -138,31 +139,26 @@ class CollectionSink:
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Upsert rows; each request is atomic, and repeating one changes nothing."""
         check_vectors(vectors, len(rows), self.require_begin().dim)
-        for start in range(0, len(rows), _BATCH):
-            part = slice(start, start + _BATCH)
-            points = self._convert(rows[part], vectors[part])
-            self.call(lambda points=points: self.upsert(points))  # type: ignore[misc]
+        self.check_lease()
+        self.store(rows, vectors)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest."""
         self.require_begin()
-        models = self.models
+        self.check_lease()
         # Qdrant raises an error for unknown ids.
         stored = self.digests([row.id for row in rows])
-        for part in _slices([row for row in rows if row.id in stored], _BATCH):
-            changes = [
-                models.SetPayloadOperation(
-                    set_payload=models.SetPayload(
-                        payload=metadata_payload(row), points=[str(row.id)]
+        bad_rows = list[BadRow]()
+        for part in _slices([row for row in rows if row.id in stored], BATCH):
+            changes = self._metadata_changes(part, bad_rows)
+            if changes:
+                self.call(
+                    lambda changes=changes: self.connect().batch_update_points(  # type: ignore[misc]
+                        self.collection, changes, wait=True
                     )
                 )
-                for row in part
-            ]
-            self.call(
-                lambda changes=changes: self.connect().batch_update_points(  # type: ignore[misc]
-                    self.collection, changes, wait=True
-                )
-            )
+        if bad_rows:
+            raise UnstorableRowsError(self.name, bad_rows)
 
     def scan(self) -> Iterator[RowKey]:
         """Yield every row."""
@@ -180,6 +176,7 @@ class CollectionSink:
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows."""
         self.require_begin()
+        self.check_lease()
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
             selector = self.models.PointIdsList(points=page)
             self.call(
@@ -255,14 +252,17 @@ class CollectionSink:
             raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
         return self._mark
 
-    def _convert(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
-        try:
-            return self.to_points(rows, vectors)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise SinkError(
-                f"{self.name}: a row of {rows[0].source_id!r} to {rows[-1].source_id!r} has "
-                f"metadata that Qdrant cannot store: {first_line(error)}"
-            ) from error
+    def _metadata_changes(self, rows: Sequence[Row], bad_rows: list[BadRow]) -> list[Any]:
+        """Return the operations that replace metadata; rows that cannot be stored are bad rows."""
+        models, changes = self.models, []
+        for row in rows:
+            payload = metadata_payload(row)
+            if find_big_number(payload) is None:
+                points = models.SetPayload(payload=payload, points=[str(row.id)])
+                changes.append(models.SetPayloadOperation(set_payload=points))
+            else:
+                bad_rows.append(describe_bad_row(row, ValueError()))
+        return changes
 
     def _retrieve(self, ids: list[str]) -> Any:
         return self.connect().retrieve(

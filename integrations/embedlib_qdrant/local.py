@@ -88,19 +88,14 @@ class LocalSink(CollectionSink):
             )
         )
 
-    def prepare(self, mark: Mark) -> None:
-        """Do nothing: local mode has no indexes."""
-
-    def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
-        """Return the client's points."""
-        return [
+    def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Store points; the client writes one after the other."""
+        points = [
             self.models.PointStruct(id=str(row.id), vector=vector, payload=row_payload(row))
             for row, vector in zip(rows, vectors.tolist(), strict=True)
         ]
-
-    def upsert(self, points: list[Any]) -> None:
-        """Store points; the client writes one after the other."""
-        self.connect().upsert(self.collection, points)
+        if points:
+            self.call(lambda: self.connect().upsert(self.collection, points))
 
     def read_info(self) -> Any:
         """Return the client's `CollectionInfo`; does not open, and so create, a missing folder."""

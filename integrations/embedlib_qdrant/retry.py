@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from embedlib.errors import SinkError
 from embedlib.indexing import import_extra
@@ -14,11 +14,34 @@ T = TypeVar("T")
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 
+_NUM_RETRIES = 8
+"""About two minutes."""
+_NUM_FIRST_RETRIES = 3
+"""Before the first answer of the server: the address is then more likely to be wrong."""
+_CHECK_ADDRESS = (
+    "check that the server runs, its host, that the port is the one of gRPC (6334), and that the "
+    "URL begins with qdrant+https:// if the server uses TLS"
+)
+_RUN_AGAIN = "written rows are kept, run the same command again to continue"
+
 _TEMPORARY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 """Source: gRPC's status codes, and its mapping from HTTP: 429, 502, 503 and 504 are UNAVAILABLE."""
 _TORN = "RST_STREAM"
 """In the details of code INTERNAL: a proxy has closed the stream."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_KEY_HINT = "the API key is read from the environment variable QDRANT_API_KEY"
+_PORT_HINT = "6333 is usually the port of REST; give the one of gRPC, usually 6334"
+_WRONG_ADDRESS = {
+    "Expected SETTINGS frame": f"the port answers HTTP/1, not gRPC; {_PORT_HINT}",
+    "Received http2 header with status: 4": f"the port answers HTTP, not gRPC; {_PORT_HINT}",
+    "WRONG_VERSION_NUMBER": "the port does not use TLS; write qdrant:// in place of "
+    "qdrant+https://, or give the port that does",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted; if it is signed by an "
+    "authority of your own, set GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to that one's PEM file",
+    "is not in peer certificate": "the server's certificate is for another host; use the name "
+    "that it was made for",
+}
+"""By a part of gRPC's message: what it says about the address, before the first answer."""
 _DETAILS = 300
 """Maximum characters of a server's message to show."""
 
@@ -31,19 +54,20 @@ class Failure:
         reason: in one line.
         is_temporary: whether the same request may succeed later.
         wait_s: how long the server asks to wait; None: it does not say.
+        wrong_address: what is wrong with host, port or scheme; None: nothing is known to be.
     """
 
     reason: str
     is_temporary: bool
     wait_s: float | None = None
+    wrong_address: str | None = None
 
 
 def retry(
     action: Callable[[], T],
     *,
     name: str,
-    num_retries: int,
-    remedy: str,
+    has_answered: bool,
     tell: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> T:
@@ -52,20 +76,23 @@ def retry(
     Args:
         action: a request that may be repeated safely.
         name: the destination, for messages.
-        num_retries: maximum number of repetitions.
-        remedy: what to do after the last one.
+        has_answered: whether the server has answered a request before.
         tell: called with a line before every wait.
         sleep: waits for a number of seconds.
 
     Raises:
         SinkError: a permanent failure, or the last temporary one.
     """
+    num_retries = _NUM_RETRIES if has_answered else _NUM_FIRST_RETRIES
+    remedy = _RUN_AGAIN if has_answered else _CHECK_ADDRESS
     number = 0
     while True:
         try:
             return action()
         except Exception as error:
-            failure = _classify(error)
+            failure = classify(error)
+            if failure.wrong_address and not has_answered:
+                raise SinkError(f"{name}: {failure.wrong_address}") from error
             if not failure.is_temporary:
                 raise SinkError(f"{name}: {failure.reason}") from error
             if number == num_retries:
@@ -79,19 +106,30 @@ def retry(
             sleep(wait_s)
 
 
-def _classify(error: Exception) -> Failure:
+def classify(error: Exception) -> Failure:
+    """Return why a request failed, from the client's or gRPC's exception."""
     grpc = import_extra("grpc", "qdrant")
     exceptions = import_extra("qdrant_client.common.client_exceptions", "qdrant")
     if isinstance(error, exceptions.ResourceExhaustedResponse):
         return Failure(f"RESOURCE_EXHAUSTED {_shorten(str(error))}", True, error.retry_after_s)
     if not isinstance(error, grpc.RpcError):
         return Failure(_shorten(f"{type(error).__name__}: {error}"), False)
-    code, details = error.code().name, _shorten(error.details() or "")
+    code, details = error.code().name, error.details() or ""
+    wrong = next((said for part, said in _WRONG_ADDRESS.items() if part in details), None)
+    reason = f"{code} {_shorten(details)}".strip()
     if code in _REFUSED:
-        hint = "; the API key is read from the environment variable QDRANT_API_KEY"
-        return Failure(f"{code} {details}{hint}", False)
+        wrong = wrong and f"{wrong}; if it is the right port, {_KEY_HINT}"
+        return Failure(f"{reason}; {_KEY_HINT}", False, wrong_address=wrong)
     is_torn = code == "INTERNAL" and _TORN in details
-    return Failure(f"{code} {details}".strip(), code in _TEMPORARY or is_torn)
+    return Failure(reason, code in _TEMPORARY or is_torn, _read_wait(error), wrong)
+
+
+def _read_wait(error: Any) -> float | None:
+    """Return the seconds that a server asks to wait; the client reads them the same way."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "retry-after" and str(value).isdecimal():
+            return float(value)
+    return None
 
 
 def _shorten(text: str) -> str:

@@ -10,26 +10,32 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from embedlib.errors import SinkError
 from embedlib.indexing import (
+    BadRow,
     FileLock,
     Row,
     SinkState,
     SinkUrl,
+    UnstorableRowsError,
     Vectors,
     host_of,
-    import_extra,
     lock_folder,
 )
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
+from embedlib_qdrant.collection_name import check_collection_name
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
-from embedlib_qdrant.points import DISTANCES, SOURCE_ID_KEY, Mark, row_payload
+from embedlib_qdrant.connection import Connection
+from embedlib_qdrant.lease import Lease
+from embedlib_qdrant.points import DISTANCES, SOURCE_ID_KEY, Mark
 from embedlib_qdrant.retry import retry
+from embedlib_qdrant.upserts import PointEncoder
 
 API_KEY = "QDRANT_API_KEY"
 DEFAULT_PORT = 6334
@@ -37,16 +43,9 @@ DEFAULT_PORT = 6334
 OLDEST_VERSION = (1, 16)
 """The first version with metadata of collections."""
 
-_TIMEOUT_S = 60
-_NUM_RETRIES = 8
-"""About two minutes."""
-_NUM_FIRST_RETRIES = 3
-"""Before the first answer of the server: the address is then more likely to be wrong."""
-_CHECK_ADDRESS = "check that the server runs, its host, and that the port is the one of gRPC (6334)"
-_RUN_AGAIN = "written rows are kept, run the same command again to continue"
+_IN_FLIGHT = 4
+"""Write requests that the server has at the same time; it applies them one after the other."""
 _POLL_S = 1.0
-_CHANNEL = {"grpc.initial_reconnect_backoff_ms": 500, "grpc.max_reconnect_backoff_ms": 5000}
-"""gRPC's wait between connections; its default of up to two minutes is longer than our retries."""
 
 T = TypeVar("T")
 
@@ -71,70 +70,42 @@ def open_sink(url: SinkUrl) -> ServerSink:
         raise SinkError(
             f"{url.scheme}:{url.location} needs a host and a collection, such as {example}"
         )
-    return ServerSink(
-        f"{url.scheme}://{host_of(url.location)}/{collection}",
+    check_collection_name(collection)
+    connection = Connection(
         host,
         port,
-        collection,
-        given,
         is_encrypted=url.scheme == "qdrant+https",
         api_key=os.environ.get(API_KEY) or None,
     )
+    name = f"{url.scheme}://{host_of(url.location)}/{collection}"
+    return ServerSink(name, connection, collection, given)
 
 
 class ServerSink(CollectionSink):
     """A collection of a server."""
 
     def __init__(
-        self,
-        name: str,
-        host: str,
-        port: int,
-        collection: str,
-        given: GivenOptions,
-        *,
-        is_encrypted: bool,
-        api_key: str | None = None,
+        self, name: str, connection: Connection, collection: str, given: GivenOptions
     ) -> None:
         super().__init__(name, collection, given)
-        self._host = host
-        self._port = port
-        self._is_encrypted = is_encrypted
-        self._api_key = api_key
+        self._connection = connection
         self.sleep: Callable[[float], None] = time.sleep
-        self._client: Any = None
         self._lock: FileLock | None = None
+        self._shard: str | None = None
+        self._lease: Lease | None = None
         self._has_answered = False
         self._has_changed = False
 
     def connect(self) -> Any:
         """Return the client, created at the first call."""
-        if self._client is None:
-            module = import_extra("qdrant_client", "qdrant")
-            with warnings.catch_warnings():
-                # Warns about a key on an unencrypted connection; `lock` reports that itself.
-                warnings.simplefilter("ignore", UserWarning)
-                self._client = module.QdrantClient(
-                    host=self._host,
-                    grpc_port=self._port,
-                    prefer_grpc=True,
-                    https=self._is_encrypted,
-                    api_key=self._api_key,
-                    timeout=_TIMEOUT_S,
-                    pool_size=1,
-                    grpc_options=dict(_CHANNEL),
-                    # It would use REST on a thread of its own; `create` checks over gRPC.
-                    check_compatibility=False,
-                )
-        return self._client
+        return self._connection.client
 
     def call(self, action: Callable[[], T]) -> T:
         """Run a request; repeat it after temporary failures."""
         result = retry(
             action,
             name=self.name,
-            num_retries=_NUM_RETRIES if self._has_answered else _NUM_FIRST_RETRIES,
-            remedy=_RUN_AGAIN if self._has_answered else _CHECK_ADDRESS,
+            has_answered=self._has_answered,
             tell=self.tell or _ignore,
             sleep=self.sleep,
         )
@@ -142,17 +113,31 @@ class ServerSink(CollectionSink):
         return result
 
     def lock(self, shard: str | None) -> None:
-        """Take a lock on this machine, one per shard, because the server has no locks."""
-        place = f"{self._host}:{self._port}/{self.collection}#{shard or ''}"
+        """Take a lock on this machine, one per shard."""
         folder = lock_folder()
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SinkError(f"{self.name}: cannot create {folder}: {error.strerror}") from error
-        digest = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
-        self._lock = self._lock or FileLock(folder / f"qdrant-{digest}.lock", self.name)
-        if self._api_key and not self._is_encrypted and self.tell is not None:
+        self._shard = shard
+        self._lock = self._lock or FileLock(self._lock_file(), self.name)
+        connection = self._connection
+        if connection.api_key and not connection.is_encrypted and self.tell is not None:
             self.tell(f"{self.name}: the API key is sent unencrypted; use qdrant+https")
+
+    def take_lease(self) -> None:
+        """Exclude writers on other machines."""
+        if self._lease is None:
+            self._lease = Lease(
+                *(self.collection, self._shard, self._lock_file().with_suffix(".token")),
+                *(self.name, self.connect(), self.call),
+            )
+        self._lease.take(self.tell or _ignore, self.sleep)
+
+    def check_lease(self) -> None:
+        """Raise an error if another writer has taken over."""
+        if self._lease is not None:
+            self._lease.check()
 
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
@@ -169,42 +154,31 @@ class ServerSink(CollectionSink):
             if self.read_mark() != mark:
                 raise
 
-    def prepare(self, mark: Mark) -> None:
-        """Create the payload index that filters use, before rows are written."""
-        # A killed writer may have created the collection without it.
-        self.call(
-            lambda: self.connect().create_payload_index(
-                self.collection, SOURCE_ID_KEY, self.models.PayloadSchemaType.KEYWORD, wait=True
-            )
-        )
-        self._has_changed = False
+    def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Send requests, several at a time, and wait until the server has applied all of them.
 
-    def to_points(self, rows: Sequence[Row], vectors: Vectors) -> list[Any]:
-        """Return protobuf points that contain the vectors' bytes unconverted."""
+        The server applies the requests to a shard in the order in which it took them, so the last
+        one need be awaited only, after it has taken all others.
+        """
         self._has_changed = True
-        grpc = import_extra("qdrant_client.grpc", "qdrant")
-        payload_to_grpc = import_extra(
-            "qdrant_client.conversions.conversion", "qdrant"
-        ).payload_to_grpc
-        # A DenseVector ends with its floats, little-endian; the bytes before them depend on their
-        # number only. Source: protobuf's encoding of packed repeated fields.
-        dim = vectors.shape[1]
-        prefix = grpc.DenseVector(data=[0.0] * dim).SerializeToString()[: -4 * dim]
-        points = []
-        for row, vector in zip(rows, vectors.astype("<f4", copy=False), strict=True):
-            point = grpc.PointStruct(
-                id=grpc.PointId(uuid=str(row.id)), payload=payload_to_grpc(row_payload(row))
-            )
-            point.vectors.vector.dense.MergeFromString(prefix + vector.tobytes())
-            points.append(point)
-        return points
-
-    def upsert(self, points: list[Any]) -> None:
-        """Send points as one request and wait until they can be read."""
-        # Not the client's `upsert`: it takes lists of Python floats, and twice as long.
-        grpc = import_extra("qdrant_client.grpc", "qdrant")
-        request = grpc.UpsertPoints(collection_name=self.collection, points=points, wait=True)
-        self.connect().grpc_points.Upsert(request, timeout=_TIMEOUT_S)
+        awaits_all = self.require_begin().options.shards > 1
+        bad_rows, in_flight = list[BadRow](), deque[tuple[Any, Any]]()
+        requests = PointEncoder(vectors.shape[1]).requests(self.collection, rows, vectors, bad_rows)
+        last = None
+        for request in requests:
+            if last is not None:
+                last.wait = awaits_all
+                in_flight.append((last, self._connection.start_upsert(last)))
+            if len(in_flight) == _IN_FLIGHT:
+                self._settle(*in_flight.popleft())
+            last = request
+        while in_flight:
+            self._settle(*in_flight.popleft())
+        if last is not None:
+            last.wait = True
+            self._settle(last, self._connection.start_upsert(last))
+        if bad_rows:
+            raise UnstorableRowsError(self.name, bad_rows)
 
     def inspect(self) -> SinkState | None:
         """Return what is stored."""
@@ -215,12 +189,16 @@ class ServerSink(CollectionSink):
         count = self.call(
             lambda: self.connect().count(self.collection, self.only_ours(), exact=True)
         )
-        return mark.to_state(count.count, _describe_index(info))
+        return mark.to_state(count.count, _describe_index(info, count.count))
 
     def finish(self) -> None:
-        """Switch the graph on and wait until the server has built it."""
+        """Build the index of `source_id`, switch the graph on and wait until it is built."""
         mark = self.require_begin()
-        if self.read_info().config.hnsw_config.m != mark.options.m:
+        self.check_lease()
+        info = self.read_info()
+        if SOURCE_ID_KEY not in info.payload_schema:
+            self.call(self._create_payload_index)
+        if info.config.hnsw_config.m != mark.options.m:
             self.call(lambda: self._switch_graph_on(mark))
             self._has_changed = True
         last_progress = None
@@ -234,7 +212,7 @@ class ServerSink(CollectionSink):
             greens = greens + 1 if is_green else 0
             if greens == needed_greens:
                 break
-            progress = f"{info.indexed_vectors_count or 0} of {info.points_count or 0} points"
+            progress = f"{info.indexed_vectors_count or 0:,} vectors are in it"
             if not is_green and progress != last_progress and self.tell is not None:
                 self.tell(f"{self.name}: building the index, {progress}")
                 last_progress = progress
@@ -242,13 +220,30 @@ class ServerSink(CollectionSink):
         self._has_changed = False
 
     def disconnect(self) -> None:
-        """Close the connection and release the lock."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        """Give the lease back, close the connection and release the lock."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+        self._connection.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _lock_file(self) -> Path:
+        connection = self._connection
+        place = f"{connection.host}:{connection.port}/{self.collection}#{self._shard or ''}"
+        digest = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
+        return lock_folder() / f"qdrant-{digest}.lock"
+
+    def _settle(self, request: Any, answer: Any) -> None:
+        """Wait for the answer of a request that was sent; send it again after a failure."""
+        attempts = iter([answer])
+        self.call(lambda: (next(attempts, None) or self._connection.start_upsert(request)).result())
+
+    def _create_payload_index(self) -> None:
+        self.connect().create_payload_index(
+            self.collection, SOURCE_ID_KEY, self.models.PayloadSchemaType.KEYWORD, wait=True
+        )
 
     def _create(self, mark: Mark) -> None:
         models, options = self.models, mark.options
@@ -293,11 +288,19 @@ def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers[:2] if number.isdecimal())
 
 
-def _describe_index(info: Any) -> str:
+def _describe_index(info: Any, num_rows: int) -> str:
     if info.config.hnsw_config.m == 0:
         return "none yet, exact scan: the load was not finished"
     state = "" if info.status.value == "green" else f", {info.status.value}"
-    return f"hnsw, {info.indexed_vectors_count or 0} of {info.points_count or 0} points{state}"
+    if not info.indexed_vectors_count and not state:
+        threshold = info.config.optimizer_config.indexing_threshold
+        return (
+            "none needed, exact scan: the server builds one when a segment has more than "
+            f"{threshold:,} kB of vectors"
+            if threshold
+            else "none, exact scan: the server's indexing_threshold is 0"
+        )
+    return f"hnsw, {info.indexed_vectors_count or 0} of {num_rows} points{state}"
 
 
 def _status_of(info: Any) -> str:

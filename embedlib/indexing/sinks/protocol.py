@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing.rows import Row, model_digest
+from embedlib.indexing.rows import BadRow, Row, model_digest
 from embedlib.vectors.arrays import Vectors
 
 Tell = Callable[[str], None]
@@ -166,6 +166,24 @@ class OtherModelError(SinkError):
     def __init__(self, message: str, state: SinkState) -> None:
         super().__init__(message)
         self.state = state
+
+
+class UnstorableRowsError(SinkError):
+    """The destination cannot store some rows of a call; it has stored all others.
+
+    `Sink.write` and `Sink.write_metadata` may raise it; a load counts the rows as bad rows.
+
+    Attributes:
+        bad_rows: those rows, and why.
+    """
+
+    def __init__(self, name: str, bad_rows: Sequence[BadRow]) -> None:
+        first = bad_rows[0]
+        super().__init__(
+            f"{name} cannot store {len(bad_rows)} of these rows; the first is {first.place}: it "
+            f"{first.reason}"
+        )
+        self.bad_rows = bad_rows
 
 
 def check_target(state: SinkState | None, target: Target, name: str) -> None:

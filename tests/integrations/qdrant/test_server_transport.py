@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
+import embedlib
+from embedlib import Document
 from embedlib.errors import SinkError
+from embedlib.indexing import UnstorableRowsError
 from embedlib.indexing.sinks.urls import open_sink
-from embedlib.testing import check_sink
+from embedlib.testing import check_sink, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 messages = pytest.importorskip("qdrant_client.grpc", reason="needs the extra qdrant")
@@ -31,7 +36,7 @@ def begin(make_sink: Callable[..., Any], *arguments: Any, **changes: Any) -> Any
 
 def stored_ids(stub: Any) -> list[str]:
     records, _ = stub.local.scroll("docs", limit=10_000)
-    return sorted(str(record.id) for record in records)
+    return sorted(str(record.id) for record in records if "page_content" in record.payload)
 
 
 def test_the_stub_and_the_sink_agree(make_sink: Callable[..., Any]) -> None:
@@ -45,9 +50,8 @@ def test_a_request_holds_the_rows_in_the_official_types(
     rows[0] = replace(rows[0], metadata={"i": 2**62, "f": 0.5, "n": None, "l": [1, {"x": "ü"}]})
     vectors = make_vectors(rows)
     begin(make_sink).write(rows, vectors)
-    upserts = [request for method, request in stub.requests if method == "Upsert"]
+    upserts = sent_upserts(stub)
     assert [len(upsert.points) for upsert in upserts] == [256, 44]
-    assert all(upsert.wait for upsert in upserts)
     points = [point for upsert in upserts for point in upsert.points]
     assert [point.id.uuid for point in points] == [str(row.id) for row in rows]
     sent = np.array([list(point.vectors.vector.dense.data) for point in points], np.float32)
@@ -61,6 +65,25 @@ def test_a_request_holds_the_rows_in_the_official_types(
         "metadata": rows[0].metadata,
         "_embedlib": own,
     }
+
+
+def sent_upserts(stub: Any) -> list[Any]:
+    return [request for method, request in stub.requests if method == "Upsert"]
+
+
+@pytest.mark.parametrize(
+    ("options", "waits_for"), [("", [False] * 9 + [True]), ("?shards=2", [True] * 10)]
+)
+def test_only_the_last_request_waits_until_all_are_applied(
+    make_sink: Callable[..., Any], stub: Any, options: str, waits_for: list[bool]
+) -> None:
+    rows = make_rows(2500)
+    begin(make_sink, options).write(rows, make_vectors(rows))
+    upserts = sent_upserts(stub)
+    assert [upsert.wait for upsert in upserts] == waits_for
+    # The last one is sent when all others are answered.
+    assert upserts[-1].points[-1].id.uuid == str(rows[-1].id)
+    assert stored_ids(stub) == sorted(str(row.id) for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +202,7 @@ def test_a_server_that_never_answered_is_given_up_sooner(
     make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
 ) -> None:
     stub.fail("CollectionExists", *[aborting("UNAVAILABLE")] * 4)
-    told = r"failed 4 times: UNAVAILABLE stub; check .* is the one of gRPC \(6334\)$"
+    told = r"failed 4 times: UNAVAILABLE stub; check .* is the one of gRPC \(6334\).*TLS$"
     with pytest.raises(SinkError, match=told):
         make_sink().inspect()
     assert waits == [0.5, 1, 2]
@@ -265,12 +288,12 @@ def test_a_wrong_url_is_refused_with_an_example(url: str) -> None:
 def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
     sink = open_sink("qdrant+https://example.org:443/docs?shards=2")
     assert sink.name == "qdrant+https://example.org:443/docs"
-    assert vars(sink)["_is_encrypted"]
-    assert not vars(make_sink())["_is_encrypted"]
+    assert vars(sink)["_connection"].is_encrypted
+    assert not vars(make_sink())["_connection"].is_encrypted
 
 
 def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], stub: Any) -> None:
-    begin(make_sink, "?m=8&ef_construct=32&on_disk=1&quantization=scalar&shards=3")
+    sink = begin(make_sink, "?m=8&ef_construct=32&on_disk=1&quantization=scalar&shards=3")
     (create,) = [
         request
         for method, request in stub.requests
@@ -281,9 +304,11 @@ def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], s
     assert create.hnsw_config.on_disk
     assert create.quantization_config.HasField("scalar")
     assert create.shard_number == 3
-    methods = [method for method, _ in stub.requests]
+    assert stub.indexed_fields == []
+    sink.finish()
     assert stub.indexed_fields == ["_embedlib.source_id"]
-    assert "Upsert" not in methods[: methods.index("CreateFieldIndex")]
+    methods = [method for method, _ in stub.requests]
+    assert methods.index("CreateFieldIndex") < methods.index("Update")  # before the graph
 
 
 def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
@@ -298,7 +323,7 @@ def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
     sink = begin(make_sink)
     sink.finish()
     assert stub.m == {"docs": 8}
-    assert sink.inspect().index == "hnsw, 0 of 4 points"
+    assert sink.inspect().index.startswith("none needed, exact scan: the server builds one when")
     assert stub.count("Update") == 1
     sink.finish()
     assert stub.count("Update") == 1
@@ -316,7 +341,7 @@ def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(
     stub.statuses += ["Green", "Green", "Grey", "Yellow", "Yellow", "Green"]
     sink.finish()
     assert waits == [1.0] * 5  # green, grey, yellow, yellow, green and once more green
-    assert told == [f"{sink.name}: building the index, 0 of 4 points"]
+    assert told == [f"{sink.name}: building the index, 0 vectors are in it"]
     waits.clear()
     sink.finish()
     assert waits == []
@@ -372,15 +397,86 @@ def test_a_collection_that_cannot_be_made_is_an_error(
         begin(make_sink)
 
 
-def test_metadata_that_qdrant_has_no_number_for_is_one_line(
-    make_sink: Callable[..., Any], stub: Any
+@pytest.mark.parametrize("method", ["write", "write_metadata"])
+def test_a_number_that_qdrant_cannot_store_is_one_bad_row(
+    make_sink: Callable[..., Any], stub: Any, method: str
 ) -> None:
     sink = begin(make_sink)
-    rows = [replace(make_rows(1)[0], metadata={"big": 2**70})]
-    with pytest.raises(SinkError, match="metadata that Qdrant cannot store") as caught:
-        sink.write(rows, make_vectors(rows))
+    rows = make_rows(600)
+    sink.write(rows[300:], make_vectors(rows[300:]))
+    big = {"a": [{"n": 2**63}], "fits": 2**63 - 1, "also": -(2**63)}
+    rows[301] = replace(rows[301], metadata=big, digest=b"x" * 24)
+    rows[3] = replace(rows[3], metadata=big)
+    rows[302] = replace(rows[302], metadata={"new": True})
+    arguments = (rows, make_vectors(rows)) if method == "write" else (rows,)
+    with pytest.raises(UnstorableRowsError, match=r"cannot store [12] of these rows") as caught:
+        getattr(sink, method)(*arguments)
     assert "\n" not in str(caught.value)
-    assert stub.count("Upsert") == 0
+    bad = caught.value.bad_rows[-1]
+    assert (bad.id, bad.place) == (rows[301].source_id, f"{rows[301].source_id!r}, chunk 1")
+    assert "the number 9223372036854775808 in metadata 'a.0.n'" in bad.reason
+    (changed,) = stub.local.retrieve("docs", [str(rows[302].id)])
+    assert changed.payload["metadata"] == {"new": True}
+    (kept,) = stub.local.retrieve("docs", [str(rows[301].id)])
+    assert kept.payload["metadata"]["page"] == 301
+    if method == "write":
+        assert stored_ids(stub) == sorted(str(row.id) for row in rows if row is not rows[3])
+
+
+def test_a_load_counts_it_and_goes_on(make_sink: Callable[..., Any], stub: Any) -> None:
+    documents = [Document(id=f"d{n}", text=f"text {n}", metadata={"n": n}) for n in range(50)]
+    documents[7] = replace(documents[7], metadata={"n": 12345678901234567890})
+    told: list[str] = []
+    with fake_embedder() as embedder:
+        report = embedlib.index(
+            documents, make_sink(), embedder=embedder, chunk=False, tell=told.append
+        )
+    assert (report.num_bad, report.num_embedded) == (1, 49)
+    (line,) = told
+    assert line.startswith("skipped: 'd7', chunk 0: has the number 12345678901234567890 in")
+    assert len(stored_ids(stub)) == 49
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".", "..", "%20", " a", "a%20", "a%0Ab", "a%00", "a%7F", "a%E2%80%A8b"),
+        *("a%2Fb", "a:b", "a%3Fb", "a%2Ab", "%3Ca", 'a"', "a%7Cb", "a%5Cb", "b" * 256, "ä" * 128),
+    ],
+)
+def test_a_name_that_no_collection_can_have_is_refused(name: str) -> None:
+    with pytest.raises(SinkError) as caught:
+        open_sink(f"qdrant://localhost/{name}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a b", "ä", "...", ".hidden", "b" * 255, "👩‍💻", "a%25b"])
+def test_a_name_that_a_server_takes_is_taken(name: str) -> None:
+    open_sink(f"qdrant://localhost/{name}")
+
+
+def test_a_port_of_rest_is_recognized_at_once(
+    make_sink: Callable[..., Any], waits: list[float]
+) -> None:
+    class Rest(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Rest) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(SinkError, match=r"answers HTTP/1, not gRPC; 6333 .* usually 6334$"):
+            make_sink(port=server.server_port).inspect()
+        server.shutdown()
+    assert waits == []
+
+
+def test_tls_on_a_port_without_it_is_recognized_at_once(stub: Any, waits: list[float]) -> None:
+    sink: Any = open_sink(f"qdrant+https://127.0.0.1:{stub.port}/docs")
+    sink.sleep = waits.append
+    with pytest.raises(SinkError, match="the port does not use TLS; write qdrant://"):
+        sink.inspect()
+    sink.close()
+    assert waits == []
 
 
 def test_points_of_others_are_not_ours(make_sink: Callable[..., Any], stub: Any) -> None:

@@ -1,0 +1,81 @@
+"""The connection to a server: a client, and a way to have several requests in flight."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from embedlib.indexing import import_extra
+
+TIMEOUT_S = 60
+"""Of a request."""
+_OPTIONS = {
+    "grpc.initial_reconnect_backoff_ms": 500,
+    "grpc.max_reconnect_backoff_ms": 5000,
+    "grpc.max_send_message_length": -1,
+    "grpc.max_receive_message_length": -1,
+}
+"""gRPC's defaults: up to two minutes between connections, which is longer than our retries, and
+messages of at most 4 MB."""
+
+
+class Connection:
+    """Opens what is asked for at the first use."""
+
+    def __init__(self, host: str, port: int, *, is_encrypted: bool, api_key: str | None) -> None:
+        self.host = host
+        self.port = port
+        self.is_encrypted = is_encrypted
+        self.api_key = api_key
+        self._client: Any = None
+        self._channel: Any = None
+        self._points: Any = None
+
+    @property
+    def client(self) -> Any:
+        """The QdrantClient."""
+        if self._client is None:
+            module = import_extra("qdrant_client", "qdrant")
+            with warnings.catch_warnings():
+                # Warns about a key on an unencrypted connection; the sink reports that itself.
+                warnings.simplefilter("ignore", UserWarning)
+                self._client = module.QdrantClient(
+                    host=self.host,
+                    grpc_port=self.port,
+                    prefer_grpc=True,
+                    https=self.is_encrypted,
+                    api_key=self.api_key,
+                    timeout=TIMEOUT_S,
+                    pool_size=1,
+                    grpc_options=dict(_OPTIONS),
+                    # It would use REST on a thread of its own, and warn about every server that is
+                    # two minor versions older than the client; the sink checks what it needs.
+                    check_compatibility=False,
+                )
+        return self._client
+
+    def start_upsert(self, request: Any) -> Any:
+        """Send a request; return the future of its answer.
+
+        Not over the client's channel: its interceptor waits for every answer.
+        """
+        if self._points is None:
+            self._points = import_extra("qdrant_client.grpc", "qdrant").PointsStub(self._open())
+        key = (("api-key", self.api_key),) if self.api_key else ()
+        return self._points.Upsert.future(request, timeout=TIMEOUT_S, metadata=key)
+
+    def close(self) -> None:
+        """Close both; may be called twice."""
+        for opened in (self._channel, self._client):
+            if opened is not None:
+                opened.close()
+        self._client = self._channel = self._points = None
+
+    def _open(self) -> Any:
+        grpc = import_extra("grpc", "qdrant")
+        place, options = f"{self.host}:{self.port}", list(_OPTIONS.items())
+        if self.is_encrypted:
+            self._channel = grpc.secure_channel(place, grpc.ssl_channel_credentials(), options)
+        else:
+            self._channel = grpc.insecure_channel(place, options)
+        return self._channel

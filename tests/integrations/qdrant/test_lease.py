@@ -1,0 +1,183 @@
+"""Two loads of one collection from two machines, against the stub of conftest.py."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("qdrant_client", reason="needs the extra qdrant")
+
+from embedlib.errors import SinkError
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+from embedlib_qdrant import lease as lease_module
+from embedlib_qdrant.lease import EXPIRES_S, LEASE_KEY, Holder
+
+
+@pytest.fixture
+def on_machine(
+    make_sink: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Return a function that begins a load, with the files of one machine."""
+
+    def begin(machine: str, tell: Callable[[str], None] = str, **changes: Any) -> Any:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        sink = make_sink()
+        sleep = changes.pop("sleep", None)
+        sink.sleep = sleep or sink.sleep
+        try:
+            sink.begin(replace(TARGET, **changes), tell)
+        except SinkError:
+            sink.close()
+            raise
+        return sink
+
+    return begin
+
+
+def stored_lease(stub: Any) -> Any:
+    """The payload of the lease; None: nobody has it."""
+    records, _ = stub.local.scroll("docs", limit=1000)
+    (found,) = [r.payload[LEASE_KEY] for r in records if LEASE_KEY in r.payload] or [None]
+    return found
+
+
+def kill(sink: Any) -> None:
+    """End a load as SIGKILL does: no more beats, the lock is released, the lease stays."""
+    lease = vars(sink)["_lease"]
+    vars(lease)["_stop"].set()
+    vars(sink)["_lock"].release()
+
+
+def test_a_load_on_another_machine_is_refused_while_the_first_lives(
+    on_machine: Callable[..., Any], stub: Any
+) -> None:
+    first = on_machine("a")
+    holder = stored_lease(stub)
+    told: list[str] = []
+    with pytest.raises(SinkError) as caught:
+        on_machine("b", told.append, sleep=lambda _: vars(first)["_lease"].beat())
+    who = f"process {holder['process']} on {holder['host']} since {holder['since']}"
+    assert str(caught.value) == (
+        f"{first.name} is being written by {who}; wait for it or stop it: 30 s after its last sign "
+        "of life the lease is free"
+    )
+    assert told == [
+        f"{first.name} was being written by {who}; waiting up to 30 s to see whether it still is"
+    ]
+    rows = make_rows(4)
+    first.write(rows, make_vectors(rows))  # which keeps it
+    assert first.inspect().num_rows == len(list(first.scan())) == 4  # the lease is not a row
+
+
+def test_the_lease_of_a_dead_load_is_taken_after_a_while(
+    on_machine: Callable[..., Any], waits: list[float], stub: Any
+) -> None:
+    kill(on_machine("a"))
+    second = on_machine("b")
+    assert sum(waits) == EXPIRES_S
+    assert stored_lease(stub)["token"] == vars(vars(second)["_lease"])["_own"].token
+
+
+def test_on_the_same_machine_the_next_load_does_not_wait(
+    on_machine: Callable[..., Any], waits: list[float]
+) -> None:
+    for _ in range(3):
+        kill(on_machine("a"))
+    on_machine("a")
+    assert waits == []
+
+
+def test_a_lease_that_was_given_back_is_free_at_once(
+    on_machine: Callable[..., Any], waits: list[float], stub: Any
+) -> None:
+    first = on_machine("a")
+    first.close()
+    assert stored_lease(stub) is None
+    on_machine("b").close()
+    first = on_machine("a")
+    on_machine("b", sleep=lambda _: first.close())  # while the second one watches
+    assert waits == []
+
+
+def test_of_two_that_find_a_dead_load_one_wins(on_machine: Callable[..., Any], stub: Any) -> None:
+    kill(on_machine("a"))
+    third: list[Any] = []
+
+    def meanwhile(_seconds: float) -> None:
+        """At the last look of the second machine the third one takes over."""
+        if len(stub_reads(stub)) == int(EXPIRES_S) + 2:
+            third.append(on_machine("c"))
+
+    def stub_reads(stub: Any) -> list[Any]:
+        return [method for method, _ in stub.requests if method == "ReadLease"]
+
+    with pytest.raises(SinkError, match="is being written by process"):
+        on_machine("b", sleep=meanwhile)
+    assert stored_lease(stub)["token"] == vars(vars(third[0])["_lease"])["_own"].token
+
+
+def test_a_load_that_slept_too_long_stops(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = on_machine("a")
+    kill(first)
+    second = on_machine("b")
+    monkeypatch.setattr(lease_module, "EXPIRES_S", -1.0)  # as if the machine was suspended
+    rows = make_rows(4)
+    for action in (
+        lambda: first.write(rows, make_vectors(rows)),
+        lambda: first.write_metadata(rows),
+        lambda: first.delete([rows[0].id]),
+        first.finish,
+    ):
+        with pytest.raises(SinkError, match=r"process \d+ on .* has taken over; written rows are"):
+            action()
+    second.write(rows, make_vectors(rows))
+
+
+def test_the_lease_is_kept_by_beats(
+    on_machine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, stub: Any
+) -> None:
+    monkeypatch.setattr(lease_module, "BEAT_S", 0.0)
+    sink = on_machine("a")
+    has_beaten = threading.Event()
+    original = stub._SetPayload
+    stub._SetPayload = lambda *arguments: (has_beaten.set(), original(*arguments))[1]
+    assert has_beaten.wait(10)
+    sink.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert "embedlib-lease" not in names
+
+
+def test_recreate_does_not_drop_the_rows_of_a_load_that_lives(
+    on_machine: Callable[..., Any], stub: Any
+) -> None:
+    first = on_machine("a")
+    rows = make_rows(4)
+    first.write(rows, make_vectors(rows))
+    with pytest.raises(SinkError, match="is being written by"):
+        on_machine("b", recreate=True, sleep=lambda _: vars(first)["_lease"].beat())
+    assert first.inspect().num_rows == 4
+    first.close()
+    second = on_machine("b", recreate=True)
+    assert stored_lease(stub) is not None
+    assert second.inspect().num_rows == 0
+
+
+def test_shards_have_leases_of_their_own(
+    on_machine: Callable[..., Any], waits: list[float]
+) -> None:
+    on_machine("a", shard="1/2")
+    on_machine("b", shard="2/2")
+    assert waits == []
+
+
+def test_a_holder_is_stored_with_all_fields() -> None:
+    holder = Holder(token="t", beat=3, host="h", process=7, since="2026-01-02 03:04:05 UTC")
+    assert Holder(**asdict(holder)) == holder
+    assert str(holder) == "process 7 on h since 2026-01-02 03:04:05 UTC"
