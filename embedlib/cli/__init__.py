@@ -138,6 +138,9 @@ def _format_warning(
 @click.version_option(__version__, prog_name="embedlib", allow_from_autoenv=False)
 def main() -> None:
     """Text embeddings in your own process, at the speed of the chip."""
+    # gRPC, which connects to some destinations, writes log lines to the terminal. Its failures are
+    # raised all the same. Only here, where the whole process is ours: a library must not set it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 main.params.append(_debug_option())

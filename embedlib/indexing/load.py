@@ -18,7 +18,11 @@ from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.vectors.arrays import Vectors
 
 _JOBS = 4
-"""Jobs per `batch_rows`: some are written while the engine works on the others."""
+"""Jobs per limit of rows in flight: some are written while the engine works on the others."""
+_FIRST_ROWS = 128
+"""Rows in flight at first; each row written adds one, up to `batch_rows`. A load that is killed
+after seconds has then written rows. With `batch_rows` in flight many would end together, because
+the batches of up to 1,024 texts are sorted by length."""
 _LOOKUPS = 2
 _WRITES = 2
 """Queued calls to the destination, of each kind; more would only wait there."""
@@ -28,7 +32,8 @@ class Load:
     """Moves rows through three stages, each bounded and in order: look up, embed, write.
 
     Every method runs on the caller's thread and does a small step, while the engine and the sink
-    thread work in the background. At most `batch_rows` rows are submitted and not yet written.
+    thread work in the background. At most `batch_rows` rows are submitted and not yet written,
+    fewer at the beginning.
     """
 
     def __init__(
@@ -46,7 +51,7 @@ class Load:
         self._bad_rows = bad_rows
         self._tally = tally
         self._batch_rows = batch_rows
-        self._job_rows = max(1, batch_rows // _JOBS)
+        self._limit = min(batch_rows, _FIRST_ROWS)
         self._lookups: deque[tuple[Group, Future[dict[UUID, bytes]]]] = deque()
         self._changed: list[Row] = []
         self._jobs: deque[tuple[list[Row], Future[Vectors]]] = deque()
@@ -91,13 +96,13 @@ class Load:
             write = self._thread.submit(self._sink.write_metadata, changes.to_update)
             self._writes.append((0, 0, write))
         self._changed += changes.to_embed
-        while len(self._changed) >= self._job_rows:
-            self._start_job(self._changed[: self._job_rows])
-            del self._changed[: self._job_rows]
+        while len(self._changed) >= (job_rows := max(1, self._limit // _JOBS)):
+            self._start_job(self._changed[:job_rows])
+            del self._changed[:job_rows]
 
     def _start_job(self, rows: list[Row]) -> None:
         """Submit rows to the embedder, after enough earlier ones are written."""
-        while self._num_unwritten + len(rows) > self._batch_rows:
+        while self._num_unwritten + len(rows) > self._limit:
             if self._jobs:
                 self._write_oldest()
             else:
@@ -170,4 +175,5 @@ class Load:
                 self._bad_rows.add(bad)
             num_written = max(0, num_written - len(error.bad_rows))
         self._num_unwritten -= num_rows
+        self._limit = min(self._batch_rows, self._limit + num_rows)
         self._tally.done(num_rows, num_written)

@@ -194,6 +194,15 @@ def test_never_more_rows_are_under_way_than_batch_rows(
     assert max(rows for _, rows in store.calls) <= 40
 
 
+def test_the_first_rows_are_written_soon(store: FakeStore, embedder: Embedder) -> None:
+    """A load that is killed after seconds has then stored some."""
+    run(numbered(3000), store, embedder, batch_rows=2048)
+    writes = [num_rows for name, num_rows in store.calls if name == "write"]
+    assert sum(writes) == 3000
+    assert writes[0] <= 128
+    assert all(rows <= 128 + sum(writes[:n]) for n, rows in enumerate(writes))
+
+
 # What vanished.
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -395,6 +398,15 @@ def test_a_collection_that_cannot_be_made_is_an_error(
     stub.fail("Create", aborting("INVALID_ARGUMENT", "bad name"))
     with pytest.raises(SinkError, match="INVALID_ARGUMENT bad name"):
         begin(make_sink)
+
+
+def test_a_command_prints_no_log_lines_of_grpc(stub: Any) -> None:
+    url = f"qdrant+https://127.0.0.1:{stub.port}/docs"
+    command = [sys.executable, "-m", "embedlib", "status", url]
+    environment = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"Error: {url}: the port does not use TLS")
 
 
 @pytest.mark.parametrize("method", ["write", "write_metadata"])
