@@ -34,8 +34,10 @@ BEAT_S = 5.0
 EXPIRES_S = 30.0
 """Beats may be late: the server or the machine of the holder may be busy."""
 _WATCH_S = 1.0
+_NUM_LOOKS = 5
+_LOOK_S = 0.2
 _TIMEOUT_S = 5
-"""Of the requests of a beat."""
+"""Of the request that gives the lease back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ class Lease:
         if seen is not None and seen.token != self._own.token:
             seen = self._watch(seen, tell, sleep)
         self._request(lambda: self._put(seen))
-        holder = self._request(self._read)
+        holder = self._read_changed(seen, sleep)
         if holder is None or holder.token != self._own.token:
             raise self._refusal(holder or seen)
         self._last_beat_s = time.monotonic()
@@ -186,6 +188,15 @@ class Lease:
                 raise self._refusal(now)
         return seen
 
+    def _read_changed(self, seen: Holder | None, sleep: Callable[[float], None]) -> Holder | None:
+        """Return the holder after a change; a replica may show it a moment later."""
+        for _ in range(_NUM_LOOKS):
+            holder: Holder | None = self._request(self._read)
+            if holder != seen or (holder is not None and holder.token == self._own.token):
+                break
+            sleep(_LOOK_S)
+        return holder
+
     def _refusal(self, holder: Holder | None) -> SinkError:
         return SinkError(
             f"{self._name} is being written by {holder or 'another load'}; wait for it or stop it: "
@@ -193,12 +204,8 @@ class Lease:
         )
 
     def _read(self) -> Holder | None:
-        found = self._client.retrieve(
-            self._collection,
-            [self._id],
-            with_payload=[LEASE_KEY],
-            consistency=self._models.ReadConsistencyType.MAJORITY,
-        )
+        # From one replica: with one of two nodes dead there is no majority.
+        found = self._client.retrieve(self._collection, [self._id], with_payload=[LEASE_KEY])
         if not found or LEASE_KEY not in (found[0].payload or {}):
             return None
         return Holder(**found[0].payload[LEASE_KEY])

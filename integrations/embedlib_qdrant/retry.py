@@ -26,8 +26,9 @@ _RUN_AGAIN = "written rows are kept, run the same command again to continue"
 
 _TEMPORARY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 """Source: gRPC's status codes, and its mapping from HTTP: 429, 502, 503 and 504 are UNAVAILABLE."""
-_TORN = "RST_STREAM"
-"""In the details of code INTERNAL: a proxy has closed the stream."""
+_PASSING = ("RST_STREAM", "enough active replicas")
+"""In the details of code INTERNAL: a proxy has closed the stream; nodes of a cluster have died, or
+have come back and are not ready."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _KEY_HINT = "the API key is read from the environment variable QDRANT_API_KEY"
 _PORT_HINT = "6333 is usually the port of REST; give the one of gRPC, usually 6334"
@@ -120,8 +121,8 @@ def classify(error: Exception) -> Failure:
     if code in _REFUSED:
         wrong = wrong and f"{wrong}; if it is the right port, {_KEY_HINT}"
         return Failure(f"{reason}; {_KEY_HINT}", False, wrong_address=wrong)
-    is_torn = code == "INTERNAL" and _TORN in details
-    return Failure(reason, code in _TEMPORARY or is_torn, _read_wait(error), wrong)
+    passes = code == "INTERNAL" and any(part in details for part in _PASSING)
+    return Failure(reason, code in _TEMPORARY or passes, _read_wait(error), wrong)
 
 
 def _read_wait(error: Any) -> float | None:

@@ -26,6 +26,7 @@ from qdrant_client import grpc as messages  # noqa: E402
 from qdrant_client.conversions.conversion import GrpcToRest, RestToGrpc  # noqa: E402
 
 from embedlib.indexing.sinks.urls import open_sink  # noqa: E402
+from embedlib_qdrant.lease import LEASE_KEY  # noqa: E402
 from embedlib_qdrant.server import ServerSink  # noqa: E402
 from tests.integrations.qdrant.real_server import (  # noqa: E402
     NONE,
@@ -224,7 +225,7 @@ def _lease_request(method: str, request: Any) -> str | None:
     """The name of a request about the lease; None: it is about rows or the collection."""
     if method == "Upsert" and request.HasField("update_filter"):
         return "TakeLease"
-    if isinstance(request, messages.GetPoints) and request.HasField("read_consistency"):
+    if isinstance(request, messages.GetPoints) and LEASE_KEY in str(request.with_payload):
         return "ReadLease"
     if isinstance(request, messages.DeletePoints) and request.points.HasField("filter"):
         return "ReleaseLease"

@@ -57,6 +57,10 @@ class QdrantServer:
         """Without a collection."""
         return f"{'qdrant+https' if self.is_encrypted else 'qdrant'}://127.0.0.1:{self.port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> QdrantServer:
         """Start it and wait until it is ready."""
         self._folder.mkdir(parents=True, exist_ok=True)
