@@ -26,7 +26,7 @@ from embedlib.indexing.report import IndexProgress
 from embedlib.testing import FakeEngine, fake_embedder
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
-pytest.importorskip("qdrant_client", reason="needs the extra qdrant")
+qdrant_client = pytest.importorskip("qdrant_client", reason="needs the extra qdrant")
 
 pytestmark = pytest.mark.qdrant_server
 
@@ -92,6 +92,32 @@ def test_keys_and_tokens(start_qdrant: Callable[..., Any], sink: Callable[..., A
     writing = token(access=[{"collection": "docs", "access": "rw"}])
     load(sink(url, writing), 30)
     assert sink(url, reading).inspect().num_rows == 30
+    with pytest.raises(SinkError, match="PERMISSION_DENIED"):
+        load(sink(f"{server.url}/new", token(access=[{"collection": "new", "access": "rw"}])))
+
+
+def test_langchain_over_rest(start_qdrant: Callable[..., Any], sink: Callable[..., Any]) -> None:
+    store_module = pytest.importorskip("langchain_qdrant")
+    core = pytest.importorskip("langchain_core.embeddings")
+    server = start_qdrant()
+    load(sink(f"{server.url}/docs"))
+    client = qdrant_client.QdrantClient(
+        host="127.0.0.1", port=server.http_port, check_compatibility=False
+    )
+    store = store_module.QdrantVectorStore(client, "docs", core.DeterministicFakeEmbedding(size=6))
+    rows = make_rows(20)
+    page = qdrant_client.models.FieldCondition(
+        key="metadata.page", match=qdrant_client.models.MatchValue(value=7)
+    )
+    (found,) = store.similarity_search_by_vector(
+        make_vectors(rows)[1].tolist(), k=5, filter=qdrant_client.models.Filter(must=[page])
+    )
+    assert found.page_content == rows[7].text
+    (added,) = store.add_texts(["of LangChain"])
+    store.delete([str(rows[0].id)])
+    assert store.get_by_ids([added])[0].page_content == "of LangChain"
+    assert sink(f"{server.url}/docs").inspect().num_rows == 19
+    client.close()
 
 
 def test_tls(start_qdrant: Callable[..., Any], sink: Callable[..., Any], tmp_path: Path) -> None:
