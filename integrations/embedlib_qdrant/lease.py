@@ -114,7 +114,8 @@ class Lease:
         seen = self._request(self._read)
         if seen is not None and seen.token != self._own.token:
             seen = self._watch(seen, tell, sleep)
-        self._request(lambda: self._put(seen))
+        token, beat = ("", None) if seen is None else (seen.token, seen.beat)
+        self._request(lambda: self._put(token, beat))
         holder = self._read_changed(seen, sleep)
         if holder is None or holder.token != self._own.token:
             raise self._refusal(holder or seen)
@@ -143,9 +144,7 @@ class Lease:
         """Show that the holder lives, and find out whether it still is the holder."""
         with self._guard:
             self._own = replace(self._own, beat=self._own.beat + 1)
-            self._client.set_payload(
-                self._collection, _payload(self._own), self._only(self._own.token), wait=True
-            )
+            self._put(self._own.token)
             holder = self._read()
             if holder is not None and holder.token != self._own.token:
                 self._lost_to = holder
@@ -159,8 +158,10 @@ class Lease:
         self._thread.join()
         self._thread = None
         try:
-            selector = self._models.FilterSelector(filter=self._only(self._own.token))
-            self._client.delete(self._collection, selector, wait=True, timeout=_TIMEOUT_S)
+            holder = self._read()
+            if holder is not None and holder.token == self._own.token:
+                ids = self._models.PointIdsList(points=[self._id])
+                self._client.delete(self._collection, ids, wait=True, timeout=_TIMEOUT_S)
         except Exception:
             return  # the server is gone, or the collection: the lease expires
 
@@ -210,18 +211,23 @@ class Lease:
             return None
         return Holder(**found[0].payload[LEASE_KEY])
 
-    def _put(self, seen: Holder | None) -> None:
-        """Write the lease if the stored one is still the one that was seen, or there is none."""
-        token, beat = ("", -1) if seen is None else (seen.token, seen.beat)
+    def _put(self, token: str, beat: int | None = None) -> None:
+        """Write the lease if the stored one has this token and beat, or if there is none."""
+        # The only change by a condition that a server in strict mode takes without an index.
         self._client.upsert(
             self._collection,
-            [self._models.PointStruct(id=self._id, vector={}, payload=_payload(self._own))],
+            [
+                self._models.PointStruct(
+                    id=self._id, vector={}, payload={LEASE_KEY: asdict(self._own)}
+                )
+            ],
             update_filter=self._only(token, beat),
-            ordering=self._models.WriteOrdering.STRONG,
+            # All changes go through one node that lives; STRONG would wait for one that is dead.
+            ordering=self._models.WriteOrdering.MEDIUM,
             wait=True,
         )
 
-    def _only(self, token: str, beat: int | None = None) -> Any:
+    def _only(self, token: str, beat: int | None) -> Any:
         """Return the filter for the lease with this token, and this beat."""
         models = self._models
         must = [
@@ -232,10 +238,6 @@ class Lease:
             match = models.MatchValue(value=beat)
             must.append(models.FieldCondition(key=f"{LEASE_KEY}.beat", match=match))
         return models.Filter(must=must)
-
-
-def _payload(holder: Holder) -> dict[str, Any]:
-    return {LEASE_KEY: asdict(holder)}
 
 
 def _read_token(path: Path, name: str) -> str:

@@ -26,9 +26,9 @@ _RUN_AGAIN = "written rows are kept, run the same command again to continue"
 
 _TEMPORARY = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED")
 """Source: gRPC's status codes, and its mapping from HTTP: 429, 502, 503 and 504 are UNAVAILABLE."""
-_PASSING = ("RST_STREAM", "enough active replicas")
+_PASSING = ("RST_STREAM", "enough active replicas", "status: Unavailable")
 """In the details of code INTERNAL: a proxy has closed the stream; nodes of a cluster have died, or
-have come back and are not ready."""
+have come back and are not ready, or do not reach each other."""
 _REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _KEY_HINT = "the API key is read from the environment variable QDRANT_API_KEY"
 _PORT_HINT = "6333 is usually the port of REST; give the one of gRPC, usually 6334"

@@ -23,6 +23,8 @@ from embedlib.indexing import (
     Row,
     SinkState,
     SinkUrl,
+    Target,
+    Tell,
     UnstorableRowsError,
     Vectors,
     host_of,
@@ -133,6 +135,13 @@ class ServerSink(CollectionSink):
                 *(self.name, self.connect(), self.call),
             )
         self._lease.take(self.tell or _ignore, self.sleep)
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Open or create the collection, with the index if nothing can be counted without it."""
+        super().begin(target, tell)
+        strict = self.read_info().config.strict_mode_config
+        if strict is not None and strict.enabled:
+            self.call(self._create_payload_index)
 
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""

@@ -125,12 +125,8 @@ class StubServer:
             return messages.CollectionOperationResponse(
                 result=self.local.delete_collection(request.collection_name)
             )
-        if request.points.HasField("filter"):
-            selector: Any = GrpcToRest.convert_filter(request.points.filter)
-        else:
-            ids = [GrpcToRest.convert_point_id(point) for point in request.points.points.ids]
-            selector = models.PointIdsList(points=ids)
-        self.local.delete(request.collection_name, selector)
+        ids = [GrpcToRest.convert_point_id(point) for point in request.points.points.ids]
+        self.local.delete(request.collection_name, models.PointIdsList(points=ids))
         return _updated()
 
     def _Get(self, request: Any, _context: Any) -> Any:  # noqa: N802
@@ -154,14 +150,6 @@ class StubServer:
         only = GrpcToRest.convert_filter(request.update_filter)
         is_lease = request.HasField("update_filter")
         self.local.upsert(request.collection_name, points, update_filter=only if is_lease else None)
-        return _updated()
-
-    def _SetPayload(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        self.local.set_payload(
-            request.collection_name,
-            GrpcToRest.convert_payload(request.payload),
-            GrpcToRest.convert_filter(request.points_selector.filter),
-        )
         return _updated()
 
     def _UpdateBatch(self, request: Any, _context: Any) -> Any:  # noqa: N802
@@ -227,8 +215,6 @@ def _lease_request(method: str, request: Any) -> str | None:
         return "TakeLease"
     if isinstance(request, messages.GetPoints) and LEASE_KEY in str(request.with_payload):
         return "ReadLease"
-    if isinstance(request, messages.DeletePoints) and request.points.HasField("filter"):
-        return "ReleaseLease"
     return None
 
 

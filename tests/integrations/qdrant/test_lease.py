@@ -146,8 +146,8 @@ def test_the_lease_is_kept_by_beats(
     monkeypatch.setattr(lease_module, "BEAT_S", 0.0)
     sink = on_machine("a")
     has_beaten = threading.Event()
-    original = stub._SetPayload
-    stub._SetPayload = lambda *arguments: (has_beaten.set(), original(*arguments))[1]
+    original = stub._Upsert
+    stub._Upsert = lambda *arguments: (has_beaten.set(), original(*arguments))[1]
     assert has_beaten.wait(10)
     sink.close()
     names = [thread.name for thread in threading.enumerate()]

@@ -103,3 +103,26 @@ def test_langchain_opens_what_was_written(make: Callable[..., Any]) -> None:
     assert store.get_by_ids([added])[0].page_content == "of LangChain"
     assert {key.id for key in sink.scan()} == {row.id for row in rows[1:]}
     sink.close()
+
+
+def test_a_server_in_strict_mode(make: Callable[..., Any]) -> None:
+    """Strict mode, which hosted servers may have on, refuses filters without an index."""
+    sink = make()
+    rows = make_rows(10)
+    sink.begin(TARGET, ignore)
+    sink.connect().update_collection(
+        sink.collection,
+        strict_mode_config=models.StrictModeConfig(
+            enabled=True, unindexed_filtering_retrieve=False, unindexed_filtering_update=False
+        ),
+    )
+    sink.close()
+    sink = make()
+    sink.begin(TARGET, ignore)
+    sink.write(rows, make_vectors(rows))
+    vars(sink)["_lease"].beat()
+    assert sink.inspect().num_rows == 10
+    sink.delete([rows[0].id])
+    sink.close()
+    found, _ = make().connect().scroll(sink.collection, limit=100)
+    assert len(found) == 9  # the lease was given back

@@ -180,11 +180,23 @@ def test_a_failure_that_does_not_pass_is_not_repeated(
     assert (waits, stub.count("Upsert")) == ([], 1)
 
 
-def test_a_stream_cut_by_a_proxy_is_repeated(
-    make_sink: Callable[..., Any], stub: Any, waits: list[float], aborting: Callable[..., Any]
+@pytest.mark.parametrize(
+    "details",
+    [
+        "Received RST_STREAM with error code 2",
+        "Service internal error: The replica set for shard 0 does not have enough active replicas",
+        "Service internal error: Tonic status error: status: Unavailable, message: refused",
+    ],
+)
+def test_a_stream_cut_by_a_proxy_or_a_node_that_died_is_repeated(
+    make_sink: Callable[..., Any],
+    stub: Any,
+    waits: list[float],
+    aborting: Callable[..., Any],
+    details: str,
 ) -> None:
     sink = begin(make_sink)
-    stub.fail("Upsert", aborting("INTERNAL", "Received RST_STREAM with error code 2"))
+    stub.fail("Upsert", aborting("INTERNAL", details))
     rows = make_rows(2)
     sink.write(rows, make_vectors(rows))
     assert waits == [0.5]
