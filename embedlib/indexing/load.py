@@ -19,7 +19,7 @@ from embedlib.vectors.arrays import Vectors
 
 _JOBS = 4
 """Jobs per limit of rows in flight: some are written while the engine works on the others."""
-_FIRST_ROWS = 128
+_FIRST_ROWS = 32
 """Rows in flight at first; each row written adds one, up to `batch_rows`. A load that is killed
 after seconds has then written rows. With `batch_rows` in flight many would end together, because
 the batches of up to 1,024 texts are sorted by length."""
