@@ -15,6 +15,20 @@ from embedlib.errors import ConfigError
 SEARCH_ROWS = 10
 """Default number of rows that a search returns."""
 
+_SWITCHES = ("chunk", "delete_missing", "recreate", "dry_run")
+_COUNTS = (("chunk_tokens", 1), ("chunk_overlap", 0), ("batch_rows", 1), ("limit", 1))
+"""Options that are whole numbers, and the least of each."""
+
+
+def check_switch(name: str, value: object) -> None:
+    """Refuse "false", "no", 0 and the like: as conditions they would count as true, or as unset.
+
+    Raises:
+        ConfigError: the value is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r:.60}; it must be True or False")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
@@ -77,28 +91,33 @@ class IndexOptions:
     """JSON Lines with the place, id and reason of every bad row."""
 
     def __post_init__(self) -> None:
-        """Check every field that has a range."""
-        for name in ("chunk_tokens", "batch_rows", "limit"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} = {value!r}; it must be a whole number of at least 1")
+        """Check the type of every field, then the range."""
+        for name in _SWITCHES:
+            check_switch(name, getattr(self, name))
+        for name, least in _COUNTS:
+            self._check_count(name, least)
         share = self.max_delete
-        if not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise ConfigError(f"max_delete = {share!r}; it must be a share, from 0 to 1")
+        if type(share) not in (int, float) or not 0 <= share <= 1:
+            raise ConfigError(f"max_delete = {share!r:.60}; it must be a share, from 0 to 1")
         if self.on_error not in ("skip", "stop"):
-            raise ConfigError(f"on_error = {self.on_error!r}; it must be one of skip, stop")
+            raise ConfigError(f"on_error = {self.on_error!r:.60}; it must be one of skip, stop")
+        if self.shard is not None:
+            parse_shard(str(self.shard))
+        if not isinstance(self.errors_file, str | os.PathLike | None):
+            raise ConfigError(f"errors_file = {self.errors_file!r:.60}; it must be a path")
         if self.delete_missing and self.limit is not None:
             raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
         if self.recreate and self.shard is not None:
             raise ConfigError("recreate would drop the rows of other shards; use one or the other")
-        if self.shard is not None:
-            parse_shard(str(self.shard))
-        if type(self.chunk_overlap) is not int or self.chunk_overlap < 0:
+
+    def _check_count(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if value is None and getattr(IndexOptions, name) is None:  # the default is None
+            return
+        if type(value) is not int or value < least:
             raise ConfigError(
-                f"chunk_overlap = {self.chunk_overlap!r}; it must be a whole number of at least 0"
+                f"{name} = {value!r:.60}; it must be a whole number of at least {least}"
             )
-        if not isinstance(self.errors_file, str | os.PathLike | None):
-            raise ConfigError(f"errors_file = {self.errors_file!r:.60}; it must be a path")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> IndexOptions:

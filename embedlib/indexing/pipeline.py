@@ -91,6 +91,7 @@ def index(
     settings = IndexOptions.from_options(options)
     check_is_sink(sink)
     check_embedder(embedder, TextEmbedder)
+    _check_arguments(source_options, tell, on_progress)
     tell = tell or logging.getLogger("embedlib").warning
     documents = _open_documents(source, source_options or SourceOptions(), tell)
     if settings.errors_file is not None:
@@ -238,6 +239,17 @@ def _running_thread(sink: Sink) -> Iterator[SinkThread]:
     closed = thread.submit(sink.close)
     thread.close(None)
     closed.result()
+
+
+def _check_arguments(source_options: object, tell: object, on_progress: object) -> None:
+    if not isinstance(source_options, SourceOptions | None):
+        raise ConfigError(
+            f"source_options = {source_options!r:.60}; it must be an "
+            "embedlib.indexing.SourceOptions, such as SourceOptions(id_field='key')"
+        )
+    for name, value in (("tell", tell or _ignore), ("on_progress", on_progress)):
+        if not callable(value):
+            raise ConfigError(f"{name} = {value!r:.60}; it must be a function of one argument")
 
 
 def _open_documents(

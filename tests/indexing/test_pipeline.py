@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -33,6 +34,7 @@ from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.searching import search
 from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
 
 
@@ -305,6 +307,49 @@ def test_an_argument_of_a_wrong_type_is_one_line(
         index(**{**given, **arguments})
     assert "\n" not in str(caught.value)
     assert store.calls == []
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(IndexOptions)])
+@pytest.mark.parametrize("value", [object(), ["false"], "false\nno"])
+def test_every_option_has_a_check_of_its_type(option: str, value: Any) -> None:
+    """A new option without one fails here."""
+    if option == "errors_file" and isinstance(value, str):
+        return  # a file may have this name
+    with pytest.raises(ConfigError, match=f"^{option} = ") as caught:
+        IndexOptions(**{option: value})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(SourceOptions)])
+def test_every_option_of_a_source_has_a_check_of_its_type(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{option} (=|is) "):
+        SourceOptions(**{option: object()})
+
+
+@pytest.mark.parametrize("function", [index, search])
+def test_every_argument_has_a_check_of_its_type(
+    function: Callable[..., Any], store: FakeStore, embedder: Embedder
+) -> None:
+    right = {"sink": FakeSink(store), "embedder": embedder}
+    right |= {"source": documents({"a": "b"})} if function is index else {"question": "a"}
+    names = [name for name in inspect.signature(function).parameters if name != "options"]
+    assert set(right) < set(names)
+    for name in names:
+        with pytest.raises(ConfigError, match=f"^{name} = <object object"):
+            function(**{**right, name: object()})
+    assert store.calls == []
+
+
+@pytest.mark.parametrize("option", ["chunk", "delete_missing", "recreate", "dry_run"])
+@pytest.mark.parametrize("value", ["false", "no", "", 0, 1, None])
+def test_a_switch_is_true_or_false(
+    option: str, value: Any, store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(3), store, embedder)
+    before = list(store.calls)
+    with pytest.raises(ConfigError, match=f"^{option} = {value!r}; it must be True or False$"):
+        run(numbered(1), store, embedder, **{option: value})
+    assert store.calls == before
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,19 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if self.input_format not in get_args(InputFormat):
             raise ConfigError(
-                f"input_format is {self.input_format!r}; it must be one of "
+                f"input_format is {self.input_format!r:.60}; it must be one of "
                 f"{', '.join(get_args(InputFormat))}"
             )
+        for name in ("id_field", "text_field"):
+            value = getattr(self, name)
+            if not isinstance(value, str | None):
+                raise ConfigError(f"{name} = {value!r:.60}; it must be a str")
+        stored = () if self.metadata_fields is None else self.metadata_fields
+        for name, values in (("glob", self.glob), ("metadata_fields", stored)):
+            # A str is a sequence too, of patterns of one character.
+            is_list = isinstance(values, tuple | list)
+            if not is_list or not all(isinstance(value, str) for value in values):
+                raise ConfigError(f"{name} = {values!r:.60}; it must be a tuple of str")
         if self.id_field is not None and self.id_field == self.text_field:
             raise ConfigError(
                 f"id_field and text_field are both {self.id_field!r}; a row whose id is its text "

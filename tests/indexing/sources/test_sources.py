@@ -278,6 +278,8 @@ def test_options_are_checked() -> None:
         SourceOptions(input_format="xml")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="both 'a'"):
         SourceOptions(id_field="a", text_field="a")
+    with pytest.raises(ConfigError, match=r"glob = '\*\.md'; it must be a tuple of str"):
+        SourceOptions(glob="*.md")  # type: ignore[arg-type]
 
 
 # --- lines ----------------------------------------------------------------------------------------
