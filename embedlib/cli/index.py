@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,7 @@ _LOG_SECONDS = 60.0
     is_flag=True,
     help="pgvector: store 16-bit vectors; the same as halfvec=true in the URL.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def index(
     sources: tuple[str, ...],
@@ -137,6 +139,7 @@ def index(
     metadata_fields: tuple[str, ...],
     sql: str | None,
     halfvec: bool,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Load a vector database or a file with the texts of SOURCES.
@@ -197,8 +200,11 @@ def index(
                 on_progress=on_progress,
                 **settings,
             )
-    for line in _summary(report, destination.name, is_dry=settings["dry_run"]):
-        click.echo(line)
+    if as_json:
+        click.echo(json.dumps({"name": destination.name, **asdict(report)}))
+    else:
+        for line in _summary(report, destination.name, is_dry=settings["dry_run"]):
+            click.echo(line)
     if report.num_bad:
         click.get_current_context().exit(_EXIT_BAD_ROWS)
 
@@ -276,6 +282,10 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
         "unchanged": (report.num_unchanged, ""),
         "metadata": (report.num_metadata, "only their metadata changed"),
         "deleted": (report.num_deleted, "missing in the source"),
+        "other": (
+            report.num_other,
+            "stored rows of documents that were not read; --delete-missing deletes them",
+        ),
         "skipped": (report.num_bad, "bad rows"),
         "truncated": (report.num_truncated, "longer than the model's limit; see --chunk"),
     }

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-from embedlib.errors import ConfigError, SinkError
+from embedlib.errors import ConfigError, SinkError, SourceError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import TextEmbedder, check_embedder
 from embedlib.indexing.load import Load
-from embedlib.indexing.missing import TooManyMissingError, delete_missing
+from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
@@ -114,9 +114,15 @@ def index(
             ),
             tally=Tally(embedder, on_progress, _estimate_documents(documents, settings)),
         )
+        reader: Reader | None = None
+        if settings.recreate:
+            # `begin` drops what is stored, so the source is read before that.
+            reader = stack.enter_context(closing(run.read(documents, chunker)))
+            run.check_dropping(reader)
         has_rows = run.begin()
         run.bad_rows.start()
-        reader = stack.enter_context(closing(run.read(documents, chunker)))
+        if reader is None:
+            reader = stack.enter_context(closing(run.read(documents, chunker)))
         if settings.dry_run:
             return run.count(reader, has_rows=has_rows)
         run.load(reader)
@@ -137,6 +143,29 @@ class _Run:
     seen: Seen
     bad_rows: BadRows
     tally: Tally
+
+    def check_dropping(self, reader: Reader) -> None:
+        """Say what `recreate` is about to drop.
+
+        Raises:
+            SourceError: there is nothing in the source to replace it.
+        """
+        name = self.sink.name
+        try:
+            state = self.thread.submit(self.sink.inspect).result()
+        except SinkError:  # `begin` raises it again, unless dropping is what repairs it
+            what = f"the rows of {name}"
+        else:
+            if state is None or state.num_rows == 0:
+                return
+            noun = "row" if state.num_rows == 1 else "rows"
+            what = f"the {state.num_rows:,} {noun} of {name}"
+        if not reader.has_rows():
+            raise SourceError(
+                f"the source has no documents, and recreate would drop {what}; nothing was "
+                "dropped; check the source"
+            )
+        self.tell(f"recreate {'would drop' if self.settings.dry_run else 'drops'} {what}")
 
     def begin(self) -> bool:
         """Begin to write, or for a dry run only check the destination.
@@ -197,31 +226,38 @@ class _Run:
             load.cancel()
 
     def finish(self) -> None:
-        """Delete missing rows if asked to, then make the destination ready for search.
+        """Delete what the source lacks, then make the destination ready for search.
 
         Raises:
             TooManyMissingError: raised last, since the rows that were written must be searchable.
         """
         too_many: TooManyMissingError | None = None
-        if self.settings.delete_missing and self.bad_rows.has_unnamed:
-            self.tell(
-                "nothing is deleted: some bad rows have no id, and stored rows may be theirs; "
-                "correct the source and run again"
-            )
-        elif self.settings.delete_missing:
-            try:
-                self.tally.num_deleted = self._delete_missing()
-            except TooManyMissingError as error:
-                too_many = error
+        try:
+            self.thread.submit(self._delete_leftover).result()
+        except TooManyMissingError as error:
+            too_many = error
         self.thread.submit(self.sink.finish).result()
         if too_many is not None:
             raise too_many
 
-    def _delete_missing(self) -> int:
-        settings = self.settings
-        return self.thread.submit(
-            delete_missing, self.sink, self.seen, settings.part, settings.max_delete
-        ).result()
+    def _delete_leftover(self) -> None:
+        settings, tally = self.settings, self.tally
+        max_delete = settings.max_delete if settings.delete_missing else None
+        if settings.delete_missing and self.bad_rows.has_unnamed:
+            max_delete = None
+            self.tell(
+                "nothing is deleted except surplus chunks: some bad rows have no id, and stored "
+                "rows may be theirs; correct the source and run again"
+            )
+        leftover = Leftover()
+        if self._num_rows() != tally.num_stored:  # to count is quicker than to compare every row
+            leftover = delete_leftover(self.sink, self.seen, settings.part, max_delete)
+        tally.num_deleted = leftover.num_deleted
+        tally.num_other = None if settings.limit is not None else leftover.num_other
+
+    def _num_rows(self) -> int:
+        state = self.sink.inspect()
+        return 0 if state is None else state.num_rows
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import queue
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
@@ -67,8 +69,13 @@ class BadRows:
     def start(self) -> None:
         """Empty the file; call this only after the destination is locked against other loads."""
         if self._path is not None:
-            with self._file_errors():
-                self._file = self._path.open("w", encoding="utf-8", errors="backslashreplace")
+            with self._lock, self._file_errors():
+                early = self._file
+                self._file = self._path.open("w+", encoding="utf-8", errors="backslashreplace")
+                if early is not None:
+                    early.seek(0)
+                    shutil.copyfileobj(early, self._file)
+                    early.close()
 
     def add(self, bad: BadRow) -> None:
         """Record a bad row.
@@ -81,9 +88,13 @@ class BadRows:
         with self._lock:
             self.num_rows += 1
             self.has_unnamed |= bad.id is None
-            if self._file is not None:
+            if self._path is not None:
                 record = {"place": bad.place, "id": bad.id, "reason": bad.reason}
                 with self._file_errors():
+                    if self._file is None:  # before `start`
+                        self._file = TemporaryFile(  # noqa: SIM115 - `start` and `close` close it
+                            "w+", encoding="utf-8", errors="backslashreplace"
+                        )
                     print(json.dumps(record, ensure_ascii=False), file=self._file, flush=True)
             if self.num_rows <= MAX_REPORTED_BAD_ROWS:
                 self._tell(f"skipped: {bad.place}: {bad.reason}")
@@ -129,9 +140,21 @@ class Reader:
         self._limit = limit
         self._shard = shard
         self._queue: queue.Queue[Group | BaseException | None] = queue.Queue(_QUEUE_GROUPS)
+        self._first: Group | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="embedlib-reader", daemon=True)
         self._thread.start()
+
+    def has_rows(self) -> bool:
+        """Wait for the first group, which `groups` yields later; False: the source has no rows.
+
+        Raises:
+            Exception: the one that was raised while reading.
+        """
+        self._first = next(self.groups(while_waiting=lambda: False), None)
+        if self._first is None:
+            self._queue.put(None)  # `groups` finds the end again
+        return self._first is not None
 
     def groups(self, while_waiting: Callable[[], bool]) -> Iterator[Group]:
         """Yield groups until the source ends.
@@ -143,6 +166,8 @@ class Reader:
         Raises:
             Exception: the one that was raised while reading.
         """
+        if self._first is not None:
+            yield self._first
         while True:
             try:
                 item = self._queue.get_nowait()

@@ -40,7 +40,8 @@ class IndexReport:
     num_metadata: int
     """Rows of which only the metadata was written."""
     num_deleted: int
-    """Rows deleted because the source does not contain them any more."""
+    """Rows deleted because the source does not contain them any more: surplus chunks of documents
+    that became shorter, and with `delete_missing` rows of documents that were not read."""
     num_bad: int
     """Bad rows of the source, which were skipped."""
     num_truncated: int
@@ -52,6 +53,9 @@ class IndexReport:
     estimated_seconds: float | None = None
     """Dry run only: how long embedding would take on this machine, measured on a sample. None:
     nothing to embed, or a text of the sample cannot be embedded."""
+    num_other: int | None = None
+    """Stored rows of documents that were not read; `delete_missing` deletes them. None: not
+    counted, in a dry run and with `limit`."""
 
 
 class Tally:
@@ -64,6 +68,7 @@ class Tally:
         total_documents: int | None,
     ) -> None:
         self.num_deleted = 0
+        self.num_other: int | None = None
         self._stats = embedder.stats
         self._before = embedder.stats()
         self._started = time.perf_counter()
@@ -99,6 +104,11 @@ class Tally:
             )
         )
 
+    @property
+    def num_stored(self) -> int:
+        """Rows of the source that are in the destination now."""
+        return self._num_unchanged + self._num_metadata + self._num_embedded
+
     def report(self, num_bad: int) -> IndexReport:
         """Return what was done."""
         stats = self._stats()
@@ -113,4 +123,5 @@ class Tally:
             num_truncated=stats.num_truncated - self._before.num_truncated,
             num_tokens=stats.num_tokens - self._before.num_tokens,
             seconds=time.perf_counter() - self._started,
+            num_other=self.num_other,
         )

@@ -34,12 +34,20 @@ class Seen:
             "UPDATE seen SET num_chunks = ? WHERE id = ?", (num_chunks, _key(source_id))
         )
 
-    def has(self, source_id: str, chunk: int) -> bool:
-        """Whether this chunk of this document is, or may be, in the source."""
+    def find(self, source_id: str) -> tuple[bool, int | None]:
+        """Return whether a document was read or is a bad row, and how many rows it has.
+
+        The number is None for a bad row: what is stored of it may be right.
+        """
         found = self._database.execute(
             "SELECT num_chunks FROM seen WHERE id = ?", (_key(source_id),)
         ).fetchone()
-        return found is not None and (found[0] is None or chunk < found[0])
+        return (False, None) if found is None else (True, found[0])
+
+    def has_rows(self) -> bool:
+        """Whether any document was read that is not a bad row."""
+        found = self._database.execute("SELECT 1 FROM seen WHERE num_chunks > 0 LIMIT 1")
+        return found.fetchone() is not None
 
     def close(self) -> None:
         """Remove the file."""

@@ -186,6 +186,9 @@ def _expect_rows(sink: Sink, rows: Sequence[Row]) -> None:
     assert set(keys) == expected, f"{len(keys)} rows, {len(rows)} expected"
     digests = sink.digests([row.id for row in rows])
     assert digests == {row.id: row.digest for row in rows}, "digests differ from what was written"
+    state = sink.inspect()
+    num_rows = 0 if state is None else state.num_rows
+    assert num_rows == len(rows), f"inspect counts {num_rows} rows while {len(rows)} are stored"
 
 
 def _expect_search(sink: Sink, rows: Sequence[Row]) -> None:

@@ -72,6 +72,52 @@ def test_what_vanished_is_deleted_when_asked(run: Run, model: str, docs: Path, o
     assert len(rows(out)) == 2
 
 
+def test_rows_of_other_documents_are_told(
+    run: Run, model: str, docs: Path, out: str, tmp_path: Path
+) -> None:
+    whole = run("index", docs, "-m", model, "--to", out)
+    assert "  other" not in whole.stdout
+    one = run("index", docs / "a.txt", "-m", model, "--to", out)
+    assert one.exit_code == 0
+    told = "other                2  stored rows of documents that were not read; --delete-missing"
+    assert told in one.stdout
+    as_json = run("index", docs / "a.txt", "-m", model, "--to", out, "--json")
+    report = json.loads(as_json.stdout)
+    assert (report["num_other"], report["num_unchanged"], report["name"]) == (2, 1, out)
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "npy", "parquet"])
+def test_a_document_that_became_shorter_is_not_found_by_its_old_text(
+    scheme: str, run: Run, model: str, tmp_path: Path
+) -> None:
+    page, out = tmp_path / "page.md", f"{scheme}:{tmp_path / 'out'}"
+    page.write_text("".join(f"# Part {n}\n\nThe secret of part {n}.\n\n" for n in range(6)))
+    arguments = ("index", page, "-m", model, "--to", out, "--chunk-tokens", 16, "--json")
+    num_rows = json.loads(run(*arguments).stdout)["num_rows"]
+    assert num_rows >= 6
+    page.write_text("One line.\n")
+    assert json.loads(run(*arguments).stdout)["num_deleted"] == num_rows - 1
+    found = run("search", "The secret of part 4.", "--to", out, "--json").stdout.splitlines()
+    assert [json.loads(line)["text"] for line in found] == ["One line."]
+
+
+def test_recreating_from_an_export_that_failed_is_refused(
+    run: Run, model: str, docs: Path, out: str, tmp_path: Path
+) -> None:
+    run("index", docs, "-m", model, "--to", out)
+    (tmp_path / "empty.csv").write_text("id,text\n")
+    refused = run("index", tmp_path / "empty.csv", "-m", model, "--to", out, "--recreate")
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines() == [
+        f"Error: the source has no documents, and recreate would drop the 3 rows of {out}; nothing "
+        "was dropped; check the source"
+    ]
+    assert len(rows(out)) == 3
+    done = run("index", docs / "a.txt", "-m", model, "--to", out, "--recreate")
+    assert done.stderr.splitlines() == [f"recreate drops the 3 rows of {out}"]
+    assert len(rows(out)) == 1
+
+
 def test_bad_rows_change_the_exit_code_and_are_written_down(
     run: Run, model: str, tmp_path: Path, out: str
 ) -> None:

@@ -283,6 +283,162 @@ def test_a_bad_row_without_an_id_is_in_every_shard(store: FakeStore, embedder: E
     assert len(store.rows) == 20
 
 
+# Chunks that a document has no longer.
+
+LONG = "One sentence here. Another one there. A third one follows. And a fourth one. "
+
+
+def in_chunks(
+    texts: dict[str, str] | Iterable[Document | BadRow],
+    store: FakeStore,
+    embedder: Embedder,
+    **options: Any,
+) -> IndexReport:
+    return run(texts, store, embedder, **{"chunk": True, "chunk_tokens": 24, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": 1}, {"shard": "1/1"}, {"delete_missing": True}])
+def test_surplus_chunks_of_a_document_that_was_read_always_go(
+    options: dict[str, Any], store: FakeStore, embedder: Embedder
+) -> None:
+    in_chunks({"a": LONG, "b": LONG}, store, embedder)
+    assert len(store.rows) > 6
+    report = in_chunks({"a": "short", "b": LONG}, store, embedder, **options)
+    assert report.num_deleted == 3
+    assert {id_ for id_, chunk in contents(store) if chunk} == {"b"}
+    assert contents(store)["a", 0] == "short"
+    again = in_chunks({"a": "short", "b": LONG}, store, embedder, **options)
+    assert (again.num_deleted, again.num_embedded) == (0, 0)
+
+
+def test_a_bad_row_loses_no_chunk(store: FakeStore, embedder: Embedder) -> None:
+    in_chunks({"a": LONG, "b": LONG}, store, embedder)
+    before = contents(store)
+    rows = [*documents({"b": LONG}), BadRow(place="line 1", reason="broken", id="a")]
+    for options in ({}, {"delete_missing": True, "max_delete": 1.0}):
+        assert in_chunks(rows, store, embedder, **options).num_deleted == 0
+        assert contents(store) == before
+
+
+@pytest.mark.parametrize("name", ["write", "delete", "finish"])
+def test_a_run_after_a_kill_finds_surplus_chunks(
+    name: str, store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*arguments: object) -> None:
+        raise Killed
+
+    in_chunks({"a": LONG, "b": LONG}, store, embedder)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeSink, name, kill)
+        with pytest.raises(Killed):
+            in_chunks({"a": "short", "b": LONG}, store, embedder)
+    in_chunks({"a": "short", "b": LONG}, store, embedder)
+    assert {id_ for id_, chunk in contents(store) if chunk} == {"b"}
+
+
+def test_rows_of_documents_that_were_not_read_are_counted(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    assert run(numbered(10), store, embedder).num_other == 0
+    assert run(numbered(4), store, embedder).num_other == 6
+    assert run(numbered(3, first=10), store, embedder).num_other == 10
+    assert run(numbered(4), store, embedder, limit=2).num_other is None
+    assert run(numbered(4), store, embedder, dry_run=True).num_other is None
+    parts = [run(numbered(4), store, embedder, shard=f"{n}/2").num_other for n in (1, 2)]
+    assert sum(filter(None, parts)) == 9
+    report = run(numbered(13), store, embedder, delete_missing=True)
+    assert (report.num_other, report.num_deleted) == (0, 0)
+
+
+def test_where_all_rows_are_those_of_the_source_they_are_only_counted(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run over millions of rows must not read all of their keys."""
+    monkeypatch.setattr(FakeSink, "scan", None)
+    for options in ({}, {}, {"delete_missing": True}):
+        run(numbered(10), store, embedder, **options)
+
+
+# An empty source.
+
+
+@pytest.mark.parametrize(
+    "source",
+    [[], [BadRow(place="line 2", reason="broken")]],
+    ids=["nothing", "bad rows"],
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"recreate": True},
+        {"recreate": True, "dry_run": True},
+        {"recreate": True, "delete_missing": True, "max_delete": 1.0},
+    ],
+)
+def test_an_empty_source_is_not_recreated(
+    source: list[Any], options: dict[str, Any], store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(10), store, embedder)
+    before = list(store.calls)
+    with pytest.raises(
+        SourceError, match=r"the source has no documents, and recreate would drop the 10 rows of fa"
+    ):
+        run(source, store, embedder, chunk=True, **options)
+    expect(store, numbered(10), embedder)
+    assert store.calls == before
+
+
+@pytest.mark.parametrize(
+    "source", [[], [BadRow(place="line 2", reason="broken", id="new")]], ids=["nothing", "bad row"]
+)
+def test_an_empty_source_deletes_nothing(
+    source: list[Any], store: FakeStore, embedder: Embedder
+) -> None:
+    run(numbered(10), store, embedder)
+    with pytest.raises(SinkError, match=r"the source has no documents.*10 of 10 rows"):
+        run(source, store, embedder, delete_missing=True, max_delete=1.0)
+    expect(store, numbered(10), embedder)
+
+
+def test_recreating_says_what_it_drops_before_it_does(
+    store: FakeStore, embedder: Embedder, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    run(numbered(10), store, embedder, recreate=True, tell=told.append)
+    assert told == []  # there was nothing
+    run(numbered(3), store, embedder, recreate=True, dry_run=True, tell=told.append)
+    expect(store, numbered(10), embedder)
+    path = tmp_path / "errors.jsonl"
+    rows = [BadRow(place="line 1", reason="broken"), *documents(numbered(3))]
+    rows += [BadRow(place="line 9", reason="broken")]
+    run(rows, store, embedder, recreate=True, tell=told.append, errors_file=path)
+    assert [line for line in told if "skipped" not in line] == [
+        "recreate would drop the 10 rows of fake:",
+        "recreate drops the 10 rows of fake:",
+    ]
+    expect(store, numbered(3), embedder)
+    places = [json.loads(line)["place"] for line in path.read_text().splitlines()]
+    assert places == ["line 1", "line 9"]
+
+
+def test_what_cannot_be_inspected_can_be_recreated(store: FakeStore, embedder: Embedder) -> None:
+    class Broken(FakeSink):
+        def inspect(self) -> Any:
+            if not self._has_lock:
+                raise SinkError("fake: is damaged")
+            return super().inspect()
+
+        def begin(self, target: Any, tell: Any) -> None:
+            self._has_lock = True
+            super().begin(target, tell)
+
+    told: list[str] = []
+    source = documents(numbered(2))
+    index(source, Broken(store), embedder=embedder, recreate=True, tell=told.append)
+    assert told == ["recreate drops the rows of fake:"]
+    expect(store, numbered(2), embedder)
+
+
 # Arguments.
 
 

@@ -105,6 +105,9 @@ class Sink(Protocol):
     def inspect(self) -> SinkState | None:
         """Return what is stored, or None if nothing is. Changes nothing and takes no lock.
 
+        Also called between `begin` and `finish`: `index` counts the rows to see whether the
+        destination has others than those of the source.
+
         Raises:
             SinkError: embedlib did not create what is there, or it cannot be read.
         """
