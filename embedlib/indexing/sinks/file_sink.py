@@ -57,6 +57,8 @@ INSERT INTO row (id, source_id, chunk, text, metadata, digest, vector) VALUES (?
 ON CONFLICT (id) DO UPDATE SET text = excluded.text, metadata = excluded.metadata,
     digest = excluded.digest, vector = excluded.vector
 """
+_FIRST_BYTES = {b"\x93NUMPY": "npy", b"PAR1": "parquet", b"{": "jsonl"}
+"""How the files of each format begin. Source: numpy.lib.format; Apache Parquet, file format."""
 _SLICE = 500
 """Ids per statement: below the limit of 999 parameters in older versions of SQLite."""
 _SCAN_ROWS = 4096
@@ -66,6 +68,11 @@ _SCAN_ROWS = 4096
 def open_file_sink(url: SinkUrl) -> FileSink:
     """Make the sink of a URL such as `jsonl:vectors.jsonl`."""
     url.take()
+    if str(url.path) == "-":
+        raise SinkError(
+            f"{url.scheme}:- is not standard output, since a destination keeps its rows for the "
+            f"next run; write {url.scheme}:FILE, or print vectors with embedlib encode"
+        )
     if not url.path.name:
         raise SinkError(f"{url.scheme}: needs a file, such as {url.scheme}:vectors.{url.scheme}")
     if url.scheme == "parquet":
@@ -90,12 +97,17 @@ class FileSink:
     def inspect(self) -> SinkState | None:
         """Return what the folder beside the file holds; refuse a file embedlib did not write."""
         with self._errors():
+            if not self._path.absolute().parent.is_dir():
+                raise SinkError(
+                    f"{self.name}: there is no folder {str(self._path.parent)!r}; make it"
+                )
             for file in self._files:
                 if os.path.lexists(file) and not self._folder.exists():
                     raise SinkError(
                         f"{file} exists and was not written by embedlib (no {self._folder.name} "
                         "beside it); choose another name or move it away"
                     )
+            self._check_format()
             target = self._target()
             if target is None:
                 return None
@@ -113,7 +125,7 @@ class FileSink:
         """Lock the folder; with `recreate`, drop the stored rows and the exported files."""
         with self._errors():
             self.inspect()  # refuses files of others before anything is created
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(exist_ok=True)
             self._lock = FileLock(self._folder / "lock", self.name)
             check_target(self.inspect(), target, self.name)
             database = self._connect()
@@ -224,6 +236,19 @@ class FileSink:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _check_format(self) -> None:
+        """Refuse to replace a file by one of another format."""
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as file:
+            first = file.read(max(map(len, _FIRST_BYTES)))
+        found = [kind for start, kind in _FIRST_BYTES.items() if first.startswith(start)]
+        if found and found != [self._format]:
+            raise SinkError(
+                f"{self._path} was written as {found[0]}, this is {self.name}; write "
+                f"{found[0]}:{self._path}, or choose another name"
+            )
 
     def _connect(self) -> sqlite3.Connection:
         if self._database is None:

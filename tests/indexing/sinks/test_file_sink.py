@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -200,16 +201,36 @@ def test_looking_at_a_file_of_somebody_else_says_so(tmp_path: Path) -> None:
         make_and_inspect(tmp_path / "a.jsonl")
 
 
-def test_another_format_of_the_same_name_is_written(tmp_path: Path) -> None:
-    rows = make_rows(3)
-    load(make(tmp_path / "a", "jsonl"), rows)
-    load_nothing(make(tmp_path / "a", "npy"))
-    assert (np.load(tmp_path / "a") == make_vectors(rows)).all()
-    (tmp_path / "a.rows.jsonl").unlink()
-    load_nothing(make(tmp_path / "a", "npy"))
-    assert len(read_jsonl(tmp_path / "a.rows.jsonl")) == 3
-    load_nothing(make(tmp_path / "a", "jsonl"))
-    assert len(read_jsonl(tmp_path / "a")) == 3
+@pytest.mark.parametrize("recreate", [False, True])
+@pytest.mark.parametrize(("scheme", "other"), [*permutations(SCHEMES, 2)])
+def test_a_file_of_another_format_is_left_alone(
+    scheme: str, other: str, recreate: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    load(make(path, scheme), make_rows(3))
+    before = {item: item.read_bytes() for item in tmp_path.iterdir() if item.is_file()}
+    told = f"^{path} was written as {scheme}, this is {other}:{path}; write {scheme}:{path}, or"
+    sink = make(path, other)
+    with pytest.raises(SinkError, match=told):
+        sink.inspect()
+    with pytest.raises(SinkError, match=told):
+        sink.begin(replace(TARGET, recreate=recreate), print)
+    sink.close()
+    assert {item: item.read_bytes() for item in tmp_path.iterdir() if item.is_file()} == before
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", ["-", "./-"])
+def test_standard_output_is_no_destination(scheme: str, name: str) -> None:
+    with pytest.raises(SinkError, match=f"^{scheme}:- is not standard output"):
+        open_sink(f"{scheme}:{name}")
+
+
+def test_a_folder_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    for use in (lambda sink: sink.inspect(), lambda sink: sink.begin(TARGET, print)):
+        with pytest.raises(SinkError, match=f": there is no folder '{tmp_path}/typo'; make it"):
+            use(make(tmp_path / "typo" / "a.jsonl"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_looking_changes_nothing_where_nothing_can_be_written(
