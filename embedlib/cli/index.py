@@ -52,6 +52,17 @@ _LOG_SECONDS = 60.0
     help="Files to read in a folder, such as '*.md'; may be repeated.  [default: text, Markdown]",
 )
 @click.option("--id-field", help="Field with the id of a row.  [default: guessed and printed]")
+@click.option(
+    "--id-prefix",
+    type=click.Choice(("file",)),
+    help="file: put the name of its file in front of the id of a row, for files with the same ids.",
+)
+@click.option(
+    "--id-root",
+    type=click.Path(),
+    metavar="FOLDER",
+    help="Folder from which the paths in ids are counted.  [default: the current folder]",
+)
 @click.option("--text-field", help="Field to embed.  [default: guessed and printed]")
 @click.option(
     "--metadata-field",
@@ -135,6 +146,8 @@ def index(
     input_format: Any,
     glob: tuple[str, ...],
     id_field: str | None,
+    id_prefix: Any,
+    id_root: str | None,
     text_field: str | None,
     metadata_fields: tuple[str, ...],
     sql: str | None,
@@ -176,6 +189,8 @@ def index(
         id_field=id_field,
         text_field=text_field,
         metadata_fields=metadata_fields or None,
+        id_prefix=id_prefix,
+        id_root=id_root,
     )
     with _progress() as (tell, on_progress):
         if sql is None and (not sources or "-" in sources) and sys.stdin is None:

@@ -30,7 +30,7 @@ from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_left
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
-from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.rows import BadRow, Document, row_id
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, check_target
 from embedlib.indexing.sinks.thread import SinkThread
@@ -122,6 +122,8 @@ def index(
         has_rows = run.begin()
         run.bad_rows.start()
         if reader is None:
+            if has_rows:
+                run.keep_ids(documents)
             reader = stack.enter_context(closing(run.read(documents, chunker)))
         if settings.dry_run:
             return run.count(reader, has_rows=has_rows)
@@ -201,6 +203,15 @@ class _Run:
             limit=self.settings.limit,
             shard=self.settings.part,
         )
+
+    def keep_ids(self, documents: Iterable[Document | BadRow]) -> None:
+        """Let the source name its documents as an earlier load did."""
+        keep_ids = getattr(documents, "keep_ids", None)
+        if keep_ids is not None:
+            self.thread.submit(keep_ids, self._count_stored).result()
+
+    def _count_stored(self, source_ids: Sequence[str]) -> int:
+        return len(self.sink.digests([row_id(id_, 0) for id_ in source_ids]))
 
     def count(self, reader: Reader, *, has_rows: bool) -> IndexReport:
         """Report what a load would do."""

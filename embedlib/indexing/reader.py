@@ -140,6 +140,8 @@ class Reader:
         self._limit = limit
         self._shard = shard
         self._queue: queue.Queue[Group | BaseException | None] = queue.Queue(_QUEUE_GROUPS)
+        several = len(getattr(source, "input_paths", ())) > 1
+        self._hint = ": id_prefix='file' (--id-prefix file) tells files apart" if several else ""
         self._first: Group | None = None
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="embedlib-reader", daemon=True)
@@ -228,7 +230,7 @@ class Reader:
             if self._shard is not None and item.id is not None and not self._shard.has(item.id):
                 continue
             if item.id is not None and not self._seen.add(item.id):
-                reason = f"the id {item.id!r} was used before; ids must be unique"
+                reason = f"the id {item.id!r} was used before; ids must be unique{self._hint}"
                 item = BadRow(place=_place(item), reason=reason, id=item.id)
             if isinstance(item, BadRow):
                 self._bad_rows.add(item)

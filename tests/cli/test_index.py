@@ -59,6 +59,49 @@ def test_a_folder_is_loaded_and_loaded_again(run: Run, model: str, docs: Path, o
     assert "unchanged            3" in second.stdout
 
 
+def test_a_folder_is_the_same_source_by_any_path(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(docs.parent)
+    run("index", "docs", "-m", model, "--to", out)
+    for path in (docs, "./docs/", docs / "a.txt"):
+        report = json.loads(run("index", path, "-m", model, "--to", out, "--json").stdout)
+        assert (report["num_embedded"], report["num_rows"] + report["num_other"]) == (0, 3)
+    monkeypatch.chdir("/")  # as cron does
+    found = run("index", docs, "-m", model, "--to", out, "--id-root", docs.parent)
+    assert "unchanged            3" in found.stdout
+
+
+def test_rows_loaded_by_an_absolute_path_are_found_again(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an earlier version, which took every path as it was written."""
+    run("index", docs, "-m", model, "--to", out)
+    assert set(rows(out)) == {f"{docs}/{name}.txt" for name in "abc"}
+    (docs / "new.txt").write_text("another")
+    monkeypatch.chdir(docs.parent)
+    for options in (["--dry-run"], []):
+        report = json.loads(
+            run("index", "docs", "-m", model, "--to", out, "--json", *options).stdout
+        )
+        assert (report["num_embedded"], report["num_unchanged"]) == (1, 3)
+    assert f"{docs}/new.txt" in rows(out)
+
+
+def test_files_that_count_alike_are_told_apart(
+    run: Run, model: str, out: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for file in files:
+        file.write_text(f"id,text\n1,{file.name}\n")
+    alike = run("index", *files, "-m", model, "--to", out)
+    assert alike.exit_code == 3
+    assert "must be unique: id_prefix='file' (--id-prefix file) tells files apart" in alike.stderr
+    done = run("index", *files, "-m", model, "--to", out, "--id-prefix", "file")
+    assert done.exit_code == 0
+    assert {f"{file}#1" for file in files} <= set(rows(out))
+
+
 def test_what_vanished_is_deleted_when_asked(run: Run, model: str, docs: Path, out: str) -> None:
     run("index", docs, "-m", model, "--to", out)
     (docs / "a.txt").unlink()

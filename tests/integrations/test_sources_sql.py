@@ -52,7 +52,7 @@ def test_sqlite(database: str) -> None:
         Document(id="b", text="two", metadata={"n": None}, place=f"row 2 of {database}"),
     ]
     assert told == [
-        f"{database}: text is the field 'body', id the field 'id'; set with --text-field and "
+        f"{database}: text is the field 'body', id is the field 'id'; set with --text-field and "
         "--id-field"
     ]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from types import NotImplementedType
 
@@ -29,6 +30,9 @@ from embedlib.indexing.sources.row_fields import (
     choose_fields,
 )
 
+_SAMPLE_FILES = 128
+"""About how many files are looked up in the destination to see what it calls them."""
+
 
 def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> Source:
     """Return the documents of files and folders as a source; "-" is standard input.
@@ -51,7 +55,7 @@ def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> So
     for file in files:
         found = None if file.is_stream else _look_into(file, options)
         if found is not None:
-            fields[file.name], guess = found
+            fields[file.path], guess = found
             guesses.setdefault(guess, []).append(file.name)
     for guess, names in guesses.items():
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -120,6 +124,48 @@ class _FileSource:
         """The files that are read."""
         return [file.path for file in self._files]
 
+    def keep_ids(self, count_stored: Callable[[Sequence[str]], int]) -> None:
+        """Call files what the destination calls them, if an earlier load wrote their paths so.
+
+        Args:
+            count_stored: returns how many of some documents the destination holds.
+        """
+        given: dict[str, list[InputFile]] = {}
+        for file in self._files:
+            given.setdefault(file.given, []).append(file)
+        chosen = {path: self._choose_form(files, count_stored) for path, files in given.items()}
+        self._files = [
+            replace(file, names=(file.names[chosen[file.given]],)) for file in self._files
+        ]
+
+    def _choose_form(
+        self, files: Sequence[InputFile], count_stored: Callable[[Sequence[str]], int]
+    ) -> int:
+        """Return which of their names most of the files of one input have in the destination."""
+        num_forms = len(files[0].names)
+        if num_forms == 1:
+            return 0
+        sample = files[:: max(1, len(files) // _SAMPLE_FILES)]
+        ids = [self._sample_ids(file) for file in sample]
+        counts = [
+            count_stored([id_ for of_file in ids for id_ in of_file[form]])
+            for form in range(num_forms)
+        ]
+        return counts.index(max(counts))
+
+    def _sample_ids(self, file: InputFile) -> list[list[str]]:
+        """Return ids of a few documents in each form, none if its name is not in them."""
+        if _is_bad(file.names[-1]):
+            return [[] for _ in file.names]
+        if file.input_format in WHOLE_FILE:
+            return [[name] for name in file.names]
+        fields = self._fields.get(file.path)
+        if fields is None or (fields.id and not fields.has_prefix):
+            return [[] for _ in file.names]
+        rows, _ = _take_sample(read_rows(file.path, file.input_format, fields.names))
+        documents = [[fields.to_document(row, name).id for row in rows] for name in file.names]
+        return [[id_ for id_ in form if id_ is not None] for form in documents]
+
     def __length_hint__(self) -> int | NotImplementedType:
         counts = [count_documents(file.path, file.input_format) for file in self._files]
         return NotImplemented if None in counts else sum(filter(None, counts))
@@ -134,7 +180,7 @@ class _FileSource:
     def _read_rows(self, file: InputFile) -> Iterator[Document | BadRow]:
         last_place = ""
         try:
-            fields = self._fields.get(file.name)
+            fields = self._fields.get(file.path)
             rows = read_rows(file.path, file.input_format, fields.names if fields else None)
             if fields is None:
                 sample, error = _take_sample(rows)
@@ -167,6 +213,15 @@ def _resume(
     if error is not None:
         raise error
     yield from rows
+
+
+def _is_bad(name: str) -> bool:
+    """Whether a name cannot be an id."""
+    try:
+        check_text(name)
+    except BadValueError:
+        return True
+    return False
 
 
 def _read_document(file: InputFile) -> Document | BadRow:

@@ -15,6 +15,7 @@ from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX, ROWS_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
+from embedlib.indexing.sources.file_ids import file_name, forms_of
 from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
 
 _MAX_LISTED_SUFFIXES = 5
@@ -26,16 +27,24 @@ class InputFile:
     """One file to read.
 
     Attributes:
-        name: its path as the user wrote it, normalized, with `/`; the id of its document.
+        names: what it may be called in ids, normalized, with `/`: one name for each form of its
+            input. The first is for a new destination.
+        given: the input that the user named: the file itself or a folder it is in.
         path: to open it.
         input_format: never "auto".
         is_named: the user named the file itself, not a folder that contains it.
     """
 
-    name: str
+    names: tuple[str, ...]
+    given: str
     path: str
     input_format: InputFormat
     is_named: bool
+
+    @property
+    def name(self) -> str:
+        """The id of its document, or the beginning of the ids of its rows."""
+        return self.names[0]
 
     @property
     def is_stream(self) -> bool:
@@ -100,7 +109,13 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
         raise SourceError(f"{place_of(path)}: {_describe_unknown(path)}")
     if path == STDIN and input_format == "parquet":
         raise SourceError("Parquet cannot be read from standard input; name a file")
-    return InputFile(name=_name_of(path), path=path, input_format=input_format, is_named=True)
+    return InputFile(
+        names=tuple(map(file_name, forms_of(path, options.id_root))),
+        given=path,
+        path=path,
+        input_format=input_format,
+        is_named=True,
+    )
 
 
 def _describe_unknown(path: str) -> str:
@@ -118,7 +133,8 @@ def _describe_unknown(path: str) -> str:
 
 
 def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[InputFile]:
-    name = f"{_name_of(folder)}/"
+    name = f"{file_name(folder)}/"
+    forms = forms_of(folder, options.id_root)
     files: list[InputFile] = []
     skipped: Counter[str] = Counter()
     links: list[str] = []
@@ -126,7 +142,8 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
         if _is_wanted(path, folder, options):
             files.append(
                 InputFile(
-                    name=_name_of(path),
+                    names=tuple(file_name(form, os.path.relpath(path, folder)) for form in forms),
+                    given=folder,
                     path=path,
                     input_format=_format_in_folder(path, options),
                     is_named=False,
@@ -195,10 +212,6 @@ def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
         return options.input_format
     # A file that --glob selects and whose suffix is unknown is text, such as source code.
     return FORMATS.get(suffix_of(path), "text")
-
-
-def _name_of(path: str) -> str:
-    return path if path == STDIN else PurePath(os.path.normpath(path)).as_posix()
 
 
 def _describe_skipped(skipped: Counter[str]) -> str:

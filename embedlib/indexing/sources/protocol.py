@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
@@ -23,6 +24,10 @@ class SourceOptions:
         id_field: the field with the id of a row; None: guessed by its name.
         text_field: the field that is embedded; None: guessed.
         metadata_fields: the fields that are stored as metadata; None: all others.
+        id_prefix: "file": the id of a row has the name of its file in front, `PATH#ID`, so that
+            files may use the same ids.
+        id_root: the folder from which the paths in ids are counted; None: the current folder, and
+            absolute paths outside of it.
     """
 
     input_format: InputFormat = "auto"
@@ -30,6 +35,8 @@ class SourceOptions:
     id_field: str | None = None
     text_field: str | None = None
     metadata_fields: tuple[str, ...] | None = None
+    id_prefix: Literal["file"] | None = None
+    id_root: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.input_format not in get_args(InputFormat):
@@ -41,6 +48,12 @@ class SourceOptions:
             value = getattr(self, name)
             if not isinstance(value, str | None):
                 raise ConfigError(f"{name} = {value!r:.60}; it must be a str")
+        if self.id_prefix not in ("file", None):
+            raise ConfigError(f"id_prefix = {self.id_prefix!r:.60}; it must be 'file' or None")
+        if self.id_root is not None:
+            is_path = isinstance(self.id_root, str | os.PathLike)
+            if not is_path or not os.path.isdir(self.id_root):
+                raise ConfigError(f"id_root = {self.id_root!r:.60}; it must be a folder")
         stored = () if self.metadata_fields is None else self.metadata_fields
         for name, values in (("glob", self.glob), ("metadata_fields", stored)):
             # A str is a sequence too, of patterns of one character.
@@ -59,7 +72,9 @@ class Source(Protocol):
 
     `index` iterates over it once, on a thread of its own. A source may have `__length_hint__`, see
     `operator.length_hint`: the number of documents, if that is cheap to know. It may have
-    `input_paths`: the files it reads; `index` refuses to write an errors file over one of them.
+    `input_paths`: the files it reads; `index` refuses to write an errors file over one of them. It
+    may have `keep_ids`, which takes a function from ids to the number of those that the destination
+    holds, and is called before the first iteration if the destination may hold any.
     """
 
     def __iter__(self) -> Iterator[Document | BadRow]:

@@ -49,11 +49,13 @@ class Fields:
         id: field with the id; None: the id is made of the input's name and the row's number.
         text: field that is embedded.
         metadata: fields that are stored; None: all others.
+        has_prefix: whether the input's name is put in front of the id.
     """
 
     id: str | None
     text: str
     metadata: tuple[str, ...] | None
+    has_prefix: bool = False
 
     @property
     def names(self) -> list[str] | None:
@@ -70,6 +72,8 @@ class Fields:
                 raise BadValueError(row.problem)
             if self.id:
                 document_id = _read_id(row.fields, self.id)
+                if self.has_prefix:
+                    document_id = f"{input_name}#{document_id}"
             return Document(
                 id=str(document_id),
                 text=_read_text(row.fields, self.text),
@@ -118,7 +122,12 @@ def choose_fields(
         ID_NAMES, [key for key in kinds if key != options.text_field], name, "--id-field"
     )
     text = options.text_field or _guess_text(kinds, chosen_id, name)
-    fields = Fields(id=chosen_id, text=text, metadata=options.metadata_fields)
+    fields = Fields(
+        id=chosen_id,
+        text=text,
+        metadata=options.metadata_fields,
+        has_prefix=options.id_prefix == "file",
+    )
     return fields, _describe_guesses(fields, options)
 
 
@@ -129,7 +138,7 @@ def _describe_guesses(fields: Fields, options: SourceOptions) -> str:
         flags.append("--text-field")
     if options.id_field is None:
         guesses.append(
-            f"id the field {fields.id!r}"
+            f"id is the field {fields.id!r}"
             if fields.id
             else "no field has the name of an id, so rows are identified by their number"
         )

@@ -83,14 +83,74 @@ def test_a_markdown_file_is_marked_as_one(name: str) -> None:
     assert [document.is_markdown for document in documents(name)] == [True]
 
 
-def test_the_id_of_a_file_is_its_path(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["docs", "docs/", "./docs", "./docs/a.md", "docs/../docs//a.md"])
+def test_the_id_of_a_file_is_its_path_from_here(given: str, tmp_path: Path) -> None:
     write("docs/a.md", "text")
-    for path in ("docs", "docs/", "./docs", "./docs/a.md", "docs/../docs//a.md"):
+    for path in (given, str(tmp_path / given)):
         assert [document.id for document in documents(path)] == ["docs/a.md"]
-    assert [document.id for document in documents(str(tmp_path))] == [f"{tmp_path}/docs/a.md"]
-    os.chdir("docs")
-    assert [document.id for document in documents(".")] == ["a.md"]
-    assert [document.id for document in documents("../docs")] == ["../docs/a.md"]
+
+
+def test_the_id_of_a_file_elsewhere_is_its_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("docs/a.md", "text")
+    write("other/b.md", "text")
+    monkeypatch.chdir("docs")
+    for path in (".", "../docs", str(tmp_path / "docs")):
+        assert [document.id for document in documents(path)] == ["a.md"]
+    for path in ("../other", str(tmp_path / "other")):
+        assert [document.id for document in documents(path)] == [f"{tmp_path}/other/b.md"]
+
+
+def test_the_current_folder_may_be_known_by_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("real/docs/a.md", "text")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "also").symlink_to("docs")
+    monkeypatch.chdir("link")
+    assert [document.id for document in documents(str(tmp_path / "link/docs"))] == ["docs/a.md"]
+    for path in ("also", str(tmp_path / "link/also")):
+        assert [document.id for document in documents(path)] == ["also/a.md"]
+
+
+def test_paths_in_ids_may_be_counted_from_another_folder(tmp_path: Path) -> None:
+    write("app/docs/a.md", "text")
+    write("app/rows.csv", "text\none\n")
+    for root in ("app", str(tmp_path / "app"), Path("app")):
+        found = documents("app/docs", str(tmp_path / "app/rows.csv"), id_root=root)
+        assert [document.id for document in found] == ["docs/a.md", "rows.csv#1"]
+    assert refusal("app", id_root="app/docs") == "'app' is not in the folder id_root = 'app/docs'"
+    with pytest.raises(ConfigError, match="id_root = 'none'; it must be a folder"):
+        SourceOptions(id_root="none")
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_destination_keeps_the_names_it_has(number: int, tmp_path: Path) -> None:
+    """Earlier versions took a path as it was written."""
+    for name in ("docs/a.md", "docs/sub/b.md", "docs/new.md"):
+        write(name, "text")
+    write("rows.csv", "id,text\n1,one\n2,two\n")
+    prefix = ("", f"{tmp_path}/")[number]
+    stored = {f"{prefix}docs/a.md", f"{prefix}docs/sub/b.md", f"{prefix}rows.csv#2"}
+    for given in ("", f"{tmp_path}/"):
+        source: Any = open_source(
+            (f"{given}docs", f"{given}rows.csv"), SourceOptions(id_prefix="file"), print
+        )
+        source.keep_ids(lambda ids: len(stored.intersection(ids)))
+        assert [document.id for document in source] == [
+            f"{prefix}{name}"
+            for name in ("docs/a.md", "docs/new.md", "docs/sub/b.md", "rows.csv#1", "rows.csv#2")
+        ]
+
+
+def test_ids_of_rows_may_begin_with_their_file() -> None:
+    write("a.csv", "id,text\n1,one\n")
+    write("b.csv", "id,text\n1,two\n")
+    found = documents("a.csv", "b.csv", id_prefix="file")
+    assert [document.id for document in found] == ["a.csv#1", "b.csv#1"]
+    with pytest.raises(ConfigError, match="id_prefix = 'path'; it must be 'file' or None"):
+        SourceOptions(id_prefix="path")  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_named_twice_is_read_once() -> None:
@@ -164,7 +224,7 @@ def test_rows_of_files_in_a_folder(told: Told) -> None:
     for options in ({"glob": ("*.jsonl",)}, {"input_format": "jsonl"}):
         assert [row.id for row in documents("data", told=told, **options)] == ["a", "b", "c"]
     assert told[0] == (
-        "data/a.jsonl and 2 more: text is the field 'text', id the field 'id'; set with "
+        "data/a.jsonl and 2 more: text is the field 'text', id is the field 'id'; set with "
         "--text-field and --id-field"
     )
 
@@ -315,7 +375,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
         Document(id="8", text="two", place="line 2 of standard input"),
     ]
     assert told == [
-        "-: text is the field 'body', id the field 'id'; set with --text-field and --id-field"
+        "-: text is the field 'body', id is the field 'id'; set with --text-field and --id-field"
     ]
     assert "cannot be read from standard input" in refusal("-", input_format="parquet")
 
@@ -330,7 +390,8 @@ def test_csv(told: Told) -> None:
         Document(id="2", text="é", metadata={"n": ""}, place="line 5 of 'a.csv'"),
     ]
     assert told == [
-        "a.csv: text is the field 'Text', id the field 'id'; set with --text-field and --id-field"
+        "a.csv: text is the field 'Text', id is the field 'id'; set with --text-field and "
+        "--id-field"
     ]
 
 
@@ -446,7 +507,7 @@ def test_fields_that_are_named_are_used(told: Told) -> None:
     assert told == []
     assert documents("a.csv", metadata_fields=())[0].metadata == {}
     documents("a.csv", text_field="title", told=told)
-    assert told == ["a.csv: id the field 'id'; set with --id-field"]
+    assert told == ["a.csv: id is the field 'id'; set with --id-field"]
 
 
 @pytest.mark.parametrize(
@@ -473,7 +534,7 @@ def test_jsonl(told: Told) -> None:
         )
     ]
     assert told == [
-        "a.jsonl: text is the field 'body', id the field '_id'; set with --text-field and "
+        "a.jsonl: text is the field 'body', id is the field '_id'; set with --text-field and "
         "--id-field"
     ]
 
