@@ -27,6 +27,10 @@ _COMMANDS = (
 
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
+MODEL_VARIABLE = "EMBEDLIB_MODEL"
+"""Environment variable with the model of commands for embeddings that are given no other."""
+_EMBEDDING_COMMANDS = ("compile", "encode", "inspect", "verify")
+"""Commands whose argument MODEL may be left out if that is set; `index` reads it too."""
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -70,6 +74,8 @@ class _Commands(click.Group):
             for option in command.params:
                 if isinstance(option, click.Option):
                     option.envvar = _variable(name, option)
+                elif option.name == "model" and name in _EMBEDDING_COMMANDS:
+                    option.envvar = MODEL_VARIABLE
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]
 
@@ -133,7 +139,7 @@ def _format_warning(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EMBEDLIB"},
     epilog="Every option can be set in the environment: --truncate-dim of `embedlib encode` is "
-    "EMBEDLIB_ENCODE_TRUNCATE_DIM.",
+    "EMBEDLIB_ENCODE_TRUNCATE_DIM. EMBEDLIB_MODEL is the model of commands that are given none.",
 )
 @click.version_option(__version__, prog_name="embedlib", allow_from_autoenv=False)
 def main() -> None:

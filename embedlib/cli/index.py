@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli import MODEL_VARIABLE
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
+    from embedlib.embedder import Embedder
     from embedlib.indexing.report import IndexProgress, IndexReport
+    from embedlib.indexing.sinks.protocol import Sink, Tell
 
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
@@ -29,7 +33,11 @@ _LOG_SECONDS = 60.0
 
 @click.command()
 @click.argument("sources", nargs=-1)
-@click.option("--model", "-m", required=True, help="Folder, hub name or package:NAME.")
+@click.option(
+    "--model",
+    "-m",
+    help="Folder, hub name or package:NAME.  [default: the name stored in the destination]",
+)
 @click.option(
     "--to",
     "sink",
@@ -141,7 +149,7 @@ _LOG_SECONDS = 60.0
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def index(
     sources: tuple[str, ...],
-    model: str,
+    model: str | None,
     sink: str,
     input_format: Any,
     glob: tuple[str, ...],
@@ -176,7 +184,6 @@ def index(
     if halfvec:
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
 
-    from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index as run_index
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.sources.files import open_source
@@ -206,7 +213,10 @@ def index(
             source = open_sql_source(sources[0], sql, source_options, tell)
         else:
             raise click.UsageError("--sql needs the URL of one database as the source")
-        with Embedder(model, config=config) as embedder:
+        with (
+            closing(destination),
+            _open_embedder(model, config, destination, settings, tell) as embedder,
+        ):
             report = run_index(
                 source,
                 destination,
@@ -222,6 +232,19 @@ def index(
             click.echo(line)
     if report.num_bad:
         click.get_current_context().exit(_EXIT_BAD_ROWS)
+
+
+def _open_embedder(
+    model: str | None, config: Config, sink: Sink, settings: dict[str, Any], tell: Tell
+) -> Embedder:
+    """Load the model that is named, or the one that made the stored rows, in their precision."""
+    from embedlib.indexing.stored_model import open_embedder
+
+    state = sink.inspect() if model is None or not settings["recreate"] else None
+    name = model or (state.model if state else os.environ.get(MODEL_VARIABLE))
+    if name is None:
+        raise click.UsageError(f"name a model with --model; {sink.name} holds no rows of one")
+    return open_embedder(name, config, None if settings["recreate"] else state, sink.name, tell)
 
 
 @contextmanager

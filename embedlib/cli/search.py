@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,14 +42,16 @@ def search(
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
-    from embedlib.embedder import Embedder
+    from embedlib.indexing.searching import check_query, stored_state
     from embedlib.indexing.searching import search as run_search
-    from embedlib.indexing.searching import stored_state
     from embedlib.indexing.sinks.urls import open_sink
+    from embedlib.indexing.stored_model import open_embedder
 
+    check_query(question, k)  # before the model is loaded
     with closing(open_sink(sink)) as opened:
-        state = stored_state(opened)
-        with Embedder(model or state.model, config=config) as embedder:
+        state, tell = stored_state(opened), partial(click.echo, err=True)
+        name = model or state.model
+        with open_embedder(name, config, state, opened.name, tell) as embedder:
             hits = run_search(question, opened, embedder=embedder, k=k)
     for hit in hits:
         click.echo(_json(hit) if as_json else _line(hit))

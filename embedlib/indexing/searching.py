@@ -39,16 +39,14 @@ def search(
         k: how many rows.
 
     Raises:
-        ConfigError: an argument has another type or lacks a member, or `k` is less than 1.
+        ConfigError: an argument has another type or lacks a member, the question is empty, or `k`
+            is less than 1.
         SinkError: the destination cannot be read, or was made by another model or with other
             options; the message says which, where that is known.
     """
     check_is_sink(sink)
     check_embedder(embedder, QueryEmbedder)
-    if not isinstance(question, str):
-        raise ConfigError(f"question = {question!r:.60}; it must be a str")
-    if not is_count(k) or k < 1:
-        raise ConfigError(f"k = {k!r:.60}; it must be a whole number of at least 1")
+    check_query(question, k)
     if isinstance(sink, str):
         with closing(open_sink(sink)) as opened:
             return search(question, opened, embedder=embedder, k=k)
@@ -56,3 +54,19 @@ def search(
     if model_digest(state.fingerprint) != model_digest(embedder.fingerprint):
         raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
     return sink.search(embedder.encode_query(question), k)
+
+
+def check_query(question: object, k: object) -> None:
+    """Check what is searched for and how many rows are wanted.
+
+    Raises:
+        ConfigError: the question is no text or empty, or `k` is less than 1.
+    """
+    if not isinstance(question, str):
+        raise ConfigError(f"question = {question!r:.60}; it must be a str")
+    if not question.strip():
+        raise ConfigError(
+            f"question = {question!r:.60}; it is empty, and any row would be an answer"
+        )
+    if not is_count(k) or k < 1:
+        raise ConfigError(f"k = {k!r:.60}; it must be a whole number of at least 1")

@@ -3,19 +3,68 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import get_args
 
-from embedlib.config import PrecisionName
+from embedlib.config import Config, PrecisionName
 from embedlib.embedder import Embedder
+from embedlib.errors import EmbedlibError, SinkError
 from embedlib.indexing.embedders import ModelIdentity
 from embedlib.indexing.rows import model_digest
-from embedlib.indexing.sinks.protocol import SinkState
+from embedlib.indexing.sinks.protocol import SinkState, Tell
 
 
 def name_to_store(embedder: ModelIdentity) -> str:
     """Return the model's name to store: a folder as an absolute path, to be found from anywhere."""
     name = embedder.model_name
     return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def open_embedder(
+    model: str, config: Config, state: SinkState | None, name: str, tell: Tell
+) -> Embedder:
+    """Load a model, with precision="auto" in the precision that the stored rows were made in.
+
+    What `auto` takes changes when somebody compiles the model; the stored rows do not.
+
+    Args:
+        model: its name.
+        config: its options.
+        state: what is stored; None: nothing that the vectors must fit.
+        name: of the destination.
+        tell: called with a line if `auto` takes another precision for this destination.
+
+    Raises:
+        SinkError: that precision is not available here.
+    """
+    embedder = Embedder(model, config=config)
+    if state is None or config.precision != "auto":
+        return embedder
+    try:
+        made_in = _followed_precision(state, embedder)
+        own = embedder.precision
+    except BaseException:
+        embedder.close()
+        raise
+    if made_in is None:
+        return embedder
+    embedder.close()  # before the next one takes its memory
+    tell(f"{name} was made in {made_in}, which is used instead of {own}")
+    try:
+        return Embedder(model, config=replace(config, precision=made_in))
+    except EmbedlibError as error:
+        raise SinkError(
+            f"{name} was made in {made_in}, which is not available here: {error}"
+        ) from error
+
+
+def _followed_precision(state: SinkState, embedder: Embedder) -> PrecisionName | None:
+    """Return the precision to load the model in again; None: that would not help."""
+    if state.dim != embedder.get_embedding_dimension():
+        return None
+    if model_digest(state.fingerprint) == model_digest(embedder.fingerprint):
+        return None
+    return _precision_of(state, embedder)
 
 
 def describe_other_model(state: SinkState, name: str, embedder: ModelIdentity, verb: str) -> str:

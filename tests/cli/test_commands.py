@@ -60,6 +60,14 @@ def test_a_variable_is_named_after_its_flag(
     assert message in done.stderr
 
 
+@pytest.mark.parametrize("command", ["compile", "encode", "inspect", "verify"])
+def test_a_variable_names_the_model(
+    command: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_MODEL", "./no/such/model")
+    assert "./no/such/model" in run(command).stderr
+
+
 @pytest.mark.parametrize(
     ("name", "defaults"),
     [
@@ -83,7 +91,7 @@ def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> 
         (["status", "--to", "x"], "No such option '--to'; give URL without it, as shown above."),
         (["status", "--model", "x"], "No such option '--model'."),
         (["index", "--modle", "x"], "'--model'"),
-        (["index", "docs", "--to", "x"], "Missing option '--model' / '-m'."),
+        (["index", "docs", "-m", "x"], "Missing option '--to'."),
     ],
 )
 def test_a_flag_that_is_an_argument_here(arguments: list[str], message: str, run: Run) -> None:

@@ -302,6 +302,33 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     assert (hit["source_id"], hit["text"]) == (f"{docs}/b.txt", "measure time")
 
 
+def test_a_destination_knows_its_model(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nameless = run("index", docs, "--to", out)
+    assert nameless.exit_code == 2
+    assert f"name a model with --model; {out} holds no rows of one" in nameless.stderr
+    monkeypatch.setenv("EMBEDLIB_MODEL", model)
+    assert run("index", docs, "--to", out).exit_code == 0
+    monkeypatch.setenv("EMBEDLIB_MODEL", "no/such/model")
+    for options in ([], ["--recreate"]):
+        again = run("index", docs, "--to", out, *options)
+        assert again.exit_code == 0, again.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x", "-k", 0], "k = 0; it must be a whole number of at least 1"),
+        ([" "], "question = ' '; it is empty, and any row would be an answer"),
+    ],
+)
+def test_a_question_is_checked_before_the_model_is_loaded(
+    arguments: list[Any], message: str, run: Run, out: str
+) -> None:
+    assert run("search", *arguments, "--to", out).stderr == f"Error: {message}\n"
+
+
 def test_a_model_folder_is_found_from_another_folder(
     run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 from embedlib import Embedder
+from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import ChosenPrecision
@@ -17,6 +19,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document
 from embedlib.indexing.searching import search
+from embedlib.indexing.stored_model import open_embedder
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
@@ -118,6 +121,30 @@ def test_compiling_leaves_a_way_to_what_was_loaded_before(
         assert load(store, embedder, recreate=True) == 2
 
 
+def test_the_commands_take_the_precision_of_the_destination(
+    folder: Path, caches: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("copy a folder")
+    to, source = f"jsonl:{tmp_path / 'out.jsonl'}", str(tmp_path / "a.txt")
+    options = ("--engine", "openvino", "--threads", "1", "--engine-cache-dir", str(caches))
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(main, [*arguments, "--to", to, *options])
+
+    assert run("index", source, "-m", str(folder)).exit_code == 0
+    compile_faithfully(folder, caches)
+    told = f"{to} was made in float32, which is used instead of int8"
+    for arguments in (("search", "copy"), ("index", source), ("index", source, "--dry-run")):
+        done = run(*arguments)
+        assert done.exit_code == 0, done.output
+        assert done.stderr.splitlines() == [told]
+        assert "unchanged            1" in done.stdout or arguments[0] == "search"
+    assert run("index", source, "--recreate").exit_code == 0
+    assert run("search", "copy").stderr == ""  # int8, in which the rows are now
+    named = run("search", "copy", "--precision", "float32")
+    assert "was made in int8, this is float32" in named.stderr
+
+
 def test_a_precision_that_was_named(folder: Path, caches: Path, open_model: Open) -> None:
     store = FakeStore()
     compile_faithfully(folder, caches)
@@ -142,6 +169,12 @@ def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_mod
         assert store.target is not None
         store.target = replace(store.target, fingerprint=made)
         assert refusals(store, embedder)[0].startswith("fake: was made in bf16, this is float32, ")
+        with pytest.raises(
+            SinkError, match=r"was made in bf16, which is not available here: .*bf16"
+        ):
+            open_embedder(
+                str(folder), embedder.config, FakeSink(store).inspect(), "fake:", lambda _: None
+            )
 
 
 def test_another_number_of_dimensions_is_told_first(folder: Path, open_model: Open) -> None:

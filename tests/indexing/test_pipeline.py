@@ -514,6 +514,7 @@ def test_a_switch_is_true_or_false(
         ({"embedder": "name"}, "embedder = 'name'; it must be an Embedder"),
         ({"sink": Path("a.jsonl")}, "sink = PosixPath('a.jsonl'); it must be a URL"),
         ({"question": ["a"]}, "question = ['a']; it must be a str"),
+        ({"question": " \n"}, "question = ' \\n'; it is empty"),
         ({"k": "5"}, "k = '5'; it must be a whole number of at least 1"),
         ({"k": 0}, "k = 0; it must be a whole number of at least 1"),
     ],
