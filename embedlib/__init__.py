@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.rows import Document
     from embedlib.indexing.searching import search
+    from embedlib.indexing.sources.protocol import SourceOptions
     from embedlib.reranker import Reranker
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Document",
     "Embedder",
     "Reranker",
+    "SourceOptions",
     "Usage",
     "__version__",
     "errors",
@@ -42,6 +44,7 @@ _LAZY = {
     "Document": "embedlib.indexing.rows",
     "Embedder": "embedlib.embedder",
     "Reranker": "embedlib.reranker",
+    "SourceOptions": "embedlib.indexing.sources.protocol",
     "Usage": "embedlib.batching.usage",
     "index": "embedlib.indexing.pipeline",
     "search": "embedlib.indexing.searching",

@@ -89,7 +89,7 @@ def _check_may_delete(
         raise TooManyMissingError(
             f"{sink.name}: {num_missing} of {num_stored} rows are missing in the source, more "
             f"than the share max_delete = {max_delete:g}; nothing was deleted; check the source, "
-            "or raise --max-delete"
+            "or raise max_delete (--max-delete)"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,14 @@ class IndexOptions:
         Raises:
             ConfigError: an option is unknown or out of range.
         """
+        from embedlib.indexing.sources.protocol import SourceOptions  # slow; --help needs this one
+
+        named = [field.name for field in fields(SourceOptions) if field.name in options]
+        if named:
+            raise ConfigError(
+                f"unknown option {named[0]!r}; it says how files are read: pass source_options="
+                f"embedlib.SourceOptions({named[0]}=...)"
+            )
         check_names(cls, options)
         return cls(**options)
 

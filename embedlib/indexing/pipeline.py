@@ -35,8 +35,8 @@ from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, check_target
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
-from embedlib.indexing.sources.files import open_source
 from embedlib.indexing.sources.input_files import check_not_input
+from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import describe_other_model, name_to_store
 
@@ -93,7 +93,7 @@ def index(
     check_embedder(embedder, TextEmbedder)
     _check_arguments(source_options, tell, on_progress)
     tell = tell or logging.getLogger("embedlib").warning
-    documents = _open_documents(source, source_options or SourceOptions(), tell)
+    documents = open_documents(source, source_options or SourceOptions(), tell)
     if settings.errors_file is not None:
         inputs = getattr(documents, "input_paths", ())  # unknown for an iterable of the caller
         check_not_input(settings.errors_file, inputs, "errors_file")
@@ -188,8 +188,8 @@ class _Run:
         except OtherModelError as error:  # a sink does not know the embedder's options
             why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
             raise SinkError(
-                f"{why}, choose another destination, or --recreate to drop these rows and embed "
-                "everything again"
+                f"{why}, choose another destination, or recreate=True (--recreate) to "
+                "drop these rows and embed everything again"
             ) from None
 
     def read(self, documents: Iterable[Document | BadRow], chunker: Chunker | None) -> Reader:
@@ -292,28 +292,11 @@ def _check_arguments(source_options: object, tell: object, on_progress: object) 
     if not isinstance(source_options, SourceOptions | None):
         raise ConfigError(
             f"source_options = {source_options!r:.60}; it must be an "
-            "embedlib.indexing.SourceOptions, such as SourceOptions(id_field='key')"
+            "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
         )
     for name, value in (("tell", tell or _ignore), ("on_progress", on_progress)):
         if not callable(value):
             raise ConfigError(f"{name} = {value!r:.60}; it must be a function of one argument")
-
-
-def _open_documents(
-    source: str | os.PathLike[str] | Iterable[str] | Iterable[Document | BadRow],
-    options: SourceOptions,
-    tell: Tell,
-) -> Iterable[Document | BadRow]:
-    if isinstance(source, (str, os.PathLike)):
-        return open_source([os.fspath(source)], options, tell)
-    if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
-        return open_source([os.fspath(item) for item in source], options, tell)
-    if not isinstance(source, Iterable):
-        raise ConfigError(
-            f"source = {source!r:.60}; it must be a path, a list of paths, or an iterable of "
-            "Document"
-        )
-    return source  # type: ignore[return-value]
 
 
 def _estimate_documents(

@@ -23,6 +23,7 @@ from embedlib.indexing.rows import BadRow, Chunk, Document, Row, row_digest, row
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
+from embedlib.indexing.sources.opening import no_document
 
 GROUP_ROWS = 512
 """Maximum rows in a group; a group is smaller when the loader waits."""
@@ -99,7 +100,7 @@ class BadRows:
             if self.num_rows <= MAX_REPORTED_BAD_ROWS:
                 self._tell(f"skipped: {bad.place}: {bad.reason}")
             if self.num_rows == MAX_REPORTED_BAD_ROWS + 1:
-                self._tell("more rows are skipped; --errors-file lists all of them")
+                self._tell("more rows are skipped; errors_file (--errors-file) lists all of them")
 
     def close(self) -> None:
         """Close the file."""
@@ -282,7 +283,7 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
     if isinstance(item, BadRow):
         return item
     if not isinstance(item, Document):
-        raise SourceError(f"the source gave {item!r:.60}; it must give Document objects")
+        raise no_document(item)
     id_: str | None = None
     # Files may have numbers as ids too, and are read in the same way.
     if isinstance(item.id, (int, np.integer)) and not isinstance(item.id, bool):

@@ -110,7 +110,8 @@ def test_compiling_leaves_a_way_to_what_was_loaded_before(
         "pass precision='float32' (--precision float32)"
     )
     ways = (
-        ", choose another destination, or --recreate to drop these rows and embed everything again"
+        ", choose another destination, or recreate=True (--recreate) to drop these rows and embed "
+        "everything again"
     )
     with open_model() as embedder:
         assert refusals(store, embedder) == [told, told + ways, told + ways]
@@ -206,6 +207,6 @@ def test_another_option_is_to_be_found_among_those_listed(folder: Path, open_mod
         "prompts={'query': 'one\\ntwo'}; search with the same model and options"
     )
     assert loaded == tried
-    assert "; load with the same model and options, choose another destination, or --rec" in loaded
+    assert "; load with the same model and options, choose another destination, or rec" in loaded
     with open_model(precision="float32") as embedder:
         assert load(store, embedder) == 0

@@ -5,11 +5,11 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -442,6 +442,16 @@ def test_what_cannot_be_inspected_can_be_recreated(store: FakeStore, embedder: E
 # Arguments.
 
 
+@dataclass
+class Frame:
+    """As those of pandas and polars: an iterable of the names of its columns."""
+
+    dtypes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["id", "text"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -449,6 +459,17 @@ def test_what_cannot_be_inspected_can_be_recreated(store: FakeStore, embedder: E
         ({"sink": None}, "sink = None; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or"),
         ({"source": None}, "source = None; it must be a path, a list of paths, or an iterable of"),
         ({"source": Document(id="a", text="b")}, "source = Document(id='a'"),
+        ({"source": {"a": "b"}}, "source = {'a': 'b'}, a dict; pass a list of embedlib.Document("),
+        ({"source": b"abc"}, "source = b'abc', a bytes; pass a list of embedlib.Document("),
+        (
+            {"source": Frame()},
+            "source is a Frame; pass its rows as documents, such as (embedlib.Do",
+        ),
+        ({"source": [".", 5]}, "source has 5 among its paths; a path must be a str or a Path"),
+        (
+            {"id_field": "x"},
+            "unknown option 'id_field'; it says how files are read: pass source_op",
+        ),
         ({"max_delete": "0.5"}, "max_delete = '0.5'; it must be a share, from 0 to 1"),
         ({"chunk_overlap": -1}, "chunk_overlap = -1; it must be a whole number of at least 0"),
         ({"shard": 3}, "shard = '3'; it must be I/N"),
@@ -525,6 +546,48 @@ def test_a_search_with_a_wrong_argument_is_one_line(
     given = {"question": "a", "sink": FakeSink(store), "embedder": embedder}
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         search(**{**given, **arguments})
+
+
+class ForeignDocument(SimpleNamespace):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (
+            ForeignDocument(page_content="x"),
+            "ForeignDocument; it must give Document objects: embedlib.Do",
+        ),
+        (
+            ForeignDocument(page_content="x"),
+            "(id=item.id, text=item.page_content, metadata=item.me",
+        ),
+        (
+            {"id": 1},
+            "the source gave {'id': 1}, a dict; it must give Document objects: embedlib.Document(",
+        ),
+        (
+            "a text",
+            "the source gave 'a text', a str; it must give Document objects: embedlib.Document(id=",
+        ),
+        (np.zeros((2, 2)), "ndarray; it must give Document objects"),
+    ],
+)
+def test_what_is_no_document_is_refused_with_the_way_to_make_one(
+    item: Any, message: str, store: FakeStore, embedder: Embedder
+) -> None:
+    with pytest.raises(SourceError, match=re.escape(message)) as caught:
+        run((item for _ in range(2)), store, embedder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_among_paths_is_refused_with_the_way_to_pass_it(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    for source in ("hello world", ["hello world"]):
+        with pytest.raises(SourceError, match=r"a text is passed as embedlib.Document"):
+            index(source, FakeSink(store), embedder=embedder)
 
 
 # Bad rows.

@@ -52,8 +52,8 @@ def test_sqlite(database: str) -> None:
         Document(id="b", text="two", metadata={"n": None}, place=f"row 2 of {database}"),
     ]
     assert told == [
-        f"{database}: text is the field 'body', id is the field 'id'; set with --text-field and "
-        "--id-field"
+        f"{database}: text is the field 'body', id is the field 'id'; set with "
+        "text_field (--text-field) and id_field (--id-field)"
     ]
 
 
@@ -80,7 +80,7 @@ def test_bad_rows_of_sqlite(database: str) -> None:
         ("SELECT 1; SELECT 2", "one statement at a time"),
         ("PRAGMA query_only = 1", "it must be a SELECT"),
         ("SELECT id, body, body FROM docs", "more than one column 'body'; rename them with AS"),
-        ("SELECT body, n FROM docs", "choose a column with --id-field"),
+        ("SELECT body, n FROM docs", "choose a column with id_field (--id-field)"),
     ],
 )
 def test_queries_that_are_refused(database: str, query: str, reason: str) -> None:
@@ -223,7 +223,7 @@ def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
         ("SELECT 1 AS id, nextval('pg_temp.s')::text AS text", "does not exist"),
         ("SELECT 1 AS id, lo_create(0)::text AS text", "read-only transaction"),
         ("SELECT 'a' AS text, 'b' AS text", "more than one column 'text'"),
-        ("SELECT 'a' AS text", "choose a column with --id-field"),
+        ("SELECT 'a' AS text", "choose a column with id_field (--id-field)"),
     ],
 )
 def test_queries_that_postgres_refuses(postgres: str, query: str, reason: str) -> None:

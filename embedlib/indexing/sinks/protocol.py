@@ -198,7 +198,10 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
     """
     if state is None or target.recreate:
         return
-    ways = "choose another destination, or --recreate to drop these rows and start over"
+    ways = (
+        "choose another destination, or recreate=True (--recreate) to drop these rows and start "
+        "over"
+    )
     if state.dim != target.dim:
         raise SinkError(
             f"{name} holds vectors of {state.dim} dimensions and the model makes {target.dim}; "

@@ -65,7 +65,9 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     for path in inputs:
         if path != STDIN and not os.path.exists(path):
             is_url = "://" in path or path.startswith("sqlite:")
-            hint = "a database URL needs --sql" if is_url else "- is standard input"
+            hint = (
+                "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
+            )
             place = without_password(place_of(path))
             raise SourceError(f"cannot read {place}: no such file or folder; {hint}")
         if os.path.isdir(path):
@@ -120,15 +122,18 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
 
 def _describe_unknown(path: str) -> str:
     if path == STDIN:
-        return "it has no name that shows its format; choose one with --input-format, such as lines"
+        return (
+            "it has no name that shows its format; choose one with input_format (--input-format), "
+            "such as lines"
+        )
     if suffix_of(path) == ".json":
         return (
             "JSON must have one object on each line, and jq -c '.[]' converts an array; then name "
-            "the file .jsonl, or add --input-format jsonl"
+            "the file .jsonl, or add input_format='jsonl' (--input-format jsonl)"
         )
     return (
         f"its name does not show its format; known are {', '.join(FORMATS)}; choose one with "
-        "--input-format"
+        "input_format (--input-format)"
     )
 
 
@@ -224,7 +229,7 @@ def _describe_skipped(skipped: Counter[str]) -> str:
     )
     num_files = skipped.total()
     were = "file of another kind was" if num_files == 1 else "files of other kinds were"
-    return f"{num_files} {were} skipped: {kinds}; name them with --glob"
+    return f"{num_files} {were} skipped: {kinds}; name them with glob (--glob)"
 
 
 def _stat(path: str) -> os.stat_result | None:

@@ -119,7 +119,7 @@ def choose_fields(
         if wanted is not None and wanted not in kinds:
             raise SourceError(f"{name}: there is no field {wanted!r}; {_list(kinds)}")
     chosen_id = options.id_field or _find(
-        ID_NAMES, [key for key in kinds if key != options.text_field], name, "--id-field"
+        ID_NAMES, [key for key in kinds if key != options.text_field], name, "id_field (--id-field)"
     )
     text = options.text_field or _guess_text(kinds, chosen_id, name)
     fields = Fields(
@@ -135,14 +135,14 @@ def _describe_guesses(fields: Fields, options: SourceOptions) -> str:
     guesses, flags = [], []
     if options.text_field is None:
         guesses.append(f"text is the field {fields.text!r}")
-        flags.append("--text-field")
+        flags.append("text_field (--text-field)")
     if options.id_field is None:
         guesses.append(
             f"id is the field {fields.id!r}"
             if fields.id
             else "no field has the name of an id, so rows are identified by their number"
         )
-        flags.append("--id-field")
+        flags.append("id_field (--id-field)")
     return f"{', '.join(guesses)}; set with {' and '.join(flags)}" if guesses else ""
 
 
@@ -159,7 +159,7 @@ def _field_kinds(sample: Iterable[RawRow]) -> dict[str, bool | None]:
 
 def _guess_text(kinds: Mapping[str, bool | None], chosen_id: str | None, name: str) -> str:
     possible = [key for key, is_text in kinds.items() if is_text is not False and key != chosen_id]
-    found = _find(TEXT_NAMES, possible, name, "--text-field")
+    found = _find(TEXT_NAMES, possible, name, "text_field (--text-field)")
     if found is not None:
         return found
     strings = [key for key in possible if kinds[key]]
@@ -167,12 +167,12 @@ def _guess_text(kinds: Mapping[str, bool | None], chosen_id: str | None, name: s
         raise SourceError(
             f"{name}: no field has the name of a text ({', '.join(TEXT_NAMES)}) and "
             f"{len(strings) or 'none'} of the others hold{'' if len(strings) > 1 else 's'} "
-            f"strings; {_list(kinds)}; name one with --text-field"
+            f"strings; {_list(kinds)}; name one with text_field (--text-field)"
         )
     if len(kinds) == 1 and any(mark in strings[0] for mark in ";\t|"):
         raise SourceError(
             f"{name}: its only field is {strings[0]!r}; csv files separate fields by commas and "
-            "tsv files by tabs: convert the file, or name this field with --text-field"
+            "tsv files by tabs: convert the file, or name this field with text_field (--text-field)"
         )
     return strings[0]
 

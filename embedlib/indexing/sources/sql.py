@@ -80,7 +80,7 @@ class _SqlSource:
             if fields.id is None:
                 raise SourceError(
                     f"{self._name}: no column has the name of an id, and the rows of a query have "
-                    "no fixed number; choose a column with --id-field"
+                    "no fixed number; choose a column with id_field (--id-field)"
                 )
             if guesses:
                 self._tell(f"{self._name}: {guesses}")

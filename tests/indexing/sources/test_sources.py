@@ -198,9 +198,11 @@ def test_other_files_are_skipped_and_told(told: Told) -> None:
         write(f"docs/{name}", "text")
     documents("docs", told=told)
     assert told == [
-        "docs/: 4 files of other kinds were skipped: .py, .png, Makefile; name them with --glob"
+        "docs/: 4 files of other kinds were skipped: .py, .png, Makefile; name them with "
+        "glob (--glob)"
     ] or told == [
-        "docs/: 4 files of other kinds were skipped: .py, Makefile, .png; name them with --glob"
+        "docs/: 4 files of other kinds were skipped: .py, Makefile, .png; name them with "
+        "glob (--glob)"
     ]
 
 
@@ -225,7 +227,7 @@ def test_rows_of_files_in_a_folder(told: Told) -> None:
         assert [row.id for row in documents("data", told=told, **options)] == ["a", "b", "c"]
     assert told[0] == (
         "data/a.jsonl and 2 more: text is the field 'text', id is the field 'id'; set with "
-        "--text-field and --id-field"
+        "text_field (--text-field) and id_field (--id-field)"
     )
 
 
@@ -249,7 +251,7 @@ def test_a_folder_with_nothing_to_read_is_refused() -> None:
     write("docs/a.csv", "text\na")
     assert refusal("docs") == (
         "docs/: has no text or Markdown file; 1 file of another kind was skipped: .csv; name them "
-        "with --glob"
+        "with glob (--glob)"
     )
     Path("empty").mkdir()
     assert refusal("empty") == "empty/: has no text or Markdown file"
@@ -313,7 +315,7 @@ def test_inputs_that_do_not_exist_are_refused() -> None:
 @pytest.mark.parametrize("name", ["a.py", "README", "a.gz"])
 def test_a_format_that_cannot_be_known_is_refused(name: str) -> None:
     write(name, "text")
-    assert "choose one with --input-format" in refusal(name)
+    assert "choose one with input_format (--input-format)" in refusal(name)
 
 
 def test_where_a_format_is_to_be_told_the_way_is_named() -> None:
@@ -375,7 +377,8 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
         Document(id="8", text="two", place="line 2 of standard input"),
     ]
     assert told == [
-        "-: text is the field 'body', id is the field 'id'; set with --text-field and --id-field"
+        "-: text is the field 'body', id is the field 'id'; set with "
+        "text_field (--text-field) and id_field (--id-field)"
     ]
     assert "cannot be read from standard input" in refusal("-", input_format="parquet")
 
@@ -390,8 +393,8 @@ def test_csv(told: Told) -> None:
         Document(id="2", text="é", metadata={"n": ""}, place="line 5 of 'a.csv'"),
     ]
     assert told == [
-        "a.csv: text is the field 'Text', id is the field 'id'; set with --text-field and "
-        "--id-field"
+        "a.csv: text is the field 'Text', id is the field 'id'; set with "
+        "text_field (--text-field) and id_field (--id-field)"
     ]
 
 
@@ -437,7 +440,7 @@ def test_rows_without_an_id_are_known_by_their_number(told: Told) -> None:
     ]
     assert told == [
         "a.csv: text is the field 'text', no field has the name of an id, so rows are identified "
-        "by their number; set with --text-field and --id-field"
+        "by their number; set with text_field (--text-field) and id_field (--id-field)"
     ]
 
 
@@ -488,8 +491,11 @@ def test_fields_are_guessed(header: str, guessed: tuple[str | None, str]) -> Non
     ("header", "message"),
     [
         ("id,title,question", "the fields are 'id', 'title', 'question'"),
-        ("id,Text,text", "has the fields 'Text', 'text'; choose one with --text-field"),
-        ("id,ID,text", "has the fields 'id', 'ID'; choose one with --id-field"),
+        (
+            "id,Text,text",
+            "has the fields 'Text', 'text'; choose one with text_field (--text-field)",
+        ),
+        ("id,ID,text", "has the fields 'id', 'ID'; choose one with id_field (--id-field)"),
         ("id", "none of the others holds strings"),
     ],
 )
@@ -507,7 +513,7 @@ def test_fields_that_are_named_are_used(told: Told) -> None:
     assert told == []
     assert documents("a.csv", metadata_fields=())[0].metadata == {}
     documents("a.csv", text_field="title", told=told)
-    assert told == ["a.csv: id is the field 'id'; set with --id-field"]
+    assert told == ["a.csv: id is the field 'id'; set with id_field (--id-field)"]
 
 
 @pytest.mark.parametrize(
@@ -534,8 +540,8 @@ def test_jsonl(told: Told) -> None:
         )
     ]
     assert told == [
-        "a.jsonl: text is the field 'body', id is the field '_id'; set with --text-field and "
-        "--id-field"
+        "a.jsonl: text is the field 'body', id is the field '_id'; set with "
+        "text_field (--text-field) and id_field (--id-field)"
     ]
 
 
