@@ -86,7 +86,8 @@ class Chunker:
             outlines = [Outline(text if is_markdown else "") for text in texts]
             split = self._split(texts, outlines, name)
             for row, text, outline, spans in zip(rows, texts, outlines, split, strict=True):
-                chunks[row] = [_chunk(text, span, outline.above(span[0])) for span in spans]
+                joined = self._join_headings(text, outline, spans)
+                chunks[row] = [_chunk(text, span, outline.above(span[0])) for span in joined]
         return [found or [] for found in chunks]
 
     def _try_whole(self, texts: Sequence[str]) -> list[list[Chunk] | None]:
@@ -148,6 +149,48 @@ class Chunker:
                 fitting.append((start, end))
         return fitting
 
+    def _join_headings(self, text: str, outline: Outline, spans: Sequence[Span]) -> list[Span]:
+        """Put a chunk that is a heading alone in front of the next one; it says nothing by itself.
+
+        The splitter makes one where the text below the heading fills a chunk.
+        """
+        joined: list[Span] = []
+        for span in spans:
+            if joined and outline.is_all(text, *joined[-1]):
+                joined += self._join(text, joined.pop(), span)
+            else:
+                joined.append(span)
+        if len(joined) > 1 and outline.is_all(text, *joined[-1]):
+            whole = (joined[-2][0], joined[-1][1])
+            joined[-2:] = [whole] if self._fits(text, whole) else joined[-2:]
+        return joined
+
+    def _join(self, text: str, heading: Span, span: Span) -> list[Span]:
+        """Return the chunks of a heading and the chunk after it, which may have to be cut."""
+        if span[0] <= heading[0]:  # it repeats the heading as its overlap
+            return [span]
+        whole = (heading[0], span[1])
+        if self._fits(text, whole):
+            return [whole]
+        cut = self._cut(text, heading, span)
+        if cut is None:
+            return [heading, span]
+        return [_strip(text, (heading[0], cut)), *self._fit(text, [_strip(text, (cut, span[1]))])]
+
+    def _cut(self, text: str, heading: Span, span: Span) -> int | None:
+        """Return where to cut a chunk so that its beginning fits after a heading; None: nowhere."""
+        used, total = self._count([text[slice(*heading)], text[slice(*span)]])
+        highest = span[0] + (span[1] - span[0]) * max(0, self._max_tokens - used) // max(1, total)
+        while highest > span[0]:
+            cut = _find_break(text, span[0], highest)
+            if cut is None or self._fits(text, (heading[0], cut)):
+                return cut
+            highest = cut - 1
+        return None
+
+    def _fits(self, text: str, span: Span) -> bool:
+        return self._count([text[slice(*span)].strip()])[0] <= self._max_tokens
+
     def _count(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of every text, without special tokens."""
         counts: list[int] = []
@@ -208,11 +251,17 @@ def _parts(text: str, outline: Outline) -> Iterator[Span]:
 
 
 def _last_break(text: str, lowest: int, highest: int) -> int:
+    found = _find_break(text, lowest, highest)
+    return highest if found is None else found
+
+
+def _find_break(text: str, lowest: int, highest: int) -> int | None:
+    """Return the end of the last break of the best kind there is."""
     for pattern in _BREAKS:
         ends = [match.end() for match in pattern.finditer(text, lowest, highest)]
         if ends:
             return ends[-1]
-    return highest
+    return None
 
 
 def _strip(text: str, span: Span) -> Span:

@@ -32,6 +32,15 @@ class Outline:
         self.headings = list(_headings(text))
         self._starts = [heading.start for heading in self.headings]
 
+    def is_all(self, text: str, start: int, end: int) -> bool:
+        """Whether `text[start:end]` consists of headings, or of parts of them, and white space."""
+        position = start
+        for heading in self.headings[max(0, bisect_right(self._starts, start) - 1) :]:
+            if heading.start >= end or text[position : heading.start].strip():
+                break
+            position = max(position, heading.end)
+        return position > start and not text[position:end].strip()
+
     def above(self, position: int) -> tuple[str, ...]:
         """Return the titles of the headings that a character is under, outermost first.
 

@@ -152,6 +152,8 @@ def test_a_real_tokenizer_and_real_texts() -> None:
     for document, chunks in zip(documents, Chunker(tokenizer, 100)(documents), strict=True):
         assert max(num_tokens(tokenizer, found.text) for found in chunks) <= 100
         assert "".join("".join(texts(chunks)).split()) == "".join(document.text.split())
+        outline = Outline(document.text)
+        assert not any(outline.is_all(document.text, found.start, found.end) for found in chunks)
 
 
 # --- short texts ----------------------------------------------------------------------------------
@@ -306,12 +308,27 @@ def test_chunks_carry_their_headings() -> None:
         "# A\n\nOne two three.\n\n## B\n\nFour five.\n\nSix seven.", 15, is_markdown=True
     )
     assert [(found.text, found.headings) for found in chunks] == [
-        ("# A", ()),
-        ("One two three.", ("A",)),
-        ("## B", ("A",)),
-        ("Four five.", ("A", "B")),
+        ("# A\n\nOne two", ()),
+        ("three.", ("A",)),
+        ("## B\n\nFour", ("A",)),
+        ("five.", ("A", "B")),
         ("Six seven.", ("A", "B")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# A\n\n## B\n\nOne.\n\nTwo and three.", ["# A\n\n## B\n\nOne.", "Two and three."]),
+        ("# A\n\nOnetwothreefourfive.", ["# A", "Onetwothreefourfiv", "e."]),
+        ("Some words.\n\n# A long heading", ["Some words.", "# A long heading"]),
+        ("Words words words.\n\n# A", ["Words words words.", "# A"]),
+    ],
+)
+def test_a_heading_is_no_chunk_where_something_fits_beside_it(
+    text: str, expected: list[str]
+) -> None:
+    assert texts(chunk(text, 18, is_markdown=True)) == expected
 
 
 def test_plain_text_has_no_headings() -> None:

@@ -71,6 +71,8 @@ def _describe_unknown(option: str, known: tuple[str, ...]) -> str:
         )
     near = get_close_matches(option, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    if not known:
+        hint = "it has none"
     return f"has no option {option!r}; {hint}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +21,7 @@ from embedlib.indexing.sources.file_formats import (
     read_rows,
     read_text,
 )
-from embedlib.indexing.sources.input_files import InputFile, find_files
+from embedlib.indexing.sources.input_files import InputFile, describe_some, find_files
 from embedlib.indexing.sources.json_values import BadValueError, check_text
 from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import (
@@ -171,11 +172,24 @@ class _FileSource:
         return NotImplemented if None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[Document | BadRow]:
+        empty: list[str] = []
         for file in self._files:
-            if file.input_format in WHOLE_FILE:
-                yield _read_document(file)
-            else:
+            if self._has_bad_id(file):
+                yield _bad_name(file)
+            elif file.input_format not in WHOLE_FILE:
                 yield from self._read_rows(file)
+            elif (document := _read_document(file)) is not None:
+                yield document
+            else:
+                empty.append(file.path)
+        if empty:
+            self._tell(f"empty files were skipped: {describe_some(empty)}")
+
+    def _has_bad_id(self, file: InputFile) -> bool:
+        """Whether the name of a file would be in ids and cannot be."""
+        fields = self._fields.get(file.path)
+        has_ids = fields is not None and fields.id is not None and not fields.has_prefix
+        return not has_ids and _is_bad(file.name)
 
     def _read_rows(self, file: InputFile) -> Iterator[Document | BadRow]:
         last_place = ""
@@ -224,22 +238,30 @@ def _is_bad(name: str) -> bool:
     return False
 
 
-def _read_document(file: InputFile) -> Document | BadRow:
-    """Return a whole file as one document."""
-    document_id = None
+def _bad_name(file: InputFile) -> BadRow:
+    """Return the bad row of a file whose name cannot be an id; nothing can be stored under it."""
+    return BadRow(
+        place=place_of(file.path),
+        reason="has a name that is not UTF-8, and the name is its id; rename it",
+        id=os.fsencode(file.name).decode("utf-8", "backslashreplace"),
+    )
+
+
+def _read_document(file: InputFile) -> Document | BadRow | None:
+    """Return a whole file as one document; None: an empty file, found in a folder."""
     place = place_of(file.path)
     try:
-        check_text(file.name)
-        document_id = file.name
         text = read_text(file.path)
         if not text or text.isspace():
+            if not file.is_named:
+                return None
             raise BadValueError("is empty")
         check_text(text)
         return Document(
-            id=document_id,
+            id=file.name,
             text=text,
             place=place,
             is_markdown=file.input_format == "markdown",
         )
     except (BadValueError, BrokenFileError) as error:
-        return BadRow(place=place, reason=str(error), id=document_id)
+        return BadRow(place=place, reason=str(error), id=file.name)

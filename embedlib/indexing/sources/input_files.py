@@ -143,6 +143,7 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
     files: list[InputFile] = []
     skipped: Counter[str] = Counter()
     links: list[str] = []
+    broken: list[str] = []
     for path in _walk(folder, links):
         if _is_wanted(path, folder, options):
             files.append(
@@ -154,6 +155,8 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
                     is_named=False,
                 )
             )
+        elif not os.path.exists(path):
+            broken.append(path)
         else:
             skipped[suffix_of(path) or PurePath(path).name] += 1
     notice = _describe_skipped(skipped)
@@ -168,9 +171,11 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
         tell(f"{name}: {notice}")
     if links:
         tell(
-            f"{name}: {len(links)} linked folders were not followed, such as {links[0]!r}; name "
-            "them as inputs"
+            f"{name}: links to folders are not followed: {describe_some(links)}; name them as "
+            "inputs to read them"
         )
+    if broken:
+        tell(f"{name}: links that lead nowhere were skipped: {describe_some(broken)}")
     return files
 
 
@@ -217,6 +222,12 @@ def _format_in_folder(path: str, options: SourceOptions) -> InputFormat:
         return options.input_format
     # A file that --glob selects and whose suffix is unknown is text, such as source code.
     return FORMATS.get(suffix_of(path), "text")
+
+
+def describe_some(paths: Sequence[str]) -> str:
+    """Return the first path and the number of the others."""
+    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    return f"{paths[0]!r}{more}"
 
 
 def _describe_skipped(skipped: Counter[str]) -> str:

@@ -202,8 +202,8 @@ def _read_id(fields: Mapping[str, Any], name: str) -> str:
         raise BadValueError(f"the field {name!r} has no id")
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise BadValueError(
-            f"the id in the field {name!r} is a {type(value).__name__}; a string or a number is "
-            "needed"
+            f"the id in the field {name!r} has the type {type(value).__name__}; a string or a "
+            "number is needed"
         )
     return str(value)
 
@@ -214,7 +214,7 @@ def _read_text(fields: Mapping[str, Any], name: str) -> str:
         raise BadValueError(f"the field {name!r} has no text")
     if not isinstance(text, str):
         raise BadValueError(
-            f"the field {name!r} is a {type(text).__name__}; a string is needed for a text"
+            f"the field {name!r} has the type {type(text).__name__}; a string is needed for a text"
         )
     if not text or text.isspace():
         raise BadValueError(f"the text in the field {name!r} is empty")

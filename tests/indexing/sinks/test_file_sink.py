@@ -320,7 +320,7 @@ def test_no_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("jsonl:", "needs a file"), ("npy:a?table=b", "has no option 'table'")],
+    [("jsonl:", "needs a file"), ("npy:a?table=b", "npy: has no option 'table'; it has none$")],
 )
 def test_a_wrong_url_is_refused(url: str, message: str) -> None:
     with pytest.raises(SinkError, match=message):

@@ -264,7 +264,36 @@ def test_links_to_folders_are_not_followed(told: Told) -> None:
     Path("docs/link.md").symlink_to(Path("elsewhere/b.md").absolute())
     assert [row.id for row in documents("docs", told=told)] == ["docs/link.md", "docs/sub/a.md"]
     assert told == [
-        "docs/: 1 linked folders were not followed, such as 'docs/sub/loop'; name them as inputs"
+        "docs/: links to folders are not followed: 'docs/sub/loop'; name them as inputs to read "
+        "them"
+    ]
+
+
+def test_links_that_lead_nowhere_are_told_as_such(told: Told) -> None:
+    write("docs/a.md", "text")
+    Path("docs/loop").symlink_to("loop")
+    Path("docs/gone").symlink_to("nowhere")
+    assert [row.id for row in documents("docs", told=told)] == ["docs/a.md"]
+    assert told == ["docs/: links that lead nowhere were skipped: 'docs/gone' and 1 more"]
+
+
+def test_empty_files_of_a_folder_are_skipped_and_told(told: Told) -> None:
+    for name, content in (("a.md", ""), ("b.md", "text"), ("c.txt", " \n"), ("d.txt", "\ufeff")):
+        write(f"docs/{name}", content)
+    assert [row.id for row in documents("docs", told=told)] == ["docs/b.md"]
+    assert told == ["empty files were skipped: 'docs/a.md' and 2 more"]
+
+
+def test_a_name_that_is_not_utf8_is_named_as_the_cause() -> None:
+    Path("docs").mkdir()
+    for name in (b"docs/caf\xe9.txt", b"docs/rows\xe9.csv", b"docs/ids\xe9.csv"):
+        Path(os.fsdecode(name)).write_text("id,text\n1,one\n" if b"ids" in name else "text\none\n")
+    reason = "has a name that is not UTF-8, and the name is its id; rename it"
+    rows = read("docs", glob=("*",))
+    assert [(row.id, getattr(row, "reason", "")) for row in rows] == [
+        (r"docs/caf\xe9.txt", reason),
+        ("1", ""),
+        (r"docs/rows\xe9.csv", reason),
     ]
 
 
@@ -561,12 +590,12 @@ def test_the_guess_looks_at_types_and_at_many_rows() -> None:
         ('{"id": "a"}', "a", "the field 'text' has no text"),
         ('{"id": "a", "text": null}', "a", "the field 'text' has no text"),
         ('{"id": "a", "text": "  "}', "a", "the text in the field 'text' is empty"),
-        ('{"id": "a", "text": 5}', "a", "the field 'text' is a int; a string is needed"),
+        ('{"id": "a", "text": 5}', "a", "the field 'text' has the type int; a string is needed"),
         ('{"text": "b"}', None, "the field 'id' has no id"),
         ('{"id": null, "text": "b"}', None, "the field 'id' has no id"),
         ('{"id": "", "text": "b"}', None, "the field 'id' has no id"),
-        ('{"id": true, "text": "b"}', None, "the id in the field 'id' is a bool"),
-        ('{"id": [1], "text": "b"}', None, "the id in the field 'id' is a list"),
+        ('{"id": true, "text": "b"}', None, "the id in the field 'id' has the type bool"),
+        ('{"id": [1], "text": "b"}', None, "the id in the field 'id' has the type list"),
         ('{"id": "a\\u0000", "text": "b"}', None, "the field 'id' has NUL"),
         ('{"id": "a", "text": "b\\u0000"}', "a", "the field 'text' has NUL (U+0000)"),
         ('{"id": "a", "text": "\\ud800"}', "a", "has the lone surrogate '\\ud800'"),
