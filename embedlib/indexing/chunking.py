@@ -7,6 +7,7 @@ that no chunk has too many tokens, whatever the text contains.
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,9 @@ COUNT_TEXTS = 256
 
 _BREAKS = (re.compile(r"\n[ \t]*\r?\n"), re.compile(r"\n"), re.compile(r"\s"))
 """Where a long text may be cut into parts, best first."""
+
+_IMPORTED_IN = os.getpid()
+"""A forked child lacks the threads of the splitter's pool: a call that uses them would not end."""
 
 Span = tuple[int, int]
 """Index of the first character, and index after the last."""
@@ -118,9 +122,7 @@ class Chunker:
             for row, (text, outline) in enumerate(zip(texts, outlines, strict=True))
             for span in _parts(text, outline)
         ]
-        pieces = self._splitter(splitter).chunk_all_indices(
-            [texts[row][slice(*span)] for row, span in parts]
-        )
+        pieces = self._chunk_all(splitter, [texts[row][slice(*span)] for row, span in parts])
         spans: list[list[Span]] = [[] for _ in texts]
         for (row, (part_start, _)), found in zip(parts, pieces, strict=True):
             for start, piece in found:
@@ -129,6 +131,14 @@ class Chunker:
                     spans[row].pop()
                 spans[row].append((part_start + start, part_start + start + len(piece)))
         return [self._fit(text, found) for text, found in zip(texts, spans, strict=True)]
+
+    def _chunk_all(self, splitter: str, texts: Sequence[str]) -> list[list[tuple[int, str]]]:
+        """Return the chunks of every text, each with its start."""
+        made = self._splitter(splitter)
+        if os.getpid() != _IMPORTED_IN:
+            return [made.chunk_indices(text) for text in texts]
+        chunks: list[list[tuple[int, str]]] = made.chunk_all_indices(texts)
+        return chunks
 
     def _fit(self, text: str, spans: Sequence[Span]) -> list[Span]:
         """Halve spans that have too many tokens, and drop those that have none.

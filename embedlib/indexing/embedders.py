@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import tokenizers
 
 from embedlib.config import Similarity
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, shown
 from embedlib.vectors.arrays import Vectors
 
 
@@ -102,12 +102,12 @@ def check_embedder(embedder: object, protocol: type[Any]) -> None:
     """
     what = "it must be an Embedder, which is made with Embedder(MODEL)"
     if isinstance(embedder, (type, str)):
-        raise ConfigError(f"embedder = {embedder!r:.60}; {what}")
+        raise ConfigError(f"embedder = {shown(embedder)}; {what}")
     found = set(dir(embedder))  # hasattr would compute properties; a fingerprint reads the weights
     for name in _members(protocol):
         if name not in found and not hasattr(embedder, name):
             raise ConfigError(
-                f"embedder = {embedder!r:.60} has no {name}; {what}, or an object with all "
+                f"embedder = {shown(embedder)} has no {name}; {what}, or an object with all "
                 f"members of embedlib.indexing.{protocol.__name__}"
             )
 

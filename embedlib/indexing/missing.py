@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from tempfile import TemporaryFile
 from typing import IO
 from uuid import UUID
 
 from embedlib.errors import SinkError
 from embedlib.indexing.options import Shard
-from embedlib.indexing.seen import Seen
+from embedlib.indexing.seen import Seen, temporary_file
 from embedlib.indexing.sinks.protocol import Sink
 
 _DELETE_ROWS = 1024
@@ -60,7 +59,7 @@ def delete_leftover(
     """
     num_stored = 0
     # On disk: there may be as many as there are stored rows.
-    with TemporaryFile() as surplus, TemporaryFile() as other:
+    with temporary_file() as surplus, temporary_file() as other:
         for key in sink.scan():
             if shard is None or shard.has(key.source_id):
                 num_stored += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from embedlib.config import check_names
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, shown
 
 SEARCH_ROWS = 10
 """Default number of rows that a search returns."""
@@ -27,7 +27,7 @@ def check_switch(name: str, value: object) -> None:
         ConfigError: the value is neither True nor False.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {value!r:.60}; it must be True or False")
+        raise ConfigError(f"{name} = {shown(value)}; it must be True or False")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +98,13 @@ class IndexOptions:
             self._check_count(name, least)
         share = self.max_delete
         if type(share) not in (int, float) or not 0 <= share <= 1:
-            raise ConfigError(f"max_delete = {share!r:.60}; it must be a share, from 0 to 1")
+            raise ConfigError(f"max_delete = {shown(share)}; it must be a share, from 0 to 1")
         if self.on_error not in ("skip", "stop"):
-            raise ConfigError(f"on_error = {self.on_error!r:.60}; it must be one of skip, stop")
+            raise ConfigError(f"on_error = {shown(self.on_error)}; it must be one of skip, stop")
         if self.shard is not None:
             parse_shard(str(self.shard))
         if not isinstance(self.errors_file, str | os.PathLike | None):
-            raise ConfigError(f"errors_file = {self.errors_file!r:.60}; it must be a path")
+            raise ConfigError(f"errors_file = {shown(self.errors_file)}; it must be a path")
         if self.delete_missing and self.limit is not None:
             raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
         if self.recreate and self.shard is not None:
@@ -116,7 +116,7 @@ class IndexOptions:
             return
         if type(value) is not int or value < least:
             raise ConfigError(
-                f"{name} = {value!r:.60}; it must be a whole number of at least {least}"
+                f"{name} = {shown(value)}; it must be a whole number of at least {least}"
             )
 
     @classmethod

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-from embedlib.errors import ConfigError, SinkError, SourceError
+from embedlib.errors import ConfigError, SinkError, SourceError, shown
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import TextEmbedder, check_embedder
@@ -291,12 +291,12 @@ def _running_thread(sink: Sink) -> Iterator[SinkThread]:
 def _check_arguments(source_options: object, tell: object, on_progress: object) -> None:
     if not isinstance(source_options, SourceOptions | None):
         raise ConfigError(
-            f"source_options = {source_options!r:.60}; it must be an "
+            f"source_options = {shown(source_options)}; it must be an "
             "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
         )
     for name, value in (("tell", tell or _ignore), ("on_progress", on_progress)):
         if not callable(value):
-            raise ConfigError(f"{name} = {value!r:.60}; it must be a function of one argument")
+            raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")
 
 
 def _estimate_documents(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from embedlib.checks import is_count
-from embedlib.errors import ConfigError, SinkError
+from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import QueryEmbedder, check_embedder
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.rows import model_digest
@@ -63,10 +63,10 @@ def check_query(question: object, k: object) -> None:
         ConfigError: the question is no text or empty, or `k` is less than 1.
     """
     if not isinstance(question, str):
-        raise ConfigError(f"question = {question!r:.60}; it must be a str")
+        raise ConfigError(f"question = {shown(question)}; it must be a str")
     if not question.strip():
         raise ConfigError(
-            f"question = {question!r:.60}; it is empty, and any row would be an answer"
+            f"question = {shown(question)}; it is empty, and any row would be an answer"
         )
     if not is_count(k) or k < 1:
-        raise ConfigError(f"k = {k!r:.60}; it must be a whole number of at least 1")
+        raise ConfigError(f"k = {shown(k)}; it must be a whole number of at least 1")

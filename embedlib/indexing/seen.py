@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
+from tempfile import TemporaryFile
+from typing import IO
+
+from embedlib.errors import SourceError
 
 _CACHE_KIB = 8 * 1024
 
@@ -14,44 +20,64 @@ class Seen:
     def __init__(self) -> None:
         # The empty name is SQLite's private temporary database: on disk, removed when closed.
         self._database = sqlite3.connect("", check_same_thread=False, isolation_level=None)
-        self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._database.execute("PRAGMA journal_mode = OFF")
-        self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute(
-            "CREATE TABLE seen (id BLOB PRIMARY KEY, num_chunks INTEGER) WITHOUT ROWID"
-        )
+        self._execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._execute("PRAGMA journal_mode = OFF")
+        self._execute("PRAGMA synchronous = OFF")
+        self._execute("CREATE TABLE seen (id BLOB PRIMARY KEY, num_chunks INTEGER) WITHOUT ROWID")
 
     def add(self, source_id: str) -> bool:
         """Record a document; return False if it was recorded before."""
-        cursor = self._database.execute(
-            "INSERT OR IGNORE INTO seen VALUES (?, NULL)", (_key(source_id),)
-        )
+        cursor = self._execute("INSERT OR IGNORE INTO seen VALUES (?, NULL)", _key(source_id))
         return cursor.rowcount == 1
 
     def set_num_chunks(self, source_id: str, num_chunks: int) -> None:
         """Record how many rows a document has; without it, any number counts as right."""
-        self._database.execute(
-            "UPDATE seen SET num_chunks = ? WHERE id = ?", (num_chunks, _key(source_id))
-        )
+        self._execute("UPDATE seen SET num_chunks = ? WHERE id = ?", num_chunks, _key(source_id))
 
     def find(self, source_id: str) -> tuple[bool, int | None]:
         """Return whether a document was read or is a bad row, and how many rows it has.
 
         The number is None for a bad row: what is stored of it may be right.
         """
-        found = self._database.execute(
-            "SELECT num_chunks FROM seen WHERE id = ?", (_key(source_id),)
-        ).fetchone()
+        query = "SELECT num_chunks FROM seen WHERE id = ?"
+        found = self._execute(query, _key(source_id)).fetchone()
         return (False, None) if found is None else (True, found[0])
 
     def has_rows(self) -> bool:
         """Whether any document was read that is not a bad row."""
-        found = self._database.execute("SELECT 1 FROM seen WHERE num_chunks > 0 LIMIT 1")
+        found = self._execute("SELECT 1 FROM seen WHERE num_chunks > 0 LIMIT 1")
         return found.fetchone() is not None
 
     def close(self) -> None:
         """Remove the file."""
         self._database.close()
+
+    def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        try:
+            return self._database.execute(statement, values)
+        except sqlite3.Error as error:
+            raise _no_temporary_file(error) from error
+
+
+@contextmanager
+def temporary_file() -> Iterator[IO[bytes]]:
+    """Open a file without a name, which ends with the process.
+
+    Raises:
+        SourceError: it cannot be made, or what is written there does not fit.
+    """
+    try:
+        with TemporaryFile() as file:
+            yield file
+    except OSError as error:
+        raise _no_temporary_file(error) from error
+
+
+def _no_temporary_file(error: Exception) -> SourceError:
+    return SourceError(
+        f"cannot keep in a temporary file which documents were read: {error}; make room, or name "
+        "another folder in TMPDIR"
+    )
 
 
 def _key(source_id: str) -> bytes:

@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tokenizers
@@ -154,6 +155,18 @@ def test_a_real_tokenizer_and_real_texts() -> None:
         assert "".join("".join(texts(chunks)).split()) == "".join(document.text.split())
         outline = Outline(document.text)
         assert not any(outline.is_all(document.text, found.start, found.end) for found in chunks)
+
+
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "One two three. " * 20
+    expected = chunk(text, 40)
+    monkeypatch.setattr("embedlib.indexing.chunking._IMPORTED_IN", 0)
+    assert chunk(text, 40) == expected
+    chunker = Chunker(byte_tokenizer(), 40)
+    chunker._splitters["TextSplitter"] = SimpleNamespace(chunk_indices=lambda text: [(0, text[:9])])
+    assert texts(chunker([Document(id="a", text=text)])[0]) == [text[:9].strip()]
 
 
 # --- short texts ----------------------------------------------------------------------------------

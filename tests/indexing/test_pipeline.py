@@ -33,6 +33,7 @@ from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.searching import search
+from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
@@ -357,6 +358,25 @@ def test_where_all_rows_are_those_of_the_source_they_are_only_counted(
     monkeypatch.setattr(FakeSink, "scan", None)
     for options in ({}, {}, {"delete_missing": True}):
         run(numbered(10), store, embedder, **options)
+
+
+def test_a_full_temporary_folder_is_one_line(
+    store: FakeStore, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(numbered(10), store, embedder)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("embedlib.indexing.seen.TemporaryFile", full)
+    with pytest.raises(SourceError, match=r"in a temporary file .*No space left.*TMPDIR$"):
+        run(numbered(4), store, embedder)
+    expect(store, numbered(10), embedder)
+    seen = Seen()
+    seen._execute("PRAGMA max_page_count = 2")
+    with pytest.raises(SourceError, match=r"in a temporary file .*full; make room.*TMPDIR$"):
+        all(seen.add(f"d{n}") for n in range(1000))
+    seen.close()
 
 
 # An empty source.

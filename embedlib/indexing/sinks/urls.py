@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from embedlib.errors import ConfigError, SinkError
+from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.sinks.protocol import Sink
 
 ENTRY_POINT_GROUP = "embedlib.sinks"
@@ -146,7 +146,8 @@ def check_is_sink(sink: object) -> None:
     """
     if not isinstance(sink, str) and not hasattr(sink, "begin"):
         raise ConfigError(
-            f"sink = {sink!r:.60}; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or a Sink"
+            f"sink = {shown(sink)}; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or a "
+            "Sink"
         )
 
 

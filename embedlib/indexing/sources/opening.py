@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from embedlib.errors import ConfigError, SourceError
+from embedlib.errors import ConfigError, SourceError, shown
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.file_formats import STDIN
@@ -38,11 +38,11 @@ def open_documents(
         )
     if isinstance(source, (Mapping, bytes, bytearray)):
         raise ConfigError(
-            f"source = {source!r:.60}, a {type(source).__name__}; pass a list of {_WAY}"
+            f"source = {shown(source)}, a {type(source).__name__}; pass a list of {_WAY}"
         )
     if not isinstance(source, Iterable):
         raise ConfigError(
-            f"source = {source!r:.60}; it must be a path, a list of paths, or an iterable of "
+            f"source = {shown(source)}; it must be a path, a list of paths, or an iterable of "
             "Document"
         )
     return source  # type: ignore[return-value]
@@ -59,8 +59,9 @@ def no_document(item: Any) -> SourceError:
         way = "embedlib.Document(id=..., text=item) of each"
     else:
         way = _WAY
-    shown = " ".join(f"{item!r:.60}".split())
-    return SourceError(f"the source gave {shown}, a {kind}; it must give Document objects: {way}")
+    return SourceError(
+        f"the source gave {shown(item)}, a {kind}; it must give Document objects: {way}"
+    )
 
 
 def _open_paths(
@@ -71,7 +72,7 @@ def _open_paths(
         is_url = "://" in name or name.startswith("sqlite:")
         if name != STDIN and not is_url and not os.path.exists(name):
             raise SourceError(
-                f"cannot read {name!r:.60}: no such file or folder; a text is passed as "
+                f"cannot read {shown(name)}: no such file or folder; a text is passed as "
                 "embedlib.Document(id=..., text=...)"
             )
     return open_source(names, options, tell)
@@ -80,7 +81,7 @@ def _open_paths(
 def _path(path: object) -> str:
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise ConfigError(
-            f"source has {path!r:.60} among its paths; a path must be a str or a Path"
+            f"source has {shown(path)} among its paths; a path must be a str or a Path"
         )
     return os.fspath(path)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, shown
 from embedlib.indexing.rows import BadRow, Document
 
 InputFormat = Literal["auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet"]
@@ -41,25 +41,25 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if self.input_format not in get_args(InputFormat):
             raise ConfigError(
-                f"input_format is {self.input_format!r:.60}; it must be one of "
+                f"input_format is {shown(self.input_format)}; it must be one of "
                 f"{', '.join(get_args(InputFormat))}"
             )
         for name in ("id_field", "text_field"):
             value = getattr(self, name)
             if not isinstance(value, str | None):
-                raise ConfigError(f"{name} = {value!r:.60}; it must be a str")
+                raise ConfigError(f"{name} = {shown(value)}; it must be a str")
         if self.id_prefix not in ("file", None):
-            raise ConfigError(f"id_prefix = {self.id_prefix!r:.60}; it must be 'file' or None")
+            raise ConfigError(f"id_prefix = {shown(self.id_prefix)}; it must be 'file' or None")
         if self.id_root is not None:
             is_path = isinstance(self.id_root, str | os.PathLike)
             if not is_path or not os.path.isdir(self.id_root):
-                raise ConfigError(f"id_root = {self.id_root!r:.60}; it must be a folder")
+                raise ConfigError(f"id_root = {shown(self.id_root)}; it must be a folder")
         stored = () if self.metadata_fields is None else self.metadata_fields
         for name, values in (("glob", self.glob), ("metadata_fields", stored)):
             # A str is a sequence too, of patterns of one character.
             is_list = isinstance(values, tuple | list)
             if not is_list or not all(isinstance(value, str) for value in values):
-                raise ConfigError(f"{name} = {values!r:.60}; it must be a tuple of str")
+                raise ConfigError(f"{name} = {shown(values)}; it must be a tuple of str")
         if self.id_field is not None and self.id_field == self.text_field:
             raise ConfigError(
                 f"id_field and text_field are both {self.id_field!r}; a row whose id is its text "
