@@ -129,10 +129,12 @@ def test_rows_of_other_documents_are_told(
     assert (report["num_other"], report["num_unchanged"], report["name"]) == (2, 1, out)
 
 
-@pytest.mark.parametrize("scheme", ["jsonl", "npy", "parquet"])
+@pytest.mark.parametrize("scheme", ["jsonl", "npy", "parquet", "edge"])
 def test_a_document_that_became_shorter_is_not_found_by_its_old_text(
     scheme: str, run: Run, model: str, tmp_path: Path
 ) -> None:
+    if scheme == "edge":
+        pytest.importorskip("qdrant_edge")
     page, out = tmp_path / "page.md", f"{scheme}:{tmp_path / 'out'}"
     page.write_text("".join(f"# Part {n}\n\nThe secret of part {n}.\n\n" for n in range(6)))
     arguments = ("index", page, "-m", model, "--to", out, "--chunk-tokens", 16, "--json")
