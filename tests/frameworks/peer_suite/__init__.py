@@ -1,0 +1,1 @@
+"""sentence-transformers' own tests, with embedlib's inference; see __main__."""

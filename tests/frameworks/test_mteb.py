@@ -1,0 +1,58 @@
+"""mteb's tasks with an EmbedlibEncoder: the scores of sentence-transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from embedlib import Embedder
+
+mteb = pytest.importorskip("mteb")
+mock_tasks = pytest.importorskip("mteb.mocks.mock_tasks")  # with data of their own
+mteb_embedlib = pytest.importorskip("mteb_embedlib")
+
+
+@pytest.fixture
+def prompted(folder: str) -> Any:
+    """Both models, with prompts by role, by type of task and by name of a task."""
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    prompts = {
+        "query": "query: ",
+        "document": "passage: ",
+        "STS": "same meaning: ",
+        "Classification": "class: ",
+    }
+    peer = sentence_transformers.SentenceTransformer(folder, device="cpu", prompts=prompts)
+    with Embedder(folder, on_truncate="ignore", prompts=prompts) as embedder:
+        yield embedder, peer
+
+
+@pytest.mark.parametrize(
+    "name", ["MockSTSTask", "MockRetrievalTask", "MockClassificationTask", "MockRerankingTask"]
+)
+def test_scores_are_the_same(prompted: tuple[Embedder, Any], name: str) -> None:
+    embedder, peer = prompted
+    ours, theirs = (
+        mteb.evaluate(model, getattr(mock_tasks, name)(), cache=None, show_progress_bar=False)
+        for model in (mteb_embedlib.EmbedlibEncoder(embedder), peer)
+    )
+    assert numbers(ours) == pytest.approx(numbers(theirs), abs=1e-4, nan_ok=True)
+
+
+def numbers(result: Any) -> dict[str, float]:
+    """Return every score of the only task of a result."""
+    return {
+        f"{split}.{row}.{name}": value
+        for split, rows in result.task_results[0].scores.items()
+        for row, scores in enumerate(rows)
+        for name, value in scores.items()
+        if isinstance(value, float)
+    }
+
+
+def test_results_are_named_by_model_and_fingerprint(embedder: Embedder) -> None:
+    meta = mteb_embedlib.EmbedlibEncoder(embedder).mteb_model_meta
+    assert meta.name.startswith("embedlib/")
+    assert meta.name.count("/") == 1
+    assert meta.revision == embedder.fingerprint
