@@ -761,6 +761,7 @@ def test_similarity_is_a_tensor_where_torch_is_imported(embedder: Embedder) -> N
 def test_an_evaluator_can_report_its_metrics(embedder: Embedder) -> None:
     embedder.model_card_data.set_evaluation_metrics(object(), {"accuracy": 1.0}, 0, 0)
     assert embedder.model_card_data.model_name == "fake"
+    assert embedder.eval() is embedder
 
 
 @pytest.mark.parametrize(

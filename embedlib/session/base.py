@@ -308,6 +308,10 @@ class Session:
         """Return the totals since loading: counts, times, idle and padding shares."""
         return self._pipeline.stats()
 
+    def eval(self: AnySession) -> AnySession:
+        """Return this object: an evaluator of sentence-transformers ends training with it."""
+        return self
+
     @property
     def model_card_data(self) -> ModelCardData:
         """For evaluators of sentence-transformers, which end by writing to it; keeps nothing."""

@@ -18,7 +18,7 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         ),
         **dict.fromkeys(("to", "cpu", "cuda"), "pass device= to the constructor"),
         **dict.fromkeys(("half", "float", "bfloat16"), "pass precision= to the constructor"),
-        **dict.fromkeys(("train", "eval", "fit"), "models are not trained here; leave it out"),
+        **dict.fromkeys(("train", "fit"), "models are not trained here; leave it out"),
         "device": "see config.device; what is returned is in the CPU's memory",
         "max_length": "use max_seq_length",
         "embed_documents": "use encode_document, or EmbedlibEmbeddings of langchain_embedlib",
