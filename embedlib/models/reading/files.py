@@ -318,7 +318,7 @@ def _read_general(general: JsonObject, dim: int) -> dict[str, Any]:
     general.check_fixed("model_type", ("SentenceTransformer", None))
     truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
     if truncate_dim is not None and truncate_dim > dim:
-        raise general.refuse("truncate_dim", f"at most the embedding's {dim} dimensions")
+        truncate_dim = None  # as sentence-transformers, which then has nothing to cut
     return {
         **_read_prompts(general),
         "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
