@@ -1,0 +1,182 @@
+"""Random model folders: families, poolings, Dense chains, prompts and limits, drawn at random.
+
+A folder is refused in one line, or its vectors are those of the reference: sentence-transformers
+where it is installed, and always numpy for what follows the transformer. The vectors must not
+depend on the batch, and a prompt must be the same by name and as text.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from embedlib import Embedder
+from embedlib.errors import EmbedlibError
+from embedlib.testing.models.table import VARIANTS
+from embedlib.testing.models.variant import (
+    NORMALIZE,
+    ST5,
+    Json,
+    TinyModule,
+    TinyVariant,
+    pooling,
+)
+from embedlib.testing.models.write import write_variant
+from tests.campaign import reference
+from tests.campaign.numpy_model import ACTIVATIONS, FLAGS, vector_of
+from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error
+
+TOLERANCE: Final = 1e-4
+"""Of the row's largest number: float32 in another order of adding."""
+TEXTS: Final = (
+    "hello world",
+    "The quick brown fox jumps over the lazy dog.",
+    "a",
+    "ünïcödé 漢字 🙂 text",
+    "words " * 40,
+    "two\nlines\tand a tab",
+    "[SEP] of <s> special </s> tokens",
+)
+OWN_CODE: Final = ("new", "new-types", "gte", "nomic_bert-own-keys", "nomic_bert-both-keys")
+"""Variants whose config.json only the model's own code reads: no reference for them."""
+KNOBS: Final[dict[str, tuple[Any, ...]]] = {
+    "num_hidden_layers": (1, 2, 3),
+    "intermediate_size": (16, 48, 64),
+    "max_position_embeddings": (24, 48, 64, 100),
+    "type_vocab_size": (1, 2, 3),
+    "hidden_act": ("gelu", "relu", "silu", "gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_eps": (1e-12, 1e-5, 1e-3),
+    "rms_norm_eps": (1e-6, 1e-5),
+    "rope_theta": (100.0, 10000.0, 1e6),
+    "sliding_window": (1, 2, 5, 4096, None),
+    "local_attention": (2, 8, 128),
+    "attention_bias": (False, True),
+    "head_dim": (8, 12, 16),
+    "attn_logit_softcapping": (None, 0.5, 50.0),
+    "query_pre_attn_scalar": (4, 7, 256),
+    "relative_attention_num_buckets": (8, 32),
+    "is_causal": (False, True),
+    "attention_dropout": (0.0, 0.5),
+    "use_cache": (False, True),
+}
+
+
+@contextmanager
+def open_judge(folder: Path) -> Iterator[Judge]:
+    def judge(rng: random.Random) -> Verdict:
+        place = folder / "model"
+        try:
+            return judge_folder(rng, place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    yield judge
+
+
+def judge_folder(rng: random.Random, place: Path) -> Verdict:
+    """Write a folder, load it and compare its vectors."""
+    base, row, what = draw_row(rng)
+    try:
+        write_variant(place, f"{base} {rng.random()}", row)
+        embedder = Embedder(place, precision="float32", on_truncate="ignore")
+    except EmbedlibError as error:
+        return judge_error(error, what)
+    with embedder:
+        complaint = compare_with_itself(embedder, place, row)
+        if complaint:
+            return finding("different", f"{what}: {complaint}")
+        if base in OWN_CODE or not reference.is_installed():
+            return Verdict("same by numpy", what)
+        return compare_with_reference(embedder, place, what)
+
+
+def draw_row(rng: random.Random) -> tuple[str, TinyVariant, str]:
+    """Return a base, the content of a folder drawn from it, and what was drawn."""
+    base = rng.choice(sorted(VARIANTS))
+    row = VARIANTS[base]
+    known = [key for key in KNOBS if key in row.config or key in ("attention_dropout", "use_cache")]
+    chosen = {key: rng.choice(KNOBS[key]) for key in rng.sample(known, rng.randrange(4))}
+    dim = next(row.config[key] for key in ("hidden_size", "n_embd", "dim") if key in row.config)
+    prompts = rng.choice((None, {"query": "query: ", "document": ""}, {"any": "search text "}))
+    general = {"prompts": prompts, "default_prompt_name": rng.choice((None, *(prompts or ())))}
+    limit = rng.choice((None, 8, 20))
+    drawn = replace(
+        row,
+        config=row.config | chosen,
+        modules=draw_modules(rng, dim) if rng.random() < 0.8 else row.modules,
+        transformer_path=rng.choice(("", "0_Transformer")) if row.modules else "",
+        settings=row.settings if limit is None else {"max_seq_length": limit},
+        general=row.general if prompts is None else general,
+        dtype=rng.choice(("F32", "F16", "BF16")),
+        num_shards=rng.choice((1, 1, 2, 3)),
+    )
+    kinds = [module.type.rpartition(".")[2] for module in drawn.modules]
+    return base, drawn, f"{base} {chosen} {kinds} {drawn.dtype} limit {limit}"
+
+
+def draw_modules(rng: random.Random, dim: int) -> tuple[TinyModule, ...]:
+    """Return a Pooling and up to three modules after it."""
+    flags = rng.sample(FLAGS, rng.choice((1, 1, 1, 2, 3)))
+    modules = [pooling(*flags, dim=dim)]
+    width = dim * len(flags)
+    for number in range(2, 2 + rng.randrange(4)):
+        kind = rng.choice(("Dense", "Dense", "LayerNorm", "Normalize"))
+        if kind == "Normalize":
+            modules.append(replace(NORMALIZE, path=f"{number}_Normalize"))
+        elif kind == "LayerNorm":
+            config: Json = {"dimension": width}
+            modules.append(TinyModule(type=f"{ST5}LayerNorm", path=f"{number}_Norm", config=config))
+        else:
+            out = rng.choice((8, 24, 56))
+            config = {
+                "in_features": width,
+                "out_features": out,
+                "bias": rng.random() < 0.5,
+                "activation_function": rng.choice(sorted(ACTIVATIONS)),
+            }
+            modules.append(TinyModule(type=f"{ST5}Dense", path=f"{number}_Dense", config=config))
+            width = out
+    return tuple(modules)
+
+
+def compare_with_itself(embedder: Embedder, place: Path, row: TinyVariant) -> str:
+    """Say how vectors depend on what they must not depend on, or differ from numpy's."""
+    together = embedder.encode(list(TEXTS), prompt="")
+    alone = [embedder.encode(text, prompt="") for text in TEXTS]
+    checks: dict[str, tuple[Any, Any]] = {"alone and in a batch": (alone, together)}
+    for name, prompt in embedder.prompts.items():
+        by_name = embedder.encode(list(TEXTS), prompt_name=name)
+        checks[f"prompt {name!r}"] = (by_name, embedder.encode(list(TEXTS), prompt=prompt))
+    if row.modules:
+        tokens = embedder.encode(list(TEXTS), prompt="", output_value="token_embeddings")
+        expected = [vector_of(vectors, place, row) for vectors in tokens]
+        checks["modules in numpy"] = (together, expected)
+    for name, (got, wanted) in checks.items():
+        error = reference.error_of(got, wanted)
+        if error > TOLERANCE:
+            return f"{name}: {error:.1e} apart"
+    return ""
+
+
+def compare_with_reference(embedder: Embedder, place: Path, what: str) -> Verdict:
+    """Judge the vectors beside those of sentence-transformers."""
+    try:
+        peer = reference.open_reference(place)
+        names = ["encode", "encode_query", "encode_document"]
+        if "passage" in embedder.prompts:  # documented: it is taken for documents here
+            names.remove("encode_document")
+        pairs = [
+            (getattr(embedder, name)(list(TEXTS)), getattr(peer, name)(list(TEXTS)))
+            for name in names
+        ]
+    except Exception as error:
+        return Verdict("reference fails", f"{what}: {describe(error)}")
+    gap = max(reference.error_of(got, wanted) for got, wanted in pairs)
+    if gap > TOLERANCE:
+        return finding("different", f"{what}: {gap:.1e} from sentence-transformers")
+    return Verdict("same", what)
