@@ -22,6 +22,10 @@ from tests.campaign.table import PARTS, Part, part_named
 from tests.campaign.verdict import Verdict
 
 
+MOST_PRINTED = 3
+"""Findings of one kind and one callable that are printed; all are counted."""
+
+
 @dataclass
 class Result:
     """The cases of one part."""
@@ -29,12 +33,19 @@ class Result:
     part: Part
     kinds: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, Verdict]] = field(default_factory=list)
+    places: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: float = 0.0
 
     def add(self, seed: int, verdict: Verdict) -> None:
         self.kinds[verdict.kind] += 1
         if verdict.is_finding:
             self.findings.append((seed, verdict))
+
+    def is_news(self, verdict: Verdict) -> bool:
+        """Whether few findings of this kind came from this place: a common one fills screens."""
+        place = verdict.kind, verdict.what.partition("(")[0]
+        self.places[place] += 1
+        return self.places[place] <= MOST_PRINTED
 
     def row(self) -> str:
         drawn = self.kinds.total()
@@ -49,7 +60,7 @@ def run_part(part: Part, seeds: Iterable[int]) -> Result:
     start = time.monotonic()
     for seed, verdict in run(part, seeds):
         result.add(seed, verdict)
-        if verdict.is_finding:
+        if verdict.is_finding and result.is_news(verdict):
             print(f"{part.name}: {verdict.kind}: {verdict.what}")
             print(f"    python -m tests.campaign --only {part.name} --seed {seed} --count 1")
             sys.stdout.flush()

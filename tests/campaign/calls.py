@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +61,8 @@ class Target:
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge whose sessions run on fake engines."""
+    if find_spec("torch") is not None:
+        import_module("torch")  # here, or the first call for a tensor would take too long
     with ExitStack() as stack:
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)

@@ -87,10 +87,10 @@ def texts_of(arguments: Arguments) -> tuple[list[str], bool] | None:
         None,
     )
     if isinstance(given, str):
-        return [str(given)], True
+        return [str.__str__(given)], True  # also of an Enum
     if given is None or hasattr(given, "__next__"):
         return None
-    return list(given), False
+    return [text for text in given], False  # noqa: C416 - list() calls a hostile __len__
 
 
 def judge_vectors(arguments: dict[str, Any], result: Any) -> str:

@@ -142,4 +142,4 @@ def draw_right(rng: random.Random, name: str, of: str = "") -> tuple[str, Any]:
     if of == "Config" and name == "precision":
         return "'int8'", "int8"
     value = _BY_NAME[name](rng) if name in _BY_NAME else None
-    return ascii(value)[:80], value
+    return ascii(value).replace("\n", " ")[:80], value
