@@ -21,7 +21,6 @@ from tests.campaign.child import run
 from tests.campaign.table import PARTS, Part, part_named
 from tests.campaign.verdict import Verdict
 
-
 MOST_PRINTED = 3
 """Findings of one kind and one callable that are printed; all are counted."""
 
