@@ -22,10 +22,9 @@ from types import TracebackType
 from typing import Any
 
 from tests.campaign.table import Part
-from tests.campaign.verdict import OpenJudge, Verdict, finding
+from tests.campaign.verdict import Judge, OpenJudge, Verdict, finding
 
 SETUP_SECONDS = 120.0
-_READY = "ready"
 
 
 def run(part: Part, seeds: Iterable[int]) -> Iterator[tuple[int, Verdict]]:
@@ -53,12 +52,13 @@ class Child:
         self._process.start()
         theirs.close()
         self.is_alive = True
-        self._answer("the judge's preparation", SETUP_SECONDS)
+        self._prepared: Verdict | None = self._answer("the preparation", SETUP_SECONDS)
 
     def judge(self, seed: int) -> Verdict:
         """Run one case; a child that did not answer in time is killed."""
-        if not self.is_alive:
-            return finding("no judge", "its child ended while it was prepared")
+        if self._prepared is not None:
+            self._end()
+            return self._prepared
         self._pipe.send(seed)
         answer: Verdict = self._answer(f"seed {seed}", self._part.case_seconds)
         return answer
@@ -103,18 +103,29 @@ def _serve(pipe: Connection, part: Part, folder: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(folder)
-    open_judge: OpenJudge = import_module(f"tests.campaign.{part.name}").open_judge
-    with open_judge(Path(folder)) as judge:
-        pipe.send(_READY)
-        while (seed := _next_seed(pipe)) is not None:
-            try:
-                verdict = judge(random.Random(seed))
-            except TimeoutError as error:
-                verdict = finding("hang", str(error))
-            except BaseException as error:  # a fault of the judge must not pass for a refusal
-                lines = traceback.format_exception(error)[-3:]
-                verdict = finding("judge failed", " / ".join(" ".join(lines).split("\n")))
-            pipe.send(verdict)
+    try:
+        open_judge: OpenJudge = import_module(f"tests.campaign.{part.name}").open_judge
+        with open_judge(Path(folder)) as judge:
+            pipe.send(None)  # ready
+            while (seed := _next_seed(pipe)) is not None:
+                pipe.send(_judge(judge, seed))
+    except BaseException as error:
+        pipe.send(_failed(error))
+
+
+def _judge(judge: Judge, seed: int) -> Verdict:
+    try:
+        return judge(random.Random(seed))
+    except TimeoutError as error:
+        return finding("hang", str(error))
+    except BaseException as error:
+        return _failed(error)
+
+
+def _failed(error: BaseException) -> Verdict:
+    """Return the verdict of a fault of the judge, which must not pass for a refusal."""
+    lines = "".join(traceback.format_exception(error)[-3:]).split("\n")
+    return finding("judge failed", " / ".join(line.strip() for line in lines))
 
 
 def _next_seed(pipe: Connection) -> int | None:

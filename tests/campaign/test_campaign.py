@@ -242,6 +242,12 @@ def test_a_crash_a_hang_and_a_demand_for_memory_are_found() -> None:
     assert "MemoryError" in verdicts[3].what
 
 
+def test_a_part_that_cannot_be_prepared_is_a_finding() -> None:
+    [(_, verdict)] = child.run(part("nowhere"), range(1))
+    assert verdict.is_finding
+    assert "No module named" in verdict.what
+
+
 def test_a_finding_is_printed_with_the_line_that_draws_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
