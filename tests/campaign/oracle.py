@@ -66,9 +66,11 @@ def make_session(kind: type[Any]) -> AbstractContextManager[Any]:
 def judge_of(kind: type[Any], method: str) -> Complaint:
     """Return the judge of the results of a method: it says what is wrong with one."""
     if kind is Embedder and ("encode" in method or method.startswith("submit")):
-        role = {"submit": "query", "submit_batch": "document"}.get(method)
-        role = method.rpartition("_")[2] if method.endswith(("query", "document")) else role
-        return lambda arguments, result: judge_vectors({"role": role, **arguments}, result)
+        if method.endswith(("query", "document")):
+            fixed = {"role": method.rpartition("_")[2]}
+            return lambda arguments, result: judge_vectors({**arguments, **fixed}, result)
+        default = {"role": {"submit": "query", "submit_batch": "document"}.get(method)}
+        return lambda arguments, result: judge_vectors({**default, **arguments}, result)
     if kind is Reranker and method.endswith("rank"):
         return judge_ranking
     if kind is Classifier and method.endswith("predict_scores"):
