@@ -33,7 +33,7 @@ PARTS: Final = (
         what="random model folders, beside the reference",
         case_seconds=60,
         memory_gib=16,
-        ci_count=20,
+        ci_count=15,
         share=2,
     ),
     Part(
@@ -41,7 +41,7 @@ PARTS: Final = (
         what="tokenizer files with one edit, beside transformers",
         case_seconds=60,
         memory_gib=16,
-        ci_count=60,
+        ci_count=40,
         share=1,
     ),
     Part(
