@@ -110,3 +110,10 @@ def put_on_hub(tmp_path: Path) -> Callable[[str, Path], dict[str, Any]]:
         return {"cache_folder": cache, "local_files_only": True}
 
     return put
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every stream pass for a terminal, as far as progress goes."""
+    for module in ("embedlib.progress", "embedlib.session.progress"):
+        monkeypatch.setattr(f"{module}.terminal_columns", lambda _: 80)

@@ -694,6 +694,7 @@ def test_tensors_without_torch(options: dict[str, bool], monkeypatch: pytest.Mon
         assert engine.batches == []  # told before the work
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_progress_bar(embedder: Embedder, capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_array_equal(
         embedder.encode(TEXTS * 40, show_progress_bar=True), vectors(TEXTS * 40)
@@ -708,6 +709,14 @@ def test_no_progress_bar(
     embedder: Embedder, capsys: pytest.CaptureFixture[str], show: bool | None
 ) -> None:
     embedder.encode(TEXTS, show_progress_bar=show)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_quick_call_shows_a_bar_only_if_asked(
+    embedder: Embedder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embedder.encode(TEXTS)
     assert capsys.readouterr().err == ""
 
 

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "embedlib"
 # What each room may import of the others, lowest first. A room may always import itself, except
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
-LOW = {"version", "errors", "checks", "config", "closing", "memory"}
+LOW = {"version", "errors", "checks", "config", "closing", "memory", "progress"}
 MODELS = LOW | {"models", "vectors"}
 COMPUTE = MODELS | {"batching", "engines"}
 FACES = COMPUTE | {"session", "embedder", "reranker", "classifier"}
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "config": {"errors", "checks"},
     "closing": {"errors"},
     "memory": set(),
+    "progress": set(),
     "models": LOW,
     "vectors": LOW | {"models"},
     "batching": MODELS | {"engines.base"},

@@ -125,6 +125,7 @@ def test_rank_sorts_by_score(reranker: Reranker) -> None:
     assert all(type(value) in (int, float) for entry in ranking for value in entry.values())
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_progress_bar_says_what_goes_on(
     reranker: Reranker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,19 +87,12 @@ class Pipeline:
         return job
 
     @counted
-    def feed(
-        self,
-        job: Job,
-        texts: Sequence[Any],
-        tokenize: Tokenize,
-        on_progress: Callable[[], None] = lambda: None,
-    ) -> None:
+    def feed(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
         """Queue all texts of a job.
 
         Queries are tokenized on the calling thread, which saves a queue hop. A query that is alone
         in its lane is also computed there, if the engine is a `CallerEngine`. Bulk texts go to the
-        tokenizer thread in micro-batches; this blocks while its queue is full and calls
-        `on_progress` after each of them.
+        tokenizer thread in micro-batches; this blocks while its queue is full.
 
         Raises:
             ClosedError: closed, before or while waiting.
@@ -121,7 +114,6 @@ class Pipeline:
                 self._tokenizer_thread.put(
                     job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
                 )
-                on_progress()
         except BaseException:
             job.future.cancel()  # also for Ctrl-C: drops queued texts before compute
             raise

@@ -11,7 +11,6 @@ import logging
 import warnings
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import wait
 from dataclasses import fields
 from os import PathLike
 from time import perf_counter
@@ -22,7 +21,6 @@ import tokenizers
 from embedlib.batching.callers import Callers
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.sequence import Job
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
 from embedlib.checks import SWITCH
@@ -41,7 +39,7 @@ from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
 from embedlib.session.model_card import ModelCardData
-from embedlib.session.progress import PROGRESS_SECONDS, Progress
+from embedlib.session.progress import showing
 from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
@@ -226,9 +224,9 @@ class Session:
         pipeline.check_may_wait()
         job = pipeline.open_job(len(call.texts), call.lane)
         try:
-            with Progress(job, show_progress_bar, self._activity) as progress:
-                pipeline.feed(job, call.texts, call.tokenize, progress.update)
-                rows = _wait(job, progress)
+            with showing(job, show_progress_bar, self._activity):
+                pipeline.feed(job, call.texts, call.tokenize)
+                rows = job.future.result()
         finally:
             job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
         call.count(job)
@@ -389,13 +387,3 @@ class Session:
             f"{a_type(self)} cannot be pickled; send the model's "
             f"name and a Config to the other process and make the {kind} there"
         )
-
-
-def _wait(job: Job, progress: Progress) -> Vectors:
-    """Wait for the rows of a job and return them; redraws the progress bar, if there is one."""
-    while progress.is_shown and not job.is_over:
-        wait([job.future], timeout=PROGRESS_SECONDS)
-        progress.update()
-    rows = job.future.result()
-    progress.update()
-    return rows

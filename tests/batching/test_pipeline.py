@@ -99,26 +99,25 @@ def test_a_query_is_tokenized_by_its_caller_and_bulk_by_the_thread() -> None:
     pipeline.close()
 
 
-def test_progress_is_told_between_micro_batches() -> None:
-    pipeline = start(FakeEngine())
-    told: list[int] = []
-    job = pipeline.open_job(3 * MICRO_BATCH_TEXTS - 1, Lane.BULK)
-    pipeline.feed(job, ["a"] * job.num_texts, by_bytes(), lambda: told.append(job.num_done))
-    job.future.result(WAIT_SECONDS)
-    assert len(told) == 3
-    pipeline.close()
+class Cancelling(list[str]):
+    """Texts of a call that is cancelled when the first of them are taken."""
+
+    job: Job
+
+    def __getitem__(self, place: Any) -> Any:
+        self.job.future.cancel()
+        self.num_taken += 1
+        return super().__getitem__(place)
+
+    num_taken = 0
 
 
 def test_a_job_that_is_over_is_not_fed_further() -> None:
     pipeline = start(FakeEngine())
-    job = pipeline.open_job(3 * MICRO_BATCH_TEXTS, Lane.BULK)
-    told: list[bool] = []
-
-    def cancel() -> None:
-        told.append(job.future.cancel())
-
-    pipeline.feed(job, ["a"] * job.num_texts, by_bytes(), cancel)
-    assert len(told) == 1
+    texts = Cancelling(["a"] * 3 * MICRO_BATCH_TEXTS)
+    texts.job = pipeline.open_job(len(texts), Lane.BULK)
+    pipeline.feed(texts.job, texts, by_bytes())
+    assert texts.num_taken == 1
     pipeline.close()
 
 

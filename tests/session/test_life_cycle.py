@@ -338,7 +338,7 @@ for thread in threading.enumerate():
 print(done, [t.name for t in threading.enumerate() if t.name.startswith("embedlib-")])
 """
 IN_A_FUTURE = {
-    "progress": ("__enter__", 3, "embedder.encode(['b'] * 9, show_progress_bar=True)"),
+    "a call": ("result", 1, "embedder.encode(['b'] * 9, show_progress_bar=True)"),
     "a stream": ("result", 1, "list(embedder.encode_stream(['b']))"),
     "a coroutine": ("add_done_callback", 2, "asyncio.run(embedder.aencode(['b'] * 9))"),
     "a future": ("result", 1, "waited.result()"),

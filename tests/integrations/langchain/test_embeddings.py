@@ -305,6 +305,7 @@ def test_wrong_arguments_are_refused_at_once(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("terminal")
 def test_documents_show_progress_where_asked(
     embedder: Embedder, capsys: pytest.CaptureFixture[str]
 ) -> None:

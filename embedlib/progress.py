@@ -1,0 +1,317 @@
+"""Shows how far some work has come: as a bar on a terminal, as a line now and then in a log.
+
+The work reports nothing. A thread looks at it twice a second, so that a clock ticks also while
+nothing is finished.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TextIO
+
+TICK_SECONDS = 0.5
+"""Time between two looks at the work: every second of a bar's clock is shown."""
+
+LOG_SECONDS = 10.0
+"""Time between two lines in a log; work that takes less prints none."""
+
+RATE_SECONDS = 30.0
+"""The rate is measured over this time, since rows that need no work come first and go fast."""
+
+_NOTEBOOK_COLUMNS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How far the work has come."""
+
+    done: int = 0
+    total: int | None = None
+    """None: unknown."""
+    note: str = ""
+    """What else to tell, such as "3 rows unchanged"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a screen shows of a phase."""
+
+    activity: str
+    unit: str
+    """Plural of what is counted, such as "texts"; "B": bytes; "": nothing is counted."""
+    reading: Reading
+    seconds: float
+    """Since the phase began."""
+    rate: float
+    """Units per second."""
+
+    def as_bar(self, columns: int) -> str:
+        """Return the line for a terminal, at most this many characters."""
+        from tqdm import tqdm
+
+        if not self.unit:
+            return f"{self.activity} [{tqdm.format_interval(self.seconds)}]"[:columns]
+        line: str = tqdm.format_meter(
+            self.reading.done,
+            self.reading.total,  # type: ignore[arg-type]  # the stubs lack None: unknown
+            self.seconds,
+            ncols=columns,
+            prefix=self.activity,
+            unit=self.unit if self.unit == "B" else f" {self.unit}",
+            unit_scale=self.unit == "B",
+            rate=self.rate or None,
+            postfix=self.reading.note or None,
+        )
+        return line[:columns]
+
+    def as_line(self) -> str:
+        """Return the line for a log."""
+        parts = [f"{self.activity}: {self._amount()}{duration(self.seconds)}"]
+        if self.unit:
+            parts.append(f"{self._number(self.rate, 1)}/s")
+        if self.reading.note:
+            parts.append(self.reading.note)
+        return ", ".join(parts)
+
+    def _amount(self) -> str:
+        if not self.unit:
+            return ""
+        done, total = self.reading.done, self.reading.total
+        of = "" if total is None else f"{self._number(done, is_bare=True)} of "
+        return f"{of}{self._number(done if total is None else total)} in "
+
+    def _number(self, value: float, digits: int = 0, *, is_bare: bool = False) -> str:
+        if self.unit == "B":
+            return f"{value / 1e6:,.1f} MB"
+        return f"{value:,.{digits}f}" + ("" if is_bare else f" {self.unit}")
+
+
+class Screen(Protocol):
+    """Where progress is shown."""
+
+    def show(self, look: Look) -> None:
+        """Show how far a phase is."""
+
+    def end(self, look: Look) -> None:
+        """Show a phase for the last time."""
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+
+
+class Bar:
+    """A terminal: one line that is drawn again and again, below the lines that stay."""
+
+    def __init__(self, stream: TextIO, columns: int, delay: float = 0.0) -> None:
+        """Draw on a terminal of so many columns, and phases only after `delay` seconds."""
+        self._stream = stream
+        self._columns = columns - 1  # in the last column some terminals begin a new line
+        self._delay = delay
+        self._drawn = ""
+
+    def show(self, look: Look) -> None:
+        """Draw the line."""
+        if look.seconds >= self._delay:
+            self._draw(look.as_bar(self._columns))
+
+    def end(self, look: Look) -> None:
+        """Leave what was counted; remove a mere clock."""
+        if look.unit and (self._drawn or look.seconds >= self._delay):
+            self._draw(look.as_bar(self._columns) + "\n")
+        else:
+            self._draw("")
+        self._drawn = ""
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        drawn = self._drawn
+        self._draw(f"{line}\n")
+        self._drawn = ""
+        self._draw(drawn)
+
+    def _draw(self, line: str) -> None:
+        if line or self._drawn:
+            padding = " " * max(0, len(self._drawn) - len(line.rstrip("\n")))
+            text = line.rstrip("\n") + padding
+            ending = "\n" if line.endswith("\n") else ""
+            self._stream.write(f"\r{text}{ending}" if self._drawn else f"{text}{ending}")
+            self._stream.flush()
+        self._drawn = line
+
+
+class Log:
+    """A log: a line every ten seconds."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        """Print to a stream; the first line comes ten seconds from now."""
+        self._stream = stream
+        self._clock = clock
+        self._said_at = clock()
+
+    def show(self, look: Look) -> None:
+        """Print a line if the last one was long ago."""
+        now = self._clock()
+        if now - self._said_at >= LOG_SECONDS:
+            self._said_at = now
+            self.say(look.as_line())
+
+    def end(self, look: Look) -> None:
+        """Print nothing: what comes next says that it is over."""
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
+
+
+class Progress:
+    """Shows the phases of some work, one after the other; a context manager.
+
+    Any thread may call `say`.
+    """
+
+    def __init__(self, screen: Screen | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Show on this screen; None: show nothing.
+
+        Args:
+            screen: where to show it.
+            clock: returns seconds.
+        """
+        self._screen = screen
+        self._clock = clock
+        self._phase: _Phase | None = None
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, activity: str, unit: str = "", read: Callable[[], Reading] = Reading) -> None:
+        """End the phase before and show this one from now on.
+
+        Args:
+            activity: what goes on, such as "Encoding".
+            unit: plural of what is counted; "B": bytes; "": only the clock is shown.
+            read: returns how far it has come; called on another thread.
+        """
+        with self._lock:
+            self._end_phase()
+            self._phase = _Phase(activity, unit, read, self._clock())
+
+    def say(self, line: str) -> None:
+        """Print a line that stays, if there is a screen."""
+        with self._lock, self._unless_closed():
+            if self._screen is not None:
+                self._screen.say(line)
+
+    def tick(self) -> None:
+        """Look at the work and show it."""
+        with self._lock, self._unless_closed():
+            if self._screen is not None and self._phase is not None:
+                self._screen.show(self._phase.look(self._clock()))
+
+    def __enter__(self) -> Progress:
+        """Start to look at the work."""
+        if self._screen is not None:
+            # A daemon: a terminal that takes no output must not keep a program from ending.
+            self._thread = threading.Thread(target=self._run, name="embedlib-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Show the last phase for the last time."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            self._end_phase()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(TICK_SECONDS):
+            self.tick()
+
+    def _end_phase(self) -> None:
+        phase, self._phase = self._phase, None
+        with self._unless_closed():
+            if self._screen is not None and phase is not None:
+                self._screen.end(phase.look(self._clock()))
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Show nothing any more after an error: work must not fail because nobody can watch it."""
+        try:
+            yield
+        except (OSError, ValueError):  # the terminal is gone or the log's disk full; closed
+            self._screen = None
+
+
+class _Phase:
+    """Some work, and how fast it has been lately."""
+
+    def __init__(
+        self, activity: str, unit: str, read: Callable[[], Reading], started: float
+    ) -> None:
+        self._activity = activity
+        self._unit = unit
+        self._read = read
+        self._started = started
+        self._marks = deque([(started, 0)])
+
+    def look(self, now: float) -> Look:
+        """Return what to show now."""
+        reading = self._read()
+        while len(self._marks) > 1 and self._marks[1][0] <= now - RATE_SECONDS:
+            self._marks.popleft()
+        since, before = self._marks[0]
+        self._marks.append((now, reading.done))
+        return Look(
+            activity=self._activity,
+            unit=self._unit,
+            reading=reading,
+            seconds=now - self._started,
+            rate=max(0.0, (reading.done - before) / (now - since)) if now > since else 0.0,
+        )
+
+
+def open_screen(
+    stream: TextIO | None, clock: Callable[[], float] = time.monotonic, delay: float = 0.0
+) -> Screen | None:
+    """Return the screen for a stream; None: the stream is closed.
+
+    Args:
+        stream: usually standard error.
+        clock: returns seconds.
+        delay: a bar appears only after so many seconds of a phase.
+    """
+    if stream is None:
+        return None
+    columns = terminal_columns(stream)
+    return Bar(stream, columns, delay) if columns else Log(stream, clock)
+
+
+def terminal_columns(stream: TextIO | None) -> int:
+    """Return the width of a terminal, or of the output of a notebook; 0: it is neither.
+
+    Programs that record a session, such as `script` under cron, open terminals of 0 columns, on
+    which no bar can be drawn.
+    """
+    # A notebook's stream is no terminal, but draws a line again after a carriage return.
+    if type(stream).__module__.startswith("ipykernel."):
+        return _NOTEBOOK_COLUMNS
+    try:
+        if stream is None or not stream.isatty():
+            return 0
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a stand-in for a terminal, without a file descriptor; closed
+        return 0
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words: seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
