@@ -38,6 +38,14 @@ class Reading:
     """What else to tell, such as "3 rows unchanged"."""
 
 
+Watch = Callable[[str, str, Callable[[], Reading]], None]
+"""Called when a phase begins, with the arguments of `Progress.watch`."""
+
+
+def ignore_progress(activity: str, unit: str, read: Callable[[], Reading]) -> None:
+    """Show nothing; a `Watch`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Look:
     """What a screen shows of a phase."""
@@ -73,14 +81,14 @@ class Look:
     def as_line(self) -> str:
         """Return the line for a log."""
         parts = [f"{self.activity}: {self._amount()}{duration(self.seconds)}"]
-        if self.unit:
+        if self.unit and self.reading.done:
             parts.append(f"{self._number(self.rate, 1)}/s")
         if self.reading.note:
             parts.append(self.reading.note)
         return ", ".join(parts)
 
     def _amount(self) -> str:
-        if not self.unit:
+        if not self.unit or (self.reading.done == 0 and self.reading.total is None):
             return ""
         done, total = self.reading.done, self.reading.total
         of = "" if total is None else f"{self._number(done, is_bare=True)} of "
@@ -156,16 +164,15 @@ class Log:
 
     def show(self, look: Look) -> None:
         """Print a line if the last one was long ago."""
-        now = self._clock()
-        if now - self._said_at >= LOG_SECONDS:
-            self._said_at = now
+        if self._clock() - self._said_at >= LOG_SECONDS:
             self.say(look.as_line())
 
     def end(self, look: Look) -> None:
         """Print nothing: what comes next says that it is over."""
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Print a line; the next one about progress comes ten seconds later."""
+        self._said_at = self._clock()
         self._stream.write(f"{line}\n")
         self._stream.flush()
 
@@ -201,6 +208,11 @@ class Progress:
         with self._lock:
             self._end_phase()
             self._phase = _Phase(activity, unit, read, self._clock())
+
+    def pause(self) -> None:
+        """End the phase before; show nothing until the next one."""
+        with self._lock:
+            self._end_phase()
 
     def say(self, line: str) -> None:
         """Print a line that stays, if there is a screen."""

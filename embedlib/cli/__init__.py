@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import sys
 import threading
 import warnings
 from difflib import get_close_matches
+from typing import Any
 
 import click
 
+from embedlib.cli.progress import interrupted_line, quiet_option
 from embedlib.closing import is_worker
 from embedlib.errors import EmbedlibError
 from embedlib.version import __version__
@@ -25,6 +28,7 @@ _COMMANDS = (
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
+_WITHOUT_PROGRESS = {"doctor", "status"}
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
 MODEL_VARIABLE = "EMBEDLIB_MODEL"
@@ -70,6 +74,8 @@ class _Commands(click.Group):
         if cmd_name not in self.commands:
             name = cmd_name.replace("-", "_")
             command: click.Command = getattr(importlib.import_module(f"{__name__}.{name}"), name)
+            if cmd_name not in _WITHOUT_PROGRESS:
+                command.params.append(quiet_option())
             command.params.append(_debug_option())
             for option in command.params:
                 if isinstance(option, click.Option):
@@ -89,6 +95,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning
+        unraisable, sys.unraisablehook = sys.unraisablehook, _report_unraisable
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
@@ -102,7 +109,7 @@ class _Commands(click.Group):
                 raise  # click exits silently when the reader of a pipe is gone
             raise click.ClickException(f"{error}; --debug shows the traceback") from error
         except KeyboardInterrupt:
-            click.echo("Interrupted.", err=True)
+            click.echo(interrupted_line(ctx), err=True)
             if any(map(is_worker, threading.enumerate())):
                 # Ctrl-C was pressed again while a model was closing: the interpreter cannot exit
                 # in order while a thread of the model computes. A load may be killed at any time.
@@ -110,6 +117,7 @@ class _Commands(click.Group):
             ctx.exit(_EXIT_INTERRUPTED)
         finally:
             warnings.formatwarning = formatwarning
+            sys.unraisablehook = unraisable
 
 
 def _without_flag(error: click.NoSuchOption) -> click.UsageError:
@@ -122,6 +130,12 @@ def _without_flag(error: click.NoSuchOption) -> click.UsageError:
         f"No such option {error.option_name!r}; give {argument} without it, as shown above.",
         error.ctx,
     )
+
+
+def _report_unraisable(unraisable: Any) -> None:
+    """Report an error that Python cannot raise, unless it is a Ctrl-C that came at that instant."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
 
 
 def _format_warning(

@@ -14,6 +14,7 @@ import click
 
 from embedlib.bench.options import INT8, PEERS, RERANK_PEER, BenchOptions
 from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.progress import measuring
 from embedlib.config import Config
 from embedlib.version import __version__
 
@@ -122,20 +123,22 @@ def bench(
         "machine": describe_machine(),
         "embedlib_version": __version__,
         "command": _command(),
-        "report": _report,
     }
     if task == "rerank":
         from embedlib.bench.options import RerankOptions
         from embedlib.bench.rerank import run_rerank
         from embedlib.bench.table import render_rerank
 
-        ranked = run_rerank(RerankOptions(**shared), **circumstances)
+        with measuring() as report:
+            ranked = run_rerank(RerankOptions(**shared), **circumstances, report=report)
         _show(ranked.as_json(), render_rerank(ranked), json_path)
         return
     from embedlib.bench.run import run_bench
     from embedlib.bench.table import render
 
-    result = run_bench(BenchOptions(**shared, query_seconds=query_seconds), **circumstances)
+    asked = BenchOptions(**shared, query_seconds=query_seconds)
+    with measuring() as report:
+        result = run_bench(asked, **circumstances, report=report)
     _show(result.as_json(), render(result), json_path)
 
 
@@ -145,10 +148,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _command() -> str:
     return shlex.join(["embedlib", *sys.argv[1:]])
-
-
-def _report(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from embedlib.bench.options import WriteOptions
+from embedlib.cli.progress import measuring
 from embedlib.errors import SinkError
 
 _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
@@ -60,7 +61,9 @@ def bench_write(json_path: Path | None, **options: Any) -> None:
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.bench.write import render, run_write_bench
 
-    result = run_write_bench(WriteOptions(**options), lambda line: click.echo(line, err=True))
+    asked = WriteOptions(**options)
+    with measuring() as report:
+        result = run_write_bench(asked, report)
     click.echo(render(result))
     if json_path is not None:
         try:

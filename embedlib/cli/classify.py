@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.cli.progress import loading, prints_to_terminal
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
+from embedlib.progress import Reading
 
 _CHUNK_TEXTS = 4096
 """Texts scored together: enough to keep the engine busy, few enough to hold in memory."""
@@ -61,18 +63,31 @@ def classify(
     from itertools import islice
 
     from embedlib.classifier import Classifier
-    from embedlib.cli.records import check_inputs, read_records
+    from embedlib.cli.records import check_inputs, count_records, read_records
     from embedlib.indexing.sources.file_formats import STDIN
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
     records = read_records(paths, input_format=input_format, field=field)
-    with Classifier(model, config=config) as classifier:
+    with (
+        loading(model, config.cache_folder) as progress,
+        Classifier(model, config=config) as classifier,
+    ):
+        if prints_to_terminal():
+            progress.pause()
+        else:
+            total = count_records(paths)
+            progress.watch(
+                "Classifying",
+                "texts",
+                lambda: Reading(done=classifier.stats().num_texts, total=total),
+            )
         while chunk := list(islice(records, _CHUNK_TEXTS)):
             texts = [record.text for record in chunk]
-            for record, labels in zip(
-                chunk, classifier.predict(texts, top_k, raw_scores=raw_scores), strict=True
-            ):
+            predicted = classifier.predict(
+                texts, top_k, raw_scores=raw_scores, show_progress_bar=False
+            )
+            for record, labels in zip(chunk, predicted, strict=True):
                 if as_json:
                     row = {**record.fields, "labels": labels}
                     click.echo(json.dumps(row, ensure_ascii=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,10 @@ import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
+from embedlib.progress import Reading
 
 if TYPE_CHECKING:
     from embedlib.fidelity.measure import Reference
@@ -81,25 +82,25 @@ def compile(
     _check_flags(precision, fidelity, {"--texts": texts_path, "--against": against})
     config = Config(**options)
 
-    from tqdm import tqdm
-
     from embedlib.models.compiled.compile import compile_model
     from embedlib.models.opening import OpenedModel
 
     measured = []
-    with tqdm(unit="B", unit_scale=True, desc="Compiling", disable=not sys.stderr.isatty()) as bar:
+    with loading(model, config.cache_folder) as progress:
+        reading = Reading()
 
         def show(num_done: int, num_all: int) -> None:
-            bar.total = num_all
-            bar.update(num_done - bar.n)
+            nonlocal reading
+            reading = Reading(done=num_done, total=num_all)
 
         if fidelity is None or precision == "bf16":
             files = OpenedModel.find(model, config).read_source()
+            progress.watch("Compiling", "B", lambda: reading)
             compiled = compile_model(files, precision, (), config, out=out, report=show)
         else:
             from embedlib.fidelity import Gate, compile_to_gate, read_texts
 
-            bar.unit, bar.unit_scale = " measurements", False
+            progress.watch("Choosing layers", "measurements", lambda: reading)
             compiled, comparison = compile_to_gate(
                 model,
                 precision,

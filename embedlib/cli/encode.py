@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, TEXT_OPTIONS, config_options
+from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError
+from embedlib.progress import Reading
 
 if TYPE_CHECKING:
     from embedlib.cli.records import Record
     from embedlib.models.prompts import Role
 
-_T = TypeVar("_T")
 _FORMATS = ("npy", "jsonl")
 
 
@@ -114,12 +115,17 @@ def encode(
     from embedlib.embedder import Embedder
     from embedlib.indexing.sources.file_formats import STDIN
     from embedlib.indexing.sources.input_files import check_not_input
-    from embedlib.vectors.files import open_writer
+    from embedlib.vectors.files import STDOUT, open_writer
 
     paths = inputs or (STDIN,)
     check_inputs(paths)
     check_not_input(output, paths, "-o")
-    with Embedder(model, config=config) as embedder:
+    if output != STDOUT:
+        on_interrupt(lambda: f"nothing was written to {output}; run the same command again")
+    with (
+        loading(model, config.cache_folder) as progress,
+        Embedder(model, config=config) as embedder,
+    ):
         dim = embedder.get_embedding_dimension()
         if output_precision in ("binary", "ubinary"):
             dim = -(-dim // 8)
@@ -142,8 +148,20 @@ def encode(
                 role=role,
                 task=task,
             )
-            for vector in _with_progress(vectors, lambda: count_records(paths)):
+            num_rows = 0
+            if output == STDOUT and prints_to_terminal():
+                progress.pause()
+            else:
+                total = count_records(paths)
+                progress.watch(
+                    "Encoding",
+                    "texts",
+                    lambda: Reading(done=embedder.stats().num_texts, total=total),
+                )
+            for num_rows, vector in enumerate(vectors, start=1):  # noqa: B007 - read at the end
                 writer.write(waiting.popleft().fields, vector)
+        if output != STDOUT:
+            progress.say(f"wrote {num_rows:,} vectors of {dim:,} numbers to {output}")
 
 
 def _check_ranges(precision: VectorPrecision, ranges: Path | None) -> None:
@@ -163,12 +181,3 @@ def _output_format(output: str, output_format: str | None) -> str:
     if output == "-" and chosen == "npy" and sys.stdout.isatty():
         raise click.UsageError("npy cannot be printed on a terminal; add -o FILE")
     return chosen
-
-
-def _with_progress(vectors: Iterator[_T], count: Callable[[], int | None]) -> Iterator[_T]:
-    """Show a progress bar if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        return vectors
-    from tqdm import tqdm
-
-    return iter(tqdm(vectors, total=count(), unit=" texts", smoothing=0.1))

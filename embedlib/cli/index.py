@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +15,10 @@ import click
 
 from embedlib.cli import MODEL_VARIABLE
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.cli.progress import loading, on_interrupt
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
+from embedlib.progress import Progress, Reading, duration
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
-_LOG_SECONDS = 60.0
-"""Seconds between two progress lines in a log; a shorter load prints none."""
 
 
 @click.command()
@@ -199,7 +197,9 @@ def index(
         id_prefix=id_prefix,
         id_root=id_root,
     )
-    with _progress() as (tell, on_progress):
+    with loading(model, config.cache_folder) as progress:
+        tell = progress.say
+        watch = _Watch(progress)
         if sql is None and (not sources or "-" in sources) and sys.stdin is None:
             raise click.UsageError("standard input is closed; name files or folders")
         if not sources and sql is None and sys.stdin.isatty():
@@ -217,12 +217,14 @@ def index(
             closing(destination),
             _open_embedder(model, config, destination, settings, tell) as embedder,
         ):
+            if not settings["dry_run"]:
+                on_interrupt(watch.kept)
             report = run_index(
                 source,
                 destination,
                 embedder=embedder,
                 tell=tell,
-                on_progress=on_progress,
+                on_progress=watch.told,
                 **settings,
             )
     if as_json:
@@ -247,64 +249,40 @@ def _open_embedder(
     return open_embedder(name, config, None if settings["recreate"] else state, sink.name, tell)
 
 
-@contextmanager
-def _progress() -> Iterator[tuple[Any, Any]]:
-    """Yield a function that prints lines and one that shows progress.
+class _Watch:
+    """What a load has told of itself last."""
 
-    On a terminal progress is a bar below the lines; elsewhere it is a line once a minute.
-    """
-    from tqdm import tqdm
+    def __init__(self, progress: Progress) -> None:
+        """Watch a load; `told` is for its `on_progress`."""
+        self._progress = progress
+        self._told: IndexProgress | None = None
 
-    lock = threading.Lock()  # several threads print lines
-    is_terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it is closed
-    bar = tqdm(unit=" docs", desc="Indexing", disable=not is_terminal, smoothing=0.05)
-    log = _ProgressLog(time.monotonic)
+    def told(self, told: IndexProgress) -> None:
+        """Take how far the load is."""
+        is_first, was_finishing = self._told is None, bool(self._told and self._told.is_finishing)
+        self._told = told
+        if is_first:
+            self._progress.watch("Indexing", "docs", self._read)
+        if told.is_finishing and not was_finishing:
+            self._progress.watch("Making the rows ready for search")
 
-    def tell(line: str) -> None:
-        with lock:
-            bar.clear()
-            click.echo(line, err=True)
-            bar.refresh()
-
-    def show(progress: IndexProgress) -> None:
-        if not is_terminal:
-            line = log.line(progress)
-            if line is not None:
-                tell(line)
-            return
-        with lock:
-            bar.total = progress.total_documents
-            bar.set_postfix_str(_rows_done(progress), refresh=False)
-            bar.update(progress.num_documents - bar.n)
-
-    with bar:
-        yield tell, show
-
-
-class _ProgressLog:
-    """Progress for a log: one line per interval."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Start the first interval; `clock` returns seconds."""
-        self._clock = clock
-        self._started = self._last = clock()
-
-    def line(self, progress: IndexProgress) -> str | None:
-        """Return the line to print now; None if the interval has not passed."""
-        now = self._clock()
-        if now - self._last < _LOG_SECONDS:
-            return None
-        self._last = now
-        total = progress.total_documents
-        of = f" of about {total:,}" if total else ""
-        return (
-            f"Indexing: {progress.num_documents:,}{of} docs in {_duration(now - self._started)}, "
-            f"{_rows_done(progress)}"
+    def _read(self) -> Reading:
+        told = self._told
+        assert told is not None, "it is read after the first time; a bug in embedlib"
+        return Reading(
+            done=told.num_documents_embedded,
+            total=told.total_documents,
+            note=f"{told.num_vectors:,} rows embedded, {told.num_unchanged:,} unchanged",
         )
 
-
-def _rows_done(progress: IndexProgress) -> str:
-    return f"{progress.num_embedded:,} rows embedded, {progress.num_unchanged:,} unchanged"
+    def kept(self) -> str:
+        """Return what an interrupted load leaves."""
+        told = self._told
+        num_rows = 0 if told is None else told.num_embedded + told.num_unchanged
+        total = told.total_documents if told is not None else None
+        of = f" of about {_count(total, 'document')}" if total else ""
+        verb = "is" if num_rows == 1 else "are"
+        return f"{_count(num_rows, 'row')}{of} {verb} stored; run the same command again to go on"
 
 
 def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
@@ -331,14 +309,12 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
         if count or label in ("embedded", "unchanged"):
             yield f"  {label:<10}{count:>12,}  {note if count else ''}".rstrip()
     if report.estimated_seconds is not None:
-        yield f"  embedding would take about {_duration(report.estimated_seconds)} here"
+        measured = _count(report.num_sampled, "row")
+        yield (
+            f"  embedding would take about {duration(report.estimated_seconds)} here, by the time "
+            f"of {measured}"
+        )
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
 
@@ -46,7 +47,8 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     from embedlib.models.opening import OpenedModel
     from embedlib.models.prompts import Prompts
 
-    opened = OpenedModel.find(model, config)
+    with loading(model, config.cache_folder):
+        opened = OpenedModel.find(model, config)
     if opened.has_head and fingerprint:
         raise click.UsageError(
             "--fingerprint: fingerprints are stored with vectors, but this model makes scores"

@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, PAIR_OPTIONS, config_options
+from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
+from embedlib.progress import Reading
 
 
 @click.command()
@@ -68,7 +70,14 @@ def rerank(
     check_inputs(paths)
     records = enumerate(read_records(paths, input_format=input_format, field=field))
     candidates = [(row, record) for row, record in records if record.text.strip()]
-    with Reranker(model, config=config) as reranker:
+    with (
+        loading(model, config.cache_folder) as progress,
+        Reranker(model, config=config) as reranker,
+    ):
+        total = len(candidates)
+        progress.watch(
+            "Ranking", "pairs", lambda: Reading(done=reranker.stats().num_texts, total=total)
+        )
         ranking = reranker.rank(
             query,
             [record.text for _, record in candidates],
@@ -76,6 +85,7 @@ def rerank(
             instruction=instruction,
             prompt=prompt,
             raw_scores=raw_scores,
+            show_progress_bar=False,
         )
     for entry in ranking:
         row, record = candidates[entry["corpus_id"]]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
 from embedlib.indexing.options import SEARCH_ROWS
@@ -49,9 +49,12 @@ def search(
 
     check_query(question, k)  # before the model is loaded
     with closing(open_sink(sink)) as opened:
-        state, tell = stored_state(opened), partial(click.echo, err=True)
+        state = stored_state(opened)
         name = model or state.model
-        with open_embedder(name, config, state, opened.name, tell) as embedder:
+        with (
+            loading(name, config.cache_folder) as progress,
+            open_embedder(name, config, state, opened.name, progress.say) as embedder,
+        ):
             hits = run_search(question, opened, embedder=embedder, k=k)
     for hit in hits:
         click.echo(_json(hit) if as_json else _line(hit))

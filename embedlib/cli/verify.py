@@ -10,6 +10,7 @@ import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
 from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
 from embedlib.models.compiled.fidelity_report import Gate
@@ -107,7 +108,10 @@ def verify(
     from embedlib.fidelity import read_texts, verify
 
     texts = None if texts_path is None else read_texts(texts_path)
-    comparison = verify(model, texts=texts, reference=against, config=config)
+    with loading(model, config.cache_folder) as progress:
+        comparison = verify(
+            model, texts=texts, reference=against, config=config, watch=progress.watch
+        )
     report, gate = comparison.report, Gate(mean=gate_mean, p1=gate_p1)
     is_close = report.passes(gate)
     if as_json:

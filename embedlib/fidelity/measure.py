@@ -27,6 +27,8 @@ from embedlib.models.compiled.fidelity_report import (
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
+_ACTIVITY: Final = "Embedding in {}"
+
 Reference = Literal["float32", "bf16"]
 """The precision compared with: float32 on the CPU, or bf16 on the engine that is measured."""
 
@@ -55,7 +57,9 @@ def reference_vectors(
         ConfigError: the engine that is measured does not have the reference precision.
     """
     if reference == "float32":
-        return model.embed(cpu_engine(model, load_weights(model.files)), texts)
+        return model.embed(
+            cpu_engine(model, load_weights(model.files)), texts, _ACTIVITY.format(reference)
+        )
     config = replace(model.config, precision=reference)
     return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
 
@@ -65,7 +69,9 @@ def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts
     config = model.config
     if "cpu" in plan.kind.device_types:
         config = replace(config, max_batch_tokens=ALONE)
-    return model.embed(make_engine(plan, model.files, config), texts)
+    return model.embed(
+        make_engine(plan, model.files, config), texts, _ACTIVITY.format(plan.precision.name)
+    )
 
 
 def reference_kind() -> EngineKind:

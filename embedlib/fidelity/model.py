@@ -15,6 +15,7 @@ from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.progress import Reading, Watch, ignore_progress
 from embedlib.reranker import Reranker
 
 
@@ -26,6 +27,8 @@ class MeasuredModel:
     """The files as read with the options: `max_seq_tokens` truncates texts."""
     known: KnownModel
     config: Config
+    watch: Watch = ignore_progress
+    """Shows how far embedding is."""
 
     @property
     def kind(self) -> type[Embedder] | type[Reranker] | type[Classifier]:
@@ -39,16 +42,27 @@ class MeasuredModel:
         is_of_pairs = len(head.labels) == 1 and not head.has_chat_template
         return Reranker if head.template or is_of_pairs else Classifier
 
-    def embed(self, engine: Engine, texts: FidelityTexts) -> Embedded:
+    def embed(self, engine: Engine, texts: FidelityTexts, activity: str = "Embedding") -> Embedded:
         """Return the rows that an engine computes for texts, and close the engine.
 
         Long texts are truncated without a warning.
+
+        Args:
+            engine: computes the rows.
+            texts: the texts.
+            activity: what goes on, for `watch`.
         """
         config = replace(self.config, on_truncate="ignore")
         tokenizer = load_tokenizer(self.files)
         with self.kind.from_engine(
             engine, self.files.spec, tokenizer, config, known=self.known
         ) as session:
+            total = None if self.kind is Reranker else len(texts.all)
+            self.watch(
+                activity,
+                "texts" if total else "pairs",
+                lambda: Reading(done=session.stats().num_texts, total=total),
+            )
             return embed(session, texts)
 
     def row_texts(self, texts: FidelityTexts) -> tuple[str, ...]:
@@ -56,12 +70,15 @@ class MeasuredModel:
         return row_texts(self.kind, texts)
 
 
-def open_model(model: str | PathLike[str], config: Config) -> MeasuredModel:
+def open_model(
+    model: str | PathLike[str], config: Config, watch: Watch = ignore_progress
+) -> MeasuredModel:
     """Find a model and read its files, including the head if it has one.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
         config: the options.
+        watch: shows how far embedding is.
 
     Raises:
         ConfigError: the model is an engine directory, or has fewer positions than
@@ -69,4 +86,4 @@ def open_model(model: str | PathLike[str], config: Config) -> MeasuredModel:
         ModelError: the model does not exist, or embedlib does not support it.
     """
     opened = OpenedModel.find(model, config)
-    return MeasuredModel(files=opened.read_source(), known=opened.known, config=config)
+    return MeasuredModel(files=opened.read_source(), known=opened.known, config=config, watch=watch)

@@ -23,6 +23,7 @@ from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS
+from embedlib.progress import Reading, Watch, ignore_progress
 
 
 def verify(
@@ -32,6 +33,7 @@ def verify(
     reference: Reference = "float32",
     config: Config | None = None,
     machine: Machine | None = None,
+    watch: Watch = ignore_progress,
 ) -> Comparison:
     """Measure a precision on the engine that computes it here; FP8 without a GPU is emulated.
 
@@ -47,6 +49,7 @@ def verify(
             is measured, for models that would take hours in float32.
         config: the options, with the precision to measure; "auto": the engine's fastest one.
         machine: reports hardware and packages; None: this machine.
+        watch: shows what is computed, and how far it is.
 
     Raises:
         ConfigError: the precision equals the reference, the engine does not have it, or the model
@@ -64,10 +67,11 @@ def verify(
         raise ConfigError(
             "precision = 'float32' is the reference of others; give int8, fp8 or bf16"
         )
-    measured = open_model(model, config)
+    measured = open_model(model, config, watch)
     plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
     right = reference_vectors(measured, plan, texts, reference, machine)
+    watch(f"Compiling to {plan.precision.name}", "", Reading)
     folder = compiled_weights(plan.precision, measured.files, config)
     plan = replace(plan, precision=replace(plan.precision, folder=folder))
     comparison = compare_planned(measured, plan, texts, right, reference, machine)

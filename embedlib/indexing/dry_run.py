@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from embedlib.errors import EngineRunError, InputError
@@ -12,14 +13,36 @@ from embedlib.indexing.report import IndexReport, Tally
 from embedlib.indexing.rows import find_changes
 from embedlib.indexing.sinks.protocol import Sink
 
-_SAMPLE_ROWS = 256
+_SAMPLE_ROWS = 255
+"""Parts of 1, 2, 4 and so on up to 128 rows: each shows how long the next one will take, and the
+largest is a fair batch."""
+_SAMPLE_SECONDS = 1.0
+"""No part begins after this time; since each takes about as long as all before it together, the
+sample takes about two seconds, or that of a single row."""
 
 
 class DryRun:
     """Counts what a load would embed, and estimates the time by embedding a sample."""
 
-    def __init__(self, embedder: TextEmbedder, sink: Sink, tally: Tally, *, has_rows: bool) -> None:
-        """Prepare; `has_rows`: whether the destination holds rows to compare with."""
+    def __init__(
+        self,
+        embedder: TextEmbedder,
+        sink: Sink,
+        tally: Tally,
+        *,
+        has_rows: bool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            embedder: embeds the sample.
+            sink: the destination.
+            tally: counts.
+            has_rows: whether the destination holds rows to compare with.
+            clock: returns seconds.
+        """
+        self._clock = clock
         self._embedder = embedder
         self._sink = sink
         self._tally = tally
@@ -41,17 +64,34 @@ class DryRun:
 
     def report(self, num_bad: int) -> IndexReport:
         """Return what the load would do."""
-        report = self._tally.report(num_bad)
-        return replace(report, num_tokens=self._num_tokens, estimated_seconds=self._estimate())
+        seconds, num_rows = self._estimate()
+        return replace(
+            self._tally.report(num_bad),
+            num_tokens=self._num_tokens,
+            estimated_seconds=seconds,
+            num_sampled=num_rows,
+        )
 
-    def _estimate(self) -> float | None:
-        if not self._sample:
-            return None
-        before, started = self._embedder.stats().num_tokens, time.perf_counter()
-        try:
-            self._embedder.submit_batch(self._sample, role="document").result()
-        except (InputError, EngineRunError):  # a load skips these rows
-            return None
-        seconds = time.perf_counter() - started
+    def _estimate(self) -> tuple[float | None, int]:
+        """Return how long embedding would take, and the number of rows that were measured."""
+        started, first, size = self._clock(), 0, 1
+        num_rows, seconds_per_token = 0, 0.0
+        while first < len(self._sample) and self._clock() - started < _SAMPLE_SECONDS:
+            part = self._sample[first : first + size]
+            try:
+                measured = self._measure(part)
+            except (InputError, EngineRunError):  # a load skips these rows
+                return None, 0
+            if measured is None:
+                return None, 0
+            if len(part) > num_rows:
+                num_rows, seconds_per_token = len(part), measured
+            first, size = first + size, 2 * size
+        return (self._num_tokens * seconds_per_token, num_rows) if num_rows else (None, 0)
+
+    def _measure(self, texts: list[str]) -> float | None:
+        """Return the seconds per token of embedding texts; None: the embedder counts no tokens."""
+        before, started = self._embedder.stats().num_tokens, self._clock()
+        self._embedder.submit_batch(texts, role="document").result()
         num_tokens = self._embedder.stats().num_tokens - before
-        return self._num_tokens * seconds / num_tokens if num_tokens else None
+        return (self._clock() - started) / num_tokens if num_tokens else None

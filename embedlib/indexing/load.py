@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from uuid import UUID
 
 import numpy as np
@@ -26,6 +26,8 @@ the batches of up to 1,024 texts are sorted by length."""
 _LOOKUPS = 2
 _WRITES = 2
 """Queued calls to the destination, of each kind; more would only wait there."""
+LOOK_SECONDS = 0.5
+"""Time between two progress reports while a batch is computed."""
 
 
 class Load:
@@ -121,7 +123,7 @@ class Load:
             job_rows, job = self._jobs.popleft()
             num_rows += len(job_rows)
             try:
-                parts.append(job.result())
+                parts.append(self._wait_for(job))
                 rows += job_rows
             except (InputError, EngineRunError) as error:
                 good, good_parts = self._embed_again(job_rows, error)
@@ -135,6 +137,12 @@ class Load:
         )
         while self._writes and self._writes[0][2].done():
             self._wait_for_write()
+
+    def _wait_for(self, job: Future[Vectors]) -> Vectors:
+        """Return the vectors of a job; tells meanwhile what is embedded of the jobs in flight."""
+        while not wait([job], timeout=LOOK_SECONDS).done:
+            self._tally.look()
+        return job.result()
 
     def _embed_again(self, rows: list[Row], error: Exception) -> tuple[list[Row], list[Vectors]]:
         """Halve a failed job until every row is embedded or known to be bad.

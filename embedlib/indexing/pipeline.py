@@ -74,7 +74,8 @@ def index(
         source_options: how files are read.
         tell: called with lines for the user: guesses, skipped rows, retries, the index build; from
             any thread. Default: log them as warnings of the logger "embedlib".
-        on_progress: called after every step, on the caller's thread.
+        on_progress: called after every step and twice a second while rows are embedded, on the
+            caller's thread.
         **options: fields of `IndexOptions`.
 
     Returns:
@@ -247,6 +248,7 @@ class _Run:
             self.thread.submit(self._delete_leftover).result()
         except TooManyMissingError as error:
             too_many = error
+        self.tally.finishing()
         self.thread.submit(self.sink.finish).result()
         if too_many is not None:
             raise too_many

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.rows import RowChanges
@@ -23,6 +24,14 @@ class IndexProgress:
     """Rows embedded and written."""
     num_unchanged: int
     """Rows that were up to date."""
+    num_vectors: int = 0
+    """Rows embedded, written or not: counted as batches end if the embedder's `stats()` have
+    `num_texts`, else as they are written."""
+    num_documents_embedded: int = 0
+    """Documents whose rows are all embedded or were up to date; about as many, since long and short
+    texts are embedded out of order."""
+    is_finishing: bool = False
+    """Whether every row is written, and the destination is being made ready for search."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,8 @@ class IndexReport:
     num_other: int | None = None
     """Stored rows of documents that were not read; `delete_missing` deletes them. None: not
     counted, in a dry run and with `limit`."""
+    num_sampled: int = 0
+    """Dry run only: how many rows were measured; as many as can be embedded in about a second."""
 
 
 class Tally:
@@ -79,6 +90,7 @@ class Tally:
         # Per group: the number of changed rows after which its documents are complete.
         self._document_ends: deque[tuple[int, int]] = deque()
         self._num_changed = self._num_done = self._num_documents_done = 0
+        self._is_finishing = False
 
     def add(self, changes: RowChanges, num_documents: int) -> None:
         """Count rows that were compared, and how many documents end with them."""
@@ -95,12 +107,28 @@ class Tally:
         self._num_embedded += num_embedded
         while self._document_ends and self._document_ends[0][0] <= self._num_done:
             self._num_documents_done += self._document_ends.popleft()[1]
+        self.look()
+
+    def finishing(self) -> None:
+        """Tell that every row is written."""
+        self._is_finishing = True
+        self.look()
+
+    def look(self) -> None:
+        """Tell how far the load is, with what is embedded and not yet written."""
+        # Rows that were skipped as bad are done and not embedded.
+        num_ahead = max(0, self._num_vectors() - self._num_embedded)
+        num_done = self._num_done + num_ahead
+        ends = takewhile(lambda end: end[0] <= num_done, self._document_ends)
         self._on_progress(
             IndexProgress(
                 num_documents=self._num_documents_done,
                 total_documents=self._total_documents,
                 num_embedded=self._num_embedded,
                 num_unchanged=self._num_unchanged,
+                num_vectors=self._num_embedded + num_ahead,
+                num_documents_embedded=self._num_documents_done + sum(n for _, n in ends),
+                is_finishing=self._is_finishing,
             )
         )
 
@@ -108,6 +136,11 @@ class Tally:
     def num_stored(self) -> int:
         """Rows of the source that are in the destination now."""
         return self._num_unchanged + self._num_metadata + self._num_embedded
+
+    def _num_vectors(self) -> int:
+        """Return how many texts the embedder has embedded since the load began; 0: unknown."""
+        before: int = getattr(self._before, "num_texts", 0)
+        return getattr(self._stats(), "num_texts", before) - before
 
     def report(self, num_bad: int) -> IndexReport:
         """Return what was done."""

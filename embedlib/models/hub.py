@@ -102,6 +102,28 @@ def find_model(name: str | os.PathLike[str], config: Config) -> ModelFolder:
     )
 
 
+def may_be_on_hub(name: str) -> bool:
+    """Whether a name is looked up on the hub: it is neither a folder nor `package:NAME`."""
+    return _is_hub_name(name) and not Path(name).expanduser().exists()
+
+
+def downloaded_bytes(name: str, cache_folder: str | None) -> int:
+    """Return the size of what the hub's cache holds of a model, unfinished files included."""
+    from huggingface_hub import constants
+
+    cache = Path(cache_folder or constants.HF_HUB_CACHE)
+    return sum(
+        entry.stat().st_size
+        for repo in _repositories(name)
+        for entry in (cache / f"models--{repo.replace('/', '--')}" / "blobs").glob("*")
+    )
+
+
+def _repositories(name: str) -> list[str]:
+    """Return the names under which the hub may have a model, in their order."""
+    return [name] if "/" in name else [f"{_DEFAULT_OWNER}/{name}", name]
+
+
 def _is_hub_name(name: str) -> bool:
     # "./model", "~/model" and "a/b/c" can only be folders: looking them up on the hub would turn
     # a typing error in a path into a network error.
@@ -238,7 +260,7 @@ def _find_on_hub(
 
     tried = [f"folder {name!r}"]
     remedy = ""
-    for repo in [name] if "/" in name else [f"{_DEFAULT_OWNER}/{name}", name]:
+    for repo in _repositories(name):
         try:
             snapshot = huggingface_hub.snapshot_download(
                 repo,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -122,6 +123,29 @@ def test_help_of_a_command(name: str, run: Run) -> None:
     assert "--debug" in done.stdout
 
 
+def test_progress_can_be_left_out() -> None:
+    quiet = {
+        name
+        for name in COMMANDS
+        for parameter in main.get_command(CONTEXT, name).params  # type: ignore[union-attr]
+        if "--quiet" in parameter.opts and "-q" in parameter.opts
+    }
+    assert {*COMMANDS} - quiet == {"doctor", "status"}
+
+
+def test_quiet_hides_the_bars_of_the_hub_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
+    seen: list[str | None] = []
+    monkeypatch.setattr(
+        "embedlib.models.opening.OpenedModel.find",
+        lambda *_: seen.append(os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS")),
+    )
+    for more in ([], ["-q"]):
+        run("inspect", "some/model", *more)
+    assert seen == [None, "1"]
+    assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
+
+
 def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedlib.__version__ in run("--version").stdout
     # The variable may be set for other reasons; it must not turn every call into --version.
@@ -194,3 +218,22 @@ main(["encode", "m"])
         [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+def test_ctrl_c_inside_a_weak_reference_prints_nothing_of_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Dropped:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def work(*_: object) -> None:
+        Dropped()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedlib.models.opening.OpenedModel.find", work)
+    before = sys.unraisablehook
+    done = run("inspect", "some/model")
+    assert (done.exit_code, done.stderr) == (130, "Interrupted.\n")
+    assert capsys.readouterr().err == ""
+    assert sys.unraisablehook is before

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,9 @@ class FakeEmbedder:
 
     def __exit__(self, *exc_info: object) -> None:
         self.is_closed = True
+
+    def stats(self) -> SimpleNamespace:
+        return SimpleNamespace(num_texts=0)
 
     def get_embedding_dimension(self) -> int:
         return self.config.truncate_dim or DIM

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from embedlib.embedder import Embedder
-from embedlib.indexing.report import IndexProgress
+from embedlib.progress import Look, Progress, Reading
 
 Run = Callable[..., Result]
 
@@ -207,46 +206,61 @@ def test_standard_input_needs_its_format(run: Run, model: str, out: str) -> None
     assert sorted(row["text"] for row in rows(out).values()) == ["one", "two"]
 
 
-def test_without_a_terminal_progress_is_a_line_once_a_minute() -> None:
-    from embedlib.cli.index import _ProgressLog
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines of a log in which ten seconds pass with every phase."""
+    lines: list[str] = []
 
-    times = iter([0.0, 59.0, 61.0, 120.0, 200.0])
-    log = _ProgressLog(lambda: next(times))
-    lines = [
-        log.line(
-            IndexProgress(
-                num_documents=1000 * n, total_documents=total, num_embedded=n, num_unchanged=2 * n
-            )
-        )
-        for n, total in ((1, None), (2, None), (3, 9000), (4, 9000))
-    ]
-    assert lines == [
-        None,
-        "Indexing: 2,000 docs in 61 s, 2 rows embedded, 4 unchanged",
-        None,
-        "Indexing: 4,000 of about 9,000 docs in 3 min, 4 rows embedded, 8 unchanged",
-    ]
+    class Spy(Progress):
+        def watch(self, activity: str, unit: str = "", read: Any = Reading) -> None:
+            super().watch(activity, unit, read)
+            reading = read()
+            look = Look(activity=activity, unit=unit, reading=reading, seconds=10, rate=0)
+            lines.append(look.as_line())
+
+    monkeypatch.setattr("embedlib.cli.progress.Progress", Spy)
+    return lines
 
 
-@pytest.mark.parametrize(("seconds_per_look", "is_told"), [(0.1, False), (61.0, True)])
-def test_only_a_long_load_writes_progress_into_a_log(
-    seconds_per_look: float,
-    is_told: bool,
-    run: Run,
-    model: str,
-    docs: Path,
-    out: str,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_phases_of_a_load(
+    run: Run, model: str, docs: Path, out: str, watched: list[str]
 ) -> None:
-    import embedlib.cli.index as command
-
-    clock = count(0.0, seconds_per_look)
-    monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     done = run("index", docs, "-m", model, "--to", out)
     assert done.exit_code == 0, done.output
-    lines = done.stderr.splitlines()
-    assert any(line.startswith("Indexing: 3 of about 3 docs in") for line in lines) == is_told
-    assert "\r" not in done.stderr
+    assert watched == [
+        f"Loading {model}: 10 s",
+        "Indexing: 0 of 3 docs in 10 s, 0 rows embedded, 0 unchanged",
+        "Making the rows ready for search: 10 s",
+    ]
+    assert done.stderr == ""  # it took no ten seconds
+
+
+def test_an_interrupted_load_says_what_is_kept_and_how_to_go_on(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("index", docs, "-m", model, "--to", out)
+    assert run(*arguments, "--limit", 1).exit_code == 0
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedlib.indexing.pipeline._Run.finish", interrupted)
+    done = run(*arguments)
+    assert done.exit_code == 130
+    assert done.stderr.splitlines()[-1] == (
+        "Interrupted: 3 rows of about 3 documents are stored; run the same command again to go on"
+    )
+
+
+def test_quiet_leaves_results_and_errors(run: Run, model: str, tmp_path: Path, out: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"id": 1, "text": "good"}\n{"id": 2}\n')
+    done = run("index", source, "-m", model, "--to", out, "-q")
+    assert (done.exit_code, done.stderr) == (3, "")
+    assert "skipped              1  bad rows" in done.stdout
+    refused = run("index", "no-such-file", "-m", model, "--to", out, "--quiet")
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: ")
 
 
 def test_standard_input_may_be_closed(
@@ -254,7 +268,8 @@ def test_standard_input_may_be_closed(
 ) -> None:
     import embedlib.cli.index as command
 
-    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=None, stderr=None))
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=None))
+    monkeypatch.setattr("embedlib.cli.progress.sys", SimpleNamespace(stderr=None))
     for sources in ((), ("-", "--input-format", "lines")):
         refused = run("index", *sources, "-m", model, "--to", out)
         assert refused.exit_code == 2
@@ -290,7 +305,7 @@ def test_a_dry_run_writes_nothing(
     done = run("index", docs, "-m", model, "--to", out, "--dry-run")
     assert done.exit_code == 0, done.output
     assert "Would index 3 documents as 3 rows" in done.stdout
-    assert "embedding would take about" in done.stdout
+    assert "embedding would take about 0 s here, by the time of 2 rows" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["docs"]
 
 

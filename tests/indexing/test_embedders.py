@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from hashlib import blake2b
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Similarity
 from embedlib.errors import ConfigError, InputError, SinkError, SourceError
-from embedlib.indexing import Document, QueryEmbedder, TextEmbedder, Vectors, index, search
+from embedlib.indexing import Document, QueryEmbedder, Row, TextEmbedder, Vectors, index, search
+from embedlib.indexing.dry_run import DryRun
+from embedlib.indexing.reader import Group
+from embedlib.indexing.report import Tally
 from embedlib.testing import FakeSink, FakeStore, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -112,6 +116,42 @@ def test_a_dry_run_of_an_embedder_that_counts_no_tokens_estimates_nothing() -> N
     embedder = HashEmbedder()
     embedder.stats = lambda: SimpleNamespace(num_tokens=0, num_truncated=0)  # type: ignore[method-assign]
     assert load(FakeStore(), embedder, documents(10), dry_run=True).estimated_seconds is None
+
+
+@pytest.mark.parametrize(("seconds_per_text", "num_rows"), [(0.001, 128), (0.1, 8), (9.0, 1)])
+def test_a_dry_run_measures_rows_for_about_a_second(seconds_per_text: float, num_rows: int) -> None:
+    embedded: list[str] = []
+
+    class Slow(HashEmbedder):
+        def submit_batch(self, texts: Any, *, role: str) -> Any:
+            embedded.extend(texts)
+            return super().submit_batch(texts, role=role)
+
+    embedder = Slow()
+    texts = documents(1000)
+    tally = Tally(embedder, lambda _: None, None)
+    dry_run = DryRun(
+        *(embedder, FakeSink(FakeStore()), tally),
+        has_rows=False,
+        clock=lambda: len(embedded) * seconds_per_text,
+    )
+    rows = [
+        Row(
+            id=UUID(int=n),
+            source_id=document.id,
+            chunk=0,
+            text=document.text,
+            metadata={},
+            digest=b"",
+        )
+        for n, document in enumerate(texts)
+    ]
+    dry_run.add(Group(rows, len(rows)))
+    report = dry_run.report(0)
+    assert (report.num_sampled, len(embedded)) == (num_rows, 2 * num_rows - 1)
+    assert report.num_tokens == sum(len(document.text) for document in texts)
+    expected = 1000 * seconds_per_text
+    assert report.estimated_seconds == pytest.approx(expected, rel=0.35)  # texts differ in length
 
 
 @pytest.mark.parametrize("missing", ["fingerprint", "submit_batch", "stats"])

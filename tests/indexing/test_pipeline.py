@@ -1039,6 +1039,31 @@ def test_progress_only_grows_and_ends_at_the_whole(store: FakeStore, embedder: E
     assert seen[-1].num_embedded == 900
 
 
+def test_progress_counts_rows_as_batches_end(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.indexing.load.LOOK_SECONDS", 0.001)
+    engine = FakeEngine(max_batch_tokens=64)
+    seen, released = list[IndexProgress](), list[bool]()
+
+    def look(progress: IndexProgress) -> None:
+        seen.append(progress)
+        if progress.num_vectors:
+            engine.release()
+        elif engine.batches and len(released) == 0:
+            released.append(True)
+            engine.release_one()  # the other rows of the job are still waiting
+
+    engine.hold()
+    with fake_embedder(engine) as embedder:
+        run(numbered(40), store, embedder, on_progress=look)
+    ahead = [p for p in seen if 0 < p.num_vectors < 40 and p.num_embedded == 0]
+    assert ahead
+    assert {p.num_documents_embedded for p in ahead} <= {p.num_vectors for p in ahead}
+    assert (seen[-1].num_vectors, seen[-1].num_documents_embedded) == (40, 40)
+    assert [p.is_finishing for p in seen] == [False] * (len(seen) - 1) + [True]
+
+
 @pytest.mark.parametrize(
     ("options", "total"), [({"limit": 7}, 7), ({"limit": 900}, 100), ({"shard": "1/4"}, 25)]
 )
