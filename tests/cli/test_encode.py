@@ -280,6 +280,13 @@ def test_npy_on_standard_output(run: Run, fake: Fake) -> None:
     np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout_bytes)), rows("a", "b"))
 
 
+def test_it_says_what_it_wrote(run: Run, fake: Fake, tmp_path: Path) -> None:
+    out = tmp_path / "out.npy"
+    done = run("encode", "m", "-o", out, stdin="a\nb\n")
+    assert (done.stdout, done.stderr) == ("", f"wrote 2 vectors of {DIM} numbers to {out}\n")
+    assert run("encode", "m", "-q", "-o", out, stdin="a\n").stderr == ""
+
+
 def test_format_beats_the_extension(run: Run, fake: Fake, tmp_path: Path) -> None:
     out = tmp_path / "out.npy"
     assert run("encode", "m", "-o", out, "--format", "jsonl", stdin="a\n").exit_code == 0
@@ -495,7 +502,8 @@ def test_a_wrong_value_is_one_line(run: Run, fake: Fake) -> None:
 def test_interrupted(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(FakeEmbedder, "error", KeyboardInterrupt())
     done = run("encode", "m", "-o", tmp_path / "out.npy", stdin="a\n")
-    assert (done.exit_code, done.stderr) == (130, "Interrupted.\n")
+    line = f"Interrupted: nothing was written to {tmp_path / 'out.npy'}; run the same command again"
+    assert (done.exit_code, done.stderr) == (130, f"{line}\n")
     assert fake.made[0].is_closed
     assert list(tmp_path.iterdir()) == []
 
