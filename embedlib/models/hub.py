@@ -6,10 +6,12 @@ repository of the Hugging Face hub. This module does not parse the files; `readi
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import importlib.util
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,11 +114,12 @@ def downloaded_bytes(name: str, cache_folder: str | None) -> int:
     from huggingface_hub import constants
 
     cache = Path(cache_folder or constants.HF_HUB_CACHE)
-    return sum(
-        entry.stat().st_size
-        for repo in _repositories(name)
-        for entry in (cache / f"models--{repo.replace('/', '--')}" / "blobs").glob("*")
-    )
+    num_bytes = 0
+    for repo in _repositories(name):
+        for file in (cache / f"models--{repo.replace('/', '--')}" / "blobs").glob("*"):
+            with suppress(FileNotFoundError):  # the client renames a file when it is complete
+                num_bytes += file.stat().st_size
+    return num_bytes
 
 
 def _repositories(name: str) -> list[str]:
@@ -272,16 +275,32 @@ def _find_on_hub(
                 ignore_patterns=list(_IGNORE),
             )
         except Exception as error:  # the hub's client also raises errors of its HTTP library
-            what, remedy = _explain(error, revision=revision, token=token)
+            what, remedy = _explain(
+                error, revision=revision, token=token, cache_folder=cache_folder
+            )
             tried.append(f"hub repository {repo!r} ({what})")
             if isinstance(error, errors.GatedRepoError) or not isinstance(
                 error, (errors.RepositoryNotFoundError, errors.LocalEntryNotFoundError)
             ):
-                raise ModelNotFoundError(_not_found(name, tried, remedy)) from error
-            last_error = error
+                # The message says all of an expected error; its traceback is a hundred lines long.
+                cause = None if isinstance(error, _expected_errors()) else error
+                raise ModelNotFoundError(_not_found(name, tried, remedy)) from cause
             continue
         return _check_snapshot(name, repo, Path(snapshot))
-    raise ModelNotFoundError(_not_found(name, tried, remedy)) from last_error
+    raise ModelNotFoundError(_not_found(name, tried, remedy))
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of the hub's client that `_explain` explains completely."""
+    from huggingface_hub import errors
+
+    return (
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+        errors.HFValidationError,
+        errors.LocalEntryNotFoundError,
+        errors.OfflineModeIsEnabled,
+    )
 
 
 def _not_found(name: str, tried: list[str], remedy: str) -> str:
@@ -289,11 +308,20 @@ def _not_found(name: str, tried: list[str], remedy: str) -> str:
 
 
 def _explain(
-    error: Exception, *, revision: str | None, token: str | bool | None
+    error: Exception,
+    *,
+    revision: str | None,
+    token: str | bool | None,
+    cache_folder: str | os.PathLike[str] | None,
 ) -> tuple[str, str]:
     """Return what went wrong on the hub, and the remedy."""
     from huggingface_hub import constants, errors
 
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            f"no space left on the disk of {cache_folder or constants.HF_HUB_CACHE}",
+            "make room there and try again, which goes on with the download, or pass cache_folder=",
+        )
     # Subclasses first: GatedRepoError is a RepositoryNotFoundError, and most are HfHubHTTPError.
     if isinstance(error, errors.GatedRepoError):
         return (

