@@ -124,6 +124,7 @@ class PairTokenizer:
         return sequences
 
     def _encode(self, pairs: Sequence[Pair], prompt: str, message_row: int) -> list[EncodedPair]:
+        check_text("the prompt", prompt)
         for row, pair in enumerate(pairs, message_row):
             for name, text in zip(("first", "second"), pair, strict=True):
                 check_text(f"the {name} text of pair {row}", text)

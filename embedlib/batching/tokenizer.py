@@ -95,12 +95,13 @@ class Tokenizer:
 
         Raises:
             ConfigError: the prompt leaves no room for a text.
-            InputError: a text is not a str, has a lone surrogate, or has no tokens; the prompt's
-                do not count if pooling leaves them out.
+            InputError: a text is not a str, it or the prompt has a lone surrogate, or a text has no
+                tokens; the prompt's do not count if pooling leaves them out.
             SequenceTooLongError: a text is longer than the limit and on_truncate is "error", or
                 "chunk" with a prompt that has a part behind the text.
         """
         started = self._meter.clock()
+        check_text("the prompt", prompt.examples + prompt.prefix + prompt.suffix)
         num_prompt_tokens = 0
         if self._excludes_prompt and prompt.prefix:
             num_prompt_tokens = self._count_prompt(prompt)

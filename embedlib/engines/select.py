@@ -71,10 +71,14 @@ def plan_engine(
         except EngineError as error:
             if choice is candidates[-1][1]:
                 raise
-            logging.getLogger(__name__).info("engine %s is not used: %s", kind.name, error)
+            _log_skipped(kind.name, error)
         else:
             return plan
     raise AssertionError("the last candidate returns or raises")
+
+
+def _log_skipped(name: str, reason: object) -> None:
+    logging.getLogger(__name__).info("engine %s is not used: %s", name, reason)
 
 
 def _plan(kind: EngineKind, choice: EngineChoice, precision: ChosenPrecision) -> EnginePlan:
@@ -100,6 +104,8 @@ def _candidates(
     found = [(kind, find_devices(kind, config, machine)) for kind in kinds]
     usable = [(kind, choice) for kind, choice in found if choice.is_available]
     if usable:
+        for _, choice in found[: found.index(usable[0])]:
+            _log_skipped(choice.name, choice.reason)
         return usable
     reasons = "; ".join(f"{choice.name}: {choice.reason}" for _, choice in found)
     if config.precision != "auto":

@@ -227,6 +227,11 @@ def test_a_text_that_is_none_is_named(
         sequences(tokenize, [("a", "b"), pair], first_row=7)
 
 
+def test_a_bad_prompt_is_named() -> None:
+    with pytest.raises(InputError, match="^the prompt has the lone surrogate"):
+        sequences(pair_tokenizer(byte_tokenizer(), 20), [("a", "b")], prompt="\ud800")
+
+
 def test_a_pair_without_tokens_is_named() -> None:
     with pytest.raises(InputError, match="pair 1 has no tokens"):
         sequences(pair_tokenizer(byte_tokenizer(), 20), [("a", ""), ("", "")])

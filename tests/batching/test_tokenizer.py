@@ -362,6 +362,12 @@ def test_a_bad_text_is_named(bad: Any, message: str, prompt: str, num_before: in
         make_tokenizer()(job, 0, [*["ok"] * num_before, bad], Prompt(prefix=prompt))
 
 
+def test_a_bad_prompt_is_named() -> None:
+    message = r"^the prompt has the lone surrogate '\\ud800' at character 0"
+    with pytest.raises(InputError, match=message):
+        make_tokenizer()(make_job(1), 0, ["ok"], Prompt(prefix="\ud800"))
+
+
 def test_a_text_without_tokens_is_named() -> None:
     with pytest.raises(InputError, match=r"^text 12 has no tokens: ''; leave it out"):
         make_tokenizer()(make_job(2, first_row=11), 0, ["ok", ""], BARE)

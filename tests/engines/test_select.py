@@ -117,6 +117,14 @@ def test_without_openvino_auto_says_what_to_install() -> None:
         choose_engine(Config(), bare)
 
 
+def test_the_log_says_why_auto_skips_an_engine(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert choose_engine(Config(), NOTHING).name == "openvino"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"engine {name} is not used: {reason(name, NOTHING)}" for name in ("tensorrt_llm", "cuda")
+    ]
+
+
 def test_a_gpu_and_tensorrt_llm() -> None:
     machine = fake_machine(H200, packages=TRTLLM)
     choice = choose_engine(Config(), machine)
@@ -534,7 +542,8 @@ def test_auto_takes_what_was_measured_to_be_faithful(
     assert chosen.excluded == ("layers.0.q",)
     assert chosen.folder == Path("/int8-1")
     assert str(chosen) == "int8 without layers.0.q"
-    assert [record.getMessage() for record in caplog.records] == [
+    of_precision = [each for each in caplog.records if each.name.endswith(".precision")]
+    assert [record.getMessage() for record in of_precision] == [
         "/int8-0 is not used automatically: mean cosine 0.99000, p1 0.99000 on 200 texts",
         "engine openvino, precision int8: mean cosine 0.99950, p1 0.99950 on 200 texts",
     ]
