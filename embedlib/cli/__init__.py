@@ -152,8 +152,9 @@ def _format_warning(
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EMBEDLIB"},
-    epilog="Every option can be set in the environment: --truncate-dim of `embedlib encode` is "
-    "EMBEDLIB_ENCODE_TRUNCATE_DIM. EMBEDLIB_MODEL is the model of commands that are given none.",
+    epilog="`embedlib COMMAND --help` explains a command, with examples. Every option can be set "
+    "in the environment: --truncate-dim of `embedlib encode` is EMBEDLIB_ENCODE_TRUNCATE_DIM. "
+    "EMBEDLIB_MODEL is the model of commands that are given none.",
 )
 @click.version_option(__version__, prog_name="embedlib", allow_from_autoenv=False)
 def main() -> None:

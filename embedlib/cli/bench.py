@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from embedlib.bench.options import INT8, PEERS, RERANK_PEER, BenchOptions
-from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
 from embedlib.version import __version__
@@ -22,7 +22,7 @@ _STDOUT = "-"
 _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("model", required=False)
 @click.option(
     "--task",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading, prints_to_terminal
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
@@ -17,7 +17,7 @@ _CHUNK_TEXTS = 4096
 """Texts scored together: enough to keep the engine busy, few enough to hold in memory."""
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("model")
 @click.argument("inputs", nargs=-1)
 @click.option(

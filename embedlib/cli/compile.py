@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from embedlib.models.compiled.engine_folder import CompiledPrecision
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("model")
 @click.option(
     "--precision",

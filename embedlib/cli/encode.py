@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, TEXT_OPTIONS, config_options
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    TEXT_OPTIONS,
+    GroupedCommand,
+    config_options,
+)
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 _FORMATS = ("npy", "jsonl")
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("model")
 @click.argument("inputs", nargs=-1)
 @click.option(

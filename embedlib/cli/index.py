@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli import MODEL_VARIABLE
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading, on_interrupt
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
@@ -29,7 +29,7 @@ _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("sources", nargs=-1)
 @click.option(
     "--model",

@@ -75,6 +75,32 @@ class EngineNameType(click.Choice[str]):
         return engine_names()
 
 
+class GroupedCommand(click.Command):
+    """A command whose help has the options of its own first, and those of all models below."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups of options that the command has."""
+        groups: dict[str, list[tuple[str, str]]] = {
+            title: [] for title in ("Options", "Engine", "Model files", "General")
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                groups[_group(parameter)].append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _group(parameter: click.Parameter) -> str:
+    if parameter.name in ENGINE_OPTIONS:
+        return "Engine"
+    if parameter.name in MODEL_OPTIONS:
+        return "Model files"
+    return "General" if parameter.name in ("quiet", "debug", "help") else "Options"
+
+
 def config_options(*names: str) -> Callable[[_F], _F]:
     """Decorate a command with the options of these `Config` fields."""
 

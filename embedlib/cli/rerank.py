@@ -7,14 +7,20 @@ from typing import Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, PAIR_OPTIONS, config_options
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    PAIR_OPTIONS,
+    GroupedCommand,
+    config_options,
+)
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
 from embedlib.progress import Reading
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("query")
 @click.argument("inputs", nargs=-1)
 @click.option("--model", "-m", required=True, help="Reranker: folder, hub name or package:NAME.")

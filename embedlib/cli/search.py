@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, config_options
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.sinks.protocol import Hit
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("question")
 @click.option(
     "--to", "sink", required=True, metavar="URL", help="Destination that `embedlib index` loaded."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -22,7 +22,7 @@ _GATE = Gate()
 _EXIT_FAILED = 1
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("model")
 @click.option(
     "--precision",

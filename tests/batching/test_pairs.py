@@ -228,7 +228,7 @@ def test_a_text_that_is_none_is_named(
 
 
 def test_a_bad_prompt_is_named() -> None:
-    with pytest.raises(InputError, match="^the prompt has the lone surrogate"):
+    with pytest.raises(InputError, match=r"^the prompt has the lone surrogate"):
         sequences(pair_tokenizer(byte_tokenizer(), 20), [("a", "b")], prompt="\ud800")
 
 

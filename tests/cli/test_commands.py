@@ -146,6 +146,16 @@ def test_quiet_hides_the_bars_of_the_hub_too(run: Run, monkeypatch: pytest.Monke
     assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
 
 
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"bench-write", "doctor", "status"}))
+def test_help_groups_the_options(name: str, run: Run) -> None:
+    lines = run(name, "-h").stdout.splitlines()
+    groups = [line for line in lines if line.endswith(":") and line[:1].isupper()]
+    assert groups[0] == "Options:" or name == "inspect"
+    assert groups[-2:] == ["Model files:", "General:"]
+    own = lines[: lines.index("Model files:")]
+    assert not any("--token" in line or "--quiet" in line for line in own)
+
+
 def test_version(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert embedlib.__version__ in run("--version").stdout
     # The variable may be set for other reasons; it must not turn every call into --version.
