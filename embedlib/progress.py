@@ -76,7 +76,7 @@ class Look:
             rate=self.rate or None,
             postfix=self.reading.note or None,
         )
-        return line[:columns]
+        return line.replace("s/ ", "s/")[:columns]  # of slow work: 2.56s/docs
 
     def as_line(self) -> str:
         """Return the line for a log."""

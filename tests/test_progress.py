@@ -135,6 +135,14 @@ def test_a_line_goes_above_the_bar(out: io.StringIO, clock: Clock) -> None:
     )
 
 
+def test_slow_work_has_seconds_per_unit(out: io.StringIO, clock: Clock, work: Work) -> None:
+    progress = on_terminal(out, clock)
+    progress.watch("Indexing", "docs", work.read)
+    clock.now, work.done = 5.0, 2
+    progress.tick()
+    assert "2 docs [00:05,  2.50s/docs]" in out.getvalue()
+
+
 def test_a_bar_may_wait_before_it_appears(out: io.StringIO, clock: Clock, work: Work) -> None:
     with on_terminal(out, clock, delay=2.0) as progress:
         progress.watch("Encoding", "texts", work.read)
