@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
 
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.rows import RowChanges
@@ -90,6 +89,7 @@ class Tally:
         # Per group: the number of changed rows after which its documents are complete.
         self._document_ends: deque[tuple[int, int]] = deque()
         self._num_changed = self._num_done = self._num_documents_done = 0
+        self._last_end = 0
         self._is_finishing = False
 
     def add(self, changes: RowChanges, num_documents: int) -> None:
@@ -106,7 +106,8 @@ class Tally:
         self._num_done += num_rows
         self._num_embedded += num_embedded
         while self._document_ends and self._document_ends[0][0] <= self._num_done:
-            self._num_documents_done += self._document_ends.popleft()[1]
+            self._last_end, num_documents = self._document_ends.popleft()
+            self._num_documents_done += num_documents
         self.look()
 
     def finishing(self) -> None:
@@ -118,8 +119,6 @@ class Tally:
         """Tell how far the load is, with what is embedded and not yet written."""
         # Rows that were skipped as bad are done and not embedded.
         num_ahead = max(0, self._num_vectors() - self._num_embedded)
-        num_done = self._num_done + num_ahead
-        ends = takewhile(lambda end: end[0] <= num_done, self._document_ends)
         self._on_progress(
             IndexProgress(
                 num_documents=self._num_documents_done,
@@ -127,7 +126,7 @@ class Tally:
                 num_embedded=self._num_embedded,
                 num_unchanged=self._num_unchanged,
                 num_vectors=self._num_embedded + num_ahead,
-                num_documents_embedded=self._num_documents_done + sum(n for _, n in ends),
+                num_documents_embedded=self._count_documents(self._num_done + num_ahead),
                 is_finishing=self._is_finishing,
             )
         )
@@ -136,6 +135,15 @@ class Tally:
     def num_stored(self) -> int:
         """Rows of the source that are in the destination now."""
         return self._num_unchanged + self._num_metadata + self._num_embedded
+
+    def _count_documents(self, num_rows: int) -> int:
+        """Return how many documents these changed rows are, by the share of the last group."""
+        num_documents, begin = self._num_documents_done, self._last_end
+        for end, num_of_group in self._document_ends:
+            if end > num_rows:
+                return num_documents + num_of_group * (num_rows - begin) // (end - begin)
+            num_documents, begin = num_documents + num_of_group, end
+        return num_documents
 
     def _num_vectors(self) -> int:
         """Return how many texts the embedder has embedded since the load began; 0: unknown."""
