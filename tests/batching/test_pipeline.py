@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -99,25 +99,24 @@ def test_a_query_is_tokenized_by_its_caller_and_bulk_by_the_thread() -> None:
     pipeline.close()
 
 
-class Cancelling(list[str]):
-    """Texts of a call that is cancelled when the first of them are taken."""
+class Watched(list[str]):
+    """Texts that call a function whenever some of them are taken."""
 
-    job: Job
+    def __init__(self, num_texts: int, on_take: Callable[[], object]) -> None:
+        super().__init__(["a"] * num_texts)
+        self.on_take = on_take
 
     def __getitem__(self, place: Any) -> Any:
-        self.job.future.cancel()
-        self.num_taken += 1
+        self.on_take()
         return super().__getitem__(place)
-
-    num_taken = 0
 
 
 def test_a_job_that_is_over_is_not_fed_further() -> None:
     pipeline = start(FakeEngine())
-    texts = Cancelling(["a"] * 3 * MICRO_BATCH_TEXTS)
-    texts.job = pipeline.open_job(len(texts), Lane.BULK)
-    pipeline.feed(texts.job, texts, by_bytes())
-    assert texts.num_taken == 1
+    job = pipeline.open_job(3 * MICRO_BATCH_TEXTS, Lane.BULK)
+    told: list[bool] = []
+    pipeline.feed(job, Watched(job.num_texts, lambda: told.append(job.future.cancel())), by_bytes())
+    assert told == [True]
     pipeline.close()
 
 
@@ -131,7 +130,7 @@ def test_an_error_while_feeding_cancels_what_was_fed() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pipeline.feed(job, ["a"] * 500, by_bytes(), interrupt)
+        pipeline.feed(job, Watched(500, interrupt), by_bytes())
     assert job.future.cancelled()
     engine.release()
     pipeline.close()
@@ -176,12 +175,14 @@ def test_a_producer_cannot_outrun_the_engine() -> None:
     job = pipeline.open_job(100 * MICRO_BATCH_TEXTS, Lane.BULK)
     fed: list[int] = []
     producer = threading.Thread(
-        target=pipeline.feed, args=(job, ["a"] * job.num_texts, by_bytes(), lambda: fed.append(1))
+        target=pipeline.feed,
+        args=(job, Watched(job.num_texts, lambda: fed.append(1)), by_bytes()),
     )
     producer.start()
     engine.wait_submitted(2)
-    # Two on the engine, one waiting there, one in the tokenizer's hands and one in its queue.
-    assert len(fed) <= 5
+    # Two on the engine, one waiting there, one in the tokenizer's hands, one in its queue, one in the
+    # caller's hands.
+    assert len(fed) <= 6
     engine.release()
     np.testing.assert_array_equal(
         job.future.result(WAIT_SECONDS), np.tile(fake_vector(b"a"), (job.num_texts, 1))
