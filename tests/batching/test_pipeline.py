@@ -180,8 +180,8 @@ def test_a_producer_cannot_outrun_the_engine() -> None:
     )
     producer.start()
     engine.wait_submitted(2)
-    # Two on the engine, one waiting there, one in the tokenizer's hands, one in its queue, one in the
-    # caller's hands.
+    # Two on the engine, one waiting there, one in the tokenizer's hands, one in its queue, and one
+    # in the caller's hands.
     assert len(fed) <= 6
     engine.release()
     np.testing.assert_array_equal(
