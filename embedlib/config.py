@@ -268,8 +268,13 @@ def _plain(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
+def _expand(value: Any) -> str | Path:
+    """Return a folder with the home folder in the place of `~`, as the type that it has."""
+    return os.path.expanduser(value) if isinstance(value, str) else Path(value).expanduser()
+
+
 _SIMILARITY = choice(*get_args(Similarity))
-_FOLDER = Kind(PATH.what, PATH.accepts, os.path.expanduser)
+_FOLDER = Kind(PATH.what, PATH.accepts, _expand)
 _KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "revision": optional(TEXT),
