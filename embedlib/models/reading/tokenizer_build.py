@@ -145,6 +145,7 @@ class ClassTokenizer:
         )
 
     def _refuse(self, key: str, found: object, expected: object) -> ModelUnsupportedError:
+        key, found, expected = _narrowed(key, found, expected)
         return ModelUnsupportedError(
             f"{self.read.name}: {key} = {quote(found)}, but {self.name}, which transformers takes "
             f"for this folder, has {quote(expected)}; {self._advice()}"
@@ -155,6 +156,21 @@ class ClassTokenizer:
             'to use tokenizer.json as it is, set tokenizer_class to "PreTrainedTokenizerFast" in '
             f"{self.config.name}; for that class, save the folder again with transformers 5"
         )
+
+
+def _narrowed(key: str, found: object, expected: object) -> tuple[str, object, object]:
+    """Return the place of the only difference of two values, for values too long to be printed."""
+    if isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
+        keys: list[Any] = [name for name in found if found[name] != expected[name]]
+        path = f"{key}.{{}}"
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        keys = [place for place in range(len(found)) if found[place] != expected[place]]
+        path = f"{key}[{{}}]"
+    else:
+        return key, found, expected
+    if len(keys) != 1:
+        return key, found, expected
+    return _narrowed(path.format(keys[0]), found[keys[0]], expected[keys[0]])
 
 
 def steps_of(part: Any) -> list[Step]:
