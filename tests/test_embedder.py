@@ -203,7 +203,7 @@ class Series:
 
 @pytest.mark.parametrize("name", ["encode", "encode_stream", "submit_batch", "calibrate"])
 def test_a_table_is_refused_with_the_way_to_pass_a_column(embedder: Embedder, name: str) -> None:
-    with pytest.raises(InputError, match=r"^inputs is a DataFrame, a table, .* inputs\['text'\]"):
+    with pytest.raises(InputError, match=r"^inputs is a DataFrame, a table, .* inputs\['text'\]$"):
         getattr(embedder, name)(DataFrame())
 
 
@@ -215,6 +215,11 @@ def test_a_column_of_a_table_is_a_list_of_texts(embedder: Embedder) -> None:
 def test_pairs_are_refused_with_what_scores_them(embedder: Embedder, pair: Any) -> None:
     with pytest.raises(InputError, match=r"^text 0 is .* it must be a str: score pairs with Rera"):
         embedder.encode([pair])
+
+
+def test_a_list_that_is_no_pair_is_not_called_one(embedder: Embedder) -> None:
+    with pytest.raises(InputError, match=r"^text 0 is \['a'\], a list; it must be a str$"):
+        embedder.encode([["a"]])
 
 
 def test_a_precision_of_none_is_float32(embedder: Embedder) -> None:

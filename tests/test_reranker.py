@@ -154,12 +154,18 @@ def test_rank_takes_what_earlier_releases_of_the_peer_took(reranker: Reranker) -
     assert reranker.rank("q", ["b", "d"], **options) == expected
 
 
-@pytest.mark.parametrize("call", [lambda each, df: each.rank("q", df), Reranker.predict])
-def test_a_table_is_refused(reranker: Reranker, call: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("call", "how"),
+    [
+        (lambda each, df: each.rank("q", df), "for one column documents"),
+        (Reranker.predict, "for pairs of two columns"),
+    ],
+)
+def test_a_table_is_refused(reranker: Reranker, call: Callable[..., Any], how: str) -> None:
     class DataFrame(list):  # type: ignore[type-arg]
         columns = ("a", "b")
 
-    with pytest.raises(InputError, match=r"is a DataFrame, a table, .*for pairs of two columns"):
+    with pytest.raises(InputError, match=f"is a DataFrame, a table, .*: {how}"):
         call(reranker, DataFrame())
 
 

@@ -63,19 +63,23 @@ def check_no_pairs(texts: Sequence[object]) -> None:
         InputError: it is a list or a tuple.
     """
     if texts and isinstance(texts[0], tuple | list):
+        is_pair = len(texts[0]) == 2
+        how = ": score pairs with Reranker.predict, or join the two texts yourself"
         raise InputError(
-            f"text 0 is {shown(texts[0])}, {a_type(texts[0])}; it must be a str: score pairs with "
-            "Reranker.predict, or join the two texts yourself"
+            f"text 0 is {shown(texts[0])}, {a_type(texts[0])}; it must be a str"
+            + (how if is_pair else "")
         )
 
 
 def _check_list(name: str, inputs: object, wanted: str) -> None:
     """Raise InputError unless the inputs are an ordered iterable, and no table."""
     if is_table(inputs):
+        how = f"for one column {name}['text']"
+        if "pair" in wanted:
+            how = f"for pairs of two columns list(zip({name}['a'], {name}['b']))"
         raise InputError(
             f"{name} is a {type(inputs).__name__}, a table, and iterating over it gives no texts; "
-            f"pass {wanted}: for one column {name}['text'], for pairs of two columns "
-            f"list(zip({name}['a'], {name}['b']))"
+            f"pass {wanted}: {how}"
         )
     if not is_list(inputs):
         hint = f", such as list({name}.values())" if isinstance(inputs, Mapping) else ""
