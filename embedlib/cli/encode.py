@@ -167,6 +167,7 @@ def encode(
             for num_rows, vector in enumerate(vectors, start=1):  # noqa: B007 - read at the end
                 writer.write(waiting.popleft().fields, vector)
         if output != STDOUT:
+            progress.pause()  # the bar is left complete above the line
             progress.say(f"wrote {num_rows:,} vectors of {dim:,} numbers to {output}")
 
 

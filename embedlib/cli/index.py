@@ -219,6 +219,7 @@ def index(
         ):
             if not settings["dry_run"]:
                 on_interrupt(watch.kept)
+            progress.watch("Opening the destination")  # may wait for another load to end
             report = run_index(
                 source,
                 destination,
@@ -282,7 +283,11 @@ class _Watch:
         total = told.total_documents if told is not None else None
         of = f" of about {_count(total, 'document')}" if total else ""
         verb = "is" if num_rows == 1 else "are"
-        return f"{_count(num_rows, 'row')}{of} {verb} stored; run the same command again to go on"
+        again = "run the same command again to go on"
+        # The write that runs at the interrupt still ends, so more rows may be stored.
+        return (
+            f"at least {_count(num_rows, 'row')}{of} {verb} stored; {again}" if num_rows else again
+        )
 
 
 def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
@@ -297,7 +302,7 @@ def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
         "embedded": (report.num_embedded, f"{report.num_tokens:,} tokens{rate}"),
         "unchanged": (report.num_unchanged, ""),
         "metadata": (report.num_metadata, "only their metadata changed"),
-        "deleted": (report.num_deleted, "missing in the source"),
+        "deleted": (report.num_deleted, "no longer in the source"),
         "other": (
             report.num_other,
             "stored rows of documents that were not read; --delete-missing deletes them",

@@ -110,7 +110,7 @@ def test_what_vanished_is_deleted_when_asked(run: Run, model: str, docs: Path, o
     assert len(rows(out)) == 3
     done = run("index", docs, "-m", model, "--to", out, "--delete-missing", "--max-delete", "0.5")
     assert done.exit_code == 0
-    assert "deleted              1  missing in the source" in done.stdout
+    assert "deleted              1  no longer in the source" in done.stdout
     assert len(rows(out)) == 2
 
 
@@ -229,6 +229,7 @@ def test_the_phases_of_a_load(
     assert done.exit_code == 0, done.output
     assert watched == [
         f"Loading {model}: 10 s",
+        "Opening the destination: 10 s",
         "Indexing: 0 of 3 docs in 10 s, 0 rows embedded, 0 unchanged",
         "Making the rows ready for search: 10 s",
     ]
@@ -248,8 +249,20 @@ def test_an_interrupted_load_says_what_is_kept_and_how_to_go_on(
     done = run(*arguments)
     assert done.exit_code == 130
     assert done.stderr.splitlines()[-1] == (
-        "Interrupted: 3 rows of about 3 documents are stored; run the same command again to go on"
+        "Interrupted: at least 3 rows of about 3 documents are stored; run the same command again "
+        "to go on"
     )
+
+
+def test_a_load_that_is_interrupted_before_its_first_row_counts_none(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedlib.indexing.pipeline._Run.load", interrupted)
+    done = run("index", docs, "-m", model, "--to", out)
+    assert done.stderr.splitlines()[-1] == "Interrupted: run the same command again to go on"
 
 
 def test_quiet_leaves_results_and_errors(run: Run, model: str, tmp_path: Path, out: str) -> None:
