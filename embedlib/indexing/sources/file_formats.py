@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
+import stat
 import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, BinaryIO, Final, cast
 
@@ -39,6 +41,10 @@ WHOLE_FILE: Final = ("text", "markdown")
 
 TABLES: Final = ("csv", "tsv", "parquet")
 """Formats in which all rows have the same fields."""
+
+_MAX_LINE_BYTES: Final = 1 << 28
+"""Longer than any text: a device such as /dev/zero, or a file of another kind, is one endless line,
+which would be read until the memory is full."""
 
 _MAX_CSV_FIELD_CHARS: Final = 1 << 26
 """Longer than any text: after a quote that is never closed, the rest of the file is one field."""
@@ -131,13 +137,46 @@ def _explaining() -> Iterator[None]:
         raise BrokenFileError(str(error)) from error
 
 
-def _open(path: str) -> AbstractContextManager[BinaryIO]:
+@contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
     # Bytes, not text: the encoding is UTF-8 in every locale, and a bad line can be reported.
     if path == STDIN:
-        return nullcontext(sys.stdin.buffer)  # must stay open
-    if path.lower().endswith(".gz"):
-        return cast("AbstractContextManager[BinaryIO]", gzip.open(path, "rb"))
-    return open(path, "rb")
+        yield sys.stdin.buffer  # must stay open
+    elif path.lower().endswith(".gz"):
+        with gzip.open(path, "rb") as stream:
+            yield cast(BinaryIO, stream)
+    else:
+        with open(path, "rb") as file:
+            if _is_device(file):
+                raise BrokenFileError(
+                    "it is a device, which may have no end; name a file, or pipe its bytes to -"
+                )
+            yield file
+
+
+def _is_device(file: BinaryIO) -> bool:
+    """Whether a file is a device other than a terminal and /dev/null."""
+    found = os.fstat(file.fileno())
+    if not stat.S_ISCHR(found.st_mode):
+        return stat.S_ISBLK(found.st_mode)
+    return not file.isatty() and found.st_rdev != os.stat(os.devnull).st_rdev
+
+
+def _numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers from 1.
+
+    Raises:
+        BrokenFileError: a line is longer than any text.
+    """
+    number = 1
+    while raw := stream.readline(_MAX_LINE_BYTES + 1):
+        if len(raw) > _MAX_LINE_BYTES:
+            raise BrokenFileError(
+                f"line {number} has more than {_MAX_LINE_BYTES:,} bytes; a line holds one text or "
+                "row, check that this is a text file"
+            )
+        yield number, raw
+        number += 1
 
 
 def _describe(error: UnicodeDecodeError, line_start: int = 0) -> str:
@@ -155,7 +194,7 @@ def _line_place(path: str, line: int) -> str:
 
 def _read_lines(stream: BinaryIO, path: str, keeps_blank: bool) -> Iterator[RawRow]:
     """Yield rows with the field "text", numbered by their line."""
-    for number, raw in enumerate(stream, start=1):
+    for number, raw in _numbered_lines(stream):
         place = _line_place(path, number)
         try:
             text = _decode(raw, number).removesuffix("\n").removesuffix("\r")
@@ -168,7 +207,7 @@ def _read_lines(stream: BinaryIO, path: str, keeps_blank: bool) -> Iterator[RawR
 
 def _read_jsonl(stream: BinaryIO, path: str) -> Iterator[RawRow]:
     """Rows numbered by their line, so that a repaired line changes no other row's number."""
-    for number, raw in enumerate(stream, start=1):
+    for number, raw in _numbered_lines(stream):
         if not raw.strip():
             continue
         fields, problem = _parse_json(raw, number)
@@ -230,8 +269,8 @@ class _CsvLines:
         self.problem: str | None = None
 
     def __iter__(self) -> Iterator[str]:
-        for raw in self._stream:
-            self.line += 1
+        for number, raw in _numbered_lines(self._stream):
+            self.line = number
             try:
                 text = _decode(raw, self.line)
             except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+from embedlib.checks import choice, optional
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.rows import BadRow, Document
 
@@ -39,17 +40,12 @@ class SourceOptions:
     id_root: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.input_format not in get_args(InputFormat):
-            raise ConfigError(
-                f"input_format is {shown(self.input_format)}; it must be one of "
-                f"{', '.join(get_args(InputFormat))}"
-            )
+        choice(*get_args(InputFormat)).take("input_format", self.input_format)
         for name in ("id_field", "text_field"):
             value = getattr(self, name)
             if not isinstance(value, str | None):
                 raise ConfigError(f"{name} = {shown(value)}; it must be a str")
-        if self.id_prefix not in ("file", None):
-            raise ConfigError(f"id_prefix = {shown(self.id_prefix)}; it must be 'file' or None")
+        optional(choice("file"), "'file' or None").take("id_prefix", self.id_prefix)
         if self.id_root is not None:
             is_path = isinstance(self.id_root, str | os.PathLike)
             if not is_path or not os.path.isdir(self.id_root):

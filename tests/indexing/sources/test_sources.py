@@ -12,12 +12,15 @@ from operator import length_hint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embedlib.errors import ConfigError, SourceError
 from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.sources import file_formats
+from embedlib.indexing.sources.file_formats import BrokenFileError, read_rows, read_text
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
@@ -151,6 +154,13 @@ def test_ids_of_rows_may_begin_with_their_file() -> None:
     assert [document.id for document in found] == ["a.csv#1", "b.csv#1"]
     with pytest.raises(ConfigError, match="id_prefix = 'path'; it must be 'file' or None"):
         SourceOptions(id_prefix="path")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["id_prefix", "input_format"])
+def test_an_array_is_no_option(name: str) -> None:
+    options: dict[str, Any] = {name: np.ones(2)}
+    with pytest.raises(ConfigError, match=f"{name} = array"):
+        SourceOptions(**options)
 
 
 def test_a_file_that_is_named_twice_is_read_once() -> None:
@@ -413,6 +423,26 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
 
 
 # --- csv ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("input_format", ["lines", "jsonl", "csv"])
+def test_a_line_longer_than_any_text_ends_the_reading(
+    input_format: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_formats, "_MAX_LINE_BYTES", 12)
+    write("rows", '{"text": 1}\n' + "x" * 13)
+    with pytest.raises(BrokenFileError, match="line 2 has more than 12 bytes; a line holds one"):
+        list(read_rows("rows", input_format))
+    write("rows", '{"text": 1}\n' + "x" * 11)
+    assert list(read_rows("rows", input_format))
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/full", "/dev/urandom"])
+def test_a_device_without_an_end_is_not_read(path: str) -> None:
+    for read in (lambda: list(read_rows(path, "lines")), lambda: read_text(path)):
+        with pytest.raises(BrokenFileError, match="it is a device, which may have no end"):
+            read()
+    assert list(read_rows("/dev/null", "lines")) == []
 
 
 def test_csv(told: Told) -> None:
