@@ -26,9 +26,17 @@
 A message is one line: what happened, the value, what is allowed, what to do.
 """
 
+_START_CHARACTERS, _END_CHARACTERS = 1500, 500
+"""What is kept of a message that quotes a value or a path of any length: its start says what
+happened, its end says what to do."""
+
 
 class EmbedlibError(Exception):
     """Base of every error raised by embedlib."""
+
+    def __init__(self, *args: object) -> None:
+        """Keep the message, without the middle if it is long."""
+        super().__init__(*(shortened(each) if isinstance(each, str) else each for each in args))
 
 
 class ConfigError(EmbedlibError, ValueError):
@@ -136,6 +144,13 @@ def shown(value: object, width: int = 60) -> str:
         return a_type(value)
     lines = text.splitlines()
     return (text if len(lines) < 2 else " ".join(text.split()))[:width]
+
+
+def shortened(message: str) -> str:
+    """Return a message of a length that can be read: of a long one its start and its end."""
+    if len(message) <= _START_CHARACTERS + _END_CHARACTERS:
+        return message
+    return f"{message[:_START_CHARACTERS]} [...] {message[-_END_CHARACTERS:]}"
 
 
 def a_type(value: object) -> str:

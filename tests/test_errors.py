@@ -33,3 +33,11 @@ def test_a_value_in_a_message_is_one_line() -> None:
     assert errors.shown(Table()) == "shape: (2,) [ 'one' ] " + "x" * 38
     assert errors.shown("two\nlines, two  spaces") == r"'two\nlines, two  spaces'"
     assert errors.shown(Broken()) == "a Broken"
+
+
+def test_a_message_that_quotes_a_long_value_keeps_its_start_and_its_end() -> None:
+    message = str(errors.SinkError("cannot write " + "x" * 100_000 + "; name a shorter path"))
+    assert message.startswith("cannot write xxx")
+    assert message.endswith("xxx; name a shorter path")
+    assert len(message) < 2100
+    assert str(errors.ConfigError("x" * 2000)) == "x" * 2000

@@ -19,7 +19,7 @@ import click
 
 from embedlib.cli.progress import interrupted_line, quiet_option
 from embedlib.closing import is_worker
-from embedlib.errors import EmbedlibError
+from embedlib.errors import EmbedlibError, shortened
 from embedlib.version import __version__
 
 _COMMANDS = (
@@ -100,6 +100,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except click.NoSuchOption as error:
             raise _without_flag(error) from None
+        except click.ClickException as error:
+            # It quotes a value of any length; a new error would lose the kind and its usage line.
+            error.message = shortened(error.message)  # type: ignore[misc]
+            raise
         except EmbedlibError as error:
             if ctx.meta.get(_DEBUG):
                 raise
@@ -107,7 +111,9 @@ class _Commands(click.Group):
         except OSError as error:  # mostly of standard output: errors of files name the file
             if error.errno == errno.EPIPE or ctx.meta.get(_DEBUG):
                 raise  # click exits silently when the reader of a pipe is gone
-            raise click.ClickException(f"{error}; --debug shows the traceback") from error
+            raise click.ClickException(
+                f"{shortened(str(error))}; --debug shows the traceback"
+            ) from error
         except KeyboardInterrupt:
             click.echo(interrupted_line(ctx), err=True)
             if any(map(is_worker, threading.enumerate())):

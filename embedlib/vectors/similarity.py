@@ -113,7 +113,7 @@ def _off_device(vectors: Any) -> Any:
 def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
     try:
         rows = np.asarray(_off_device(vectors), np.float32)
-    except (TypeError, ValueError, RuntimeError) as error:  # of torch: RuntimeError
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of torch: the last
         reason = first_line(error)
         raise InputError(f"similarity compares vectors; encode texts first ({reason})") from error
     if rows.ndim not in (1, 2):

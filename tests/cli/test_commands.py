@@ -169,6 +169,14 @@ def test_every_config_field_is_an_option_or_left_out_on_purpose() -> None:
     assert offered & NOT_OPTIONS == set()
 
 
+def test_a_long_value_is_not_quoted_whole(run: Run) -> None:
+    result = run("encode", "nowhere", "--truncate-dim", "x" * 100_000)
+    assert result.exit_code == 2
+    assert "Invalid value for '--truncate-dim': 'xxx" in result.stderr
+    assert "xxx' is not a valid integer" in result.stderr
+    assert len(result.stderr) < 3000
+
+
 def test_an_unknown_command(run: Run) -> None:
     done = run("embed")
     assert done.exit_code == 2
