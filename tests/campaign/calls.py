@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 import embedlib
 from embedlib import Classifier, Config, Document, Embedder, Reranker
 from embedlib.indexing import SourceOptions
@@ -78,15 +80,22 @@ def judge_call(target: Target, rng: random.Random) -> Verdict:
     """Draw the arguments of one call, make it, and judge how it ended."""
     arguments, labels = _draw_arguments(target, rng)
     what = f"{target.name}({', '.join(f'{name}={label}' for name, label in labels.items())})"
-    wrong = [name for name in labels if not conforms(arguments[name], target.hints[name])]
+    seen = {name: _item(name, value) for name, value in arguments.items()}
+    wrong = [name for name in labels if not conforms(seen[name], target.hints[name])]
     try:
         result = target.call(**arguments)
     except Exception as error:
         return judge_error(error, what)
     if wrong:
         return finding("taken in silence", f"{what}: {', '.join(wrong)}: of another type")
-    complaint = target.is_right(arguments, result)
+    complaint = target.is_right(seen, result)
     return finding("wrong result", f"{what}: {complaint}") if complaint else Verdict("right", what)
+
+
+def _item(name: str, value: Any) -> Any:
+    """Return the text of an array without a dimension, which `encode` takes for a text."""
+    is_item = isinstance(value, np.ndarray) and value.shape == ()
+    return value.item() if is_item and name in ("inputs", "sentences") else value
 
 
 def _draw_arguments(target: Target, rng: random.Random) -> tuple[Arguments, dict[str, str]]:

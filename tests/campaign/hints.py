@@ -56,8 +56,9 @@ def conforms(value: Any, hint: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return is_number and not math.isnan(value)
+    if isinstance(value, Integral):  # a long one is too large for isnan
+        return not isinstance(value, bool)
+    return isinstance(value, Real) and not math.isnan(value)
 
 
 _PLAIN: dict[Any, Callable[[Any], bool]] = {

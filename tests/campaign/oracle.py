@@ -127,7 +127,7 @@ def expected_vector(text: str, arguments: Arguments) -> NDArray[Any]:
 
 def _prompt_of(arguments: Arguments) -> str:
     if arguments.get("prompt") is not None:
-        return str(arguments["prompt"])
+        return str.__str__(arguments["prompt"])  # also of an Enum
     name = arguments.get("prompt_name") or arguments.get("role")
     return PROMPTS[str(name)] if name else ""
 
@@ -138,7 +138,7 @@ def judge_ranking(arguments: dict[str, Any], result: Any) -> str:
     if texts is None or arguments.get("instruction") is not None:
         return ""
     prompt = _prompt_of(arguments)
-    head = f"{prompt}{arguments['query']}".encode()
+    head = (prompt + arguments["query"]).encode()
     limit = len(texts[0]) if arguments.get("top_k") is None else int(arguments["top_k"])
     if len(result) != min(len(texts[0]), limit):
         return f"{len(result)} of {len(texts[0])} documents"
