@@ -222,9 +222,7 @@ class Embedder(Session):
         Raises:
             what `encode` raises; messages count rows from the first text of the stream.
         """
-        if isinstance(inputs, str):
-            raise InputError("inputs is one str; encode_stream takes an iterable of texts")
-        arguments.check_inputs(inputs)
+        arguments.check_many("inputs", inputs, "encode_stream takes an iterable of texts")
         call = self._make_call(
             (),
             PromptArguments(prompt_name, prompt, role, task, examples),
@@ -280,8 +278,7 @@ class Embedder(Session):
         Raises:
             InputError: `texts` is a single str.
         """
-        if isinstance(texts, str):
-            raise InputError("texts is one str; submit_batch takes many, submit takes one")
+        arguments.check_many("texts", texts, "submit_batch takes many, submit takes one")
         wanted = PromptArguments(prompt_name, prompt, role, task, examples)
         call = self._calls.make(texts, self._tokenizer, wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.BULK))
@@ -301,9 +298,7 @@ class Embedder(Session):
             ConfigError: a dimension has only one value; there are too few texts.
             InputError: `texts` is a single str.
         """
-        if isinstance(texts, str):
-            raise InputError("texts is one str; calibrate takes some hundreds")
-        arguments.check_inputs(texts)
+        arguments.check_many("texts", texts, "calibrate takes some hundreds")
         self._calls.ranges = calibrate(self.encode_document(list(texts)))
         return self._calls.ranges
 
@@ -393,7 +388,11 @@ class Embedder(Session):
         return self._model.fingerprint({"precision": self.precision, **self._settings()})
 
     def fingerprint_in(self, precision: PrecisionName) -> str | None:
-        """Return the fingerprint with another option `precision`; None if it is unknown."""
+        """Return the fingerprint with another option `precision`; None if it is unknown.
+
+        Raises:
+            ConfigError: there is no such precision.
+        """
         return self._model.fingerprint_in(precision, self._settings())
 
     def _settings(self) -> dict[str, object]:

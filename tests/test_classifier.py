@@ -146,6 +146,7 @@ async def test_async_gives_the_same(make: Make) -> None:
     ("texts", "message"),
     [
         (None, "texts = None"),
+        (np.array("abc"), "texts = array"),
         ({"text": "a"}, "texts = {'text"),
         (["abc", 5], "text 1 is 5"),
         (["ab\ud800"], "text 0 has the lone"),

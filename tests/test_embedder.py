@@ -168,6 +168,14 @@ def test_inputs_that_are_no_texts(embedder: Embedder, name: str, inputs: Any) ->
         getattr(embedder, name)(inputs)
 
 
+@pytest.mark.parametrize("name", ["encode_stream", "submit_batch", "calibrate"])
+def test_one_text_where_many_are_needed(embedder: Embedder, name: str) -> None:
+    with pytest.raises(InputError, match=f"puts is one str; {name} |texts is one str; {name} "):
+        getattr(embedder, name)("a")
+    with pytest.raises(InputError, match="inputs = array"):
+        getattr(embedder, name)(np.array("a"))
+
+
 def test_arrays_of_other_shapes(embedder: Embedder) -> None:
     np.testing.assert_array_equal(embedder.encode(np.array("a")), vector("a"))
     with pytest.raises(InputError, match=r"text 0 is \['a', 'b'\], a list; it must be a str"):
@@ -770,6 +778,16 @@ def test_similarity_is_a_tensor_where_torch_is_imported(embedder: Embedder) -> N
     assert torch.allclose(halves, scores, atol=0.01)
     with pytest.raises(InputError, match="similarity compares vectors; encode texts first"):
         embedder.similarity([torch.zeros(2), torch.zeros(3)], b)
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 100_000, 10**5000, [[10**400]]], ids=["str", "int", "list"]
+)
+def test_what_is_no_vector_is_refused_in_a_short_line(embedder: Embedder, value: Any) -> None:
+    for compare in (embedder.similarity, embedder.similarity_pairwise):
+        with pytest.raises(InputError, match="similarity compares vectors; encode") as caught:
+            compare(value, value)
+        assert len(str(caught.value)) < 2100
 
 
 def test_an_evaluator_can_report_its_metrics(embedder: Embedder) -> None:

@@ -154,6 +154,14 @@ def test_rank_takes_what_earlier_releases_of_the_peer_took(reranker: Reranker) -
     assert reranker.rank("q", ["b", "d"], **options) == expected
 
 
+@pytest.mark.parametrize("call", [lambda each, df: each.rank("q", df), Reranker.predict])
+def test_an_array_without_a_dimension_is_refused(
+    reranker: Reranker, call: Callable[..., Any]
+) -> None:
+    with pytest.raises(InputError, match=r"(documents|inputs) = .*abc.*; pass a "):
+        call(reranker, np.array("abc"))
+
+
 @pytest.mark.parametrize(
     ("call", "how"),
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from embedlib.checks import choice
 from embedlib.config import check_names
 from embedlib.errors import ConfigError, shown
 
@@ -43,18 +45,18 @@ class Shard:
         return int.from_bytes(digest, "big") % self.num_shards == self.number - 1
 
 
-def parse_shard(text: str) -> Shard:
+def parse_shard(text: object) -> Shard:
     """Read "2/8", the second of eight parts.
 
     Raises:
-        ConfigError: the text has another form.
+        ConfigError: the text has another form, or is no text.
     """
-    number, slash, num_shards = text.partition("/")
-    if slash and number.isdecimal() and num_shards.isdecimal():
-        shard = Shard(number=int(number), num_shards=int(num_shards))
+    parts = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text) if isinstance(text, str) else None
+    if parts is not None:
+        shard = Shard(number=int(parts[1]), num_shards=int(parts[2]))
         if 1 <= shard.number <= shard.num_shards:
             return shard
-    raise ConfigError(f"shard = {text!r}; it must be I/N with I from 1 to N, such as 2/8")
+    raise ConfigError(f"shard = {shown(text)}; it must be I/N with I from 1 to N, such as 2/8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,10 +101,9 @@ class IndexOptions:
         share = self.max_delete
         if type(share) not in (int, float) or not 0 <= share <= 1:
             raise ConfigError(f"max_delete = {shown(share)}; it must be a share, from 0 to 1")
-        if self.on_error not in ("skip", "stop"):
-            raise ConfigError(f"on_error = {shown(self.on_error)}; it must be one of skip, stop")
+        choice("skip", "stop").take("on_error", self.on_error)
         if self.shard is not None:
-            parse_shard(str(self.shard))
+            parse_shard(self.shard)
         if not isinstance(self.errors_file, str | os.PathLike | None):
             raise ConfigError(f"errors_file = {shown(self.errors_file)}; it must be a path")
         if self.delete_missing and self.limit is not None:

@@ -56,6 +56,17 @@ def check_inputs(inputs: object) -> None:
         _check_list("inputs", inputs, "a text or a list of texts")
 
 
+def check_many(name: str, texts: object, hint: str) -> None:
+    """Check that the texts are an ordered iterable of texts and not a single one.
+
+    Raises:
+        InputError: they are not; for a single text with the hint.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"{name} is one str; {hint}")
+    check_inputs(texts)
+
+
 def check_no_pairs(texts: Sequence[object]) -> None:
     """Check the first text: sentence-transformers' `encode` takes pairs of texts, too.
 
@@ -155,7 +166,10 @@ def is_list(texts: object) -> TypeGuard[Iterable[Any]]:
     """Whether this is an ordered iterable other than a single text."""
     # Iterating over a mapping gives its keys; a set has no order.
     no_list = (str, bytes, bytearray, Mapping, set, frozenset)
-    return isinstance(texts, Iterable) and not isinstance(texts, no_list)
+    if not isinstance(texts, Iterable) or isinstance(texts, no_list):
+        return False
+    # An array of one value without a dimension, np.array("text"), has __iter__, which raises.
+    return not isinstance(texts, np.ndarray) or texts.ndim > 0
 
 
 def is_table(inputs: object) -> bool:

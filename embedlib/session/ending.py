@@ -49,6 +49,7 @@ class Ending:
         """
         if self._is_closed:
             return
+        timeout = None if timeout is None else float(timeout)  # locks take no number of numpy
         # Signal handlers run on the main thread only.
         is_main = threading.current_thread() is threading.main_thread()
         if self._callers.is_inside or (is_main and is_in_a_future()):

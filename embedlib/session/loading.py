@@ -70,7 +70,11 @@ class RunningModel(Protocol):
     def fingerprint_in(
         self, precision: PrecisionName, settings: Mapping[str, object]
     ) -> str | None:
-        """Return `fingerprint` with another option `precision`; None if it is unknown."""
+        """Return `fingerprint` with another option `precision`; None if it is unknown.
+
+        Raises:
+            ConfigError: there is no such precision.
+        """
 
     def open_weights(self) -> ArraysByRole:
         """Map the weights; those of the modules after the pooling are float32."""
@@ -119,8 +123,13 @@ class ModelAroundEngine:
         return self.given_fingerprint
 
     def fingerprint_in(self, precision: PrecisionName, settings: Mapping[str, object]) -> None:
-        """Return None: only the caller can make an engine of another precision."""
-        del precision, settings
+        """Return None: only the caller can make an engine of another precision.
+
+        Raises:
+            ConfigError: there is no such precision.
+        """
+        Config(precision=precision)
+        del settings
 
     def open_weights(self) -> ArraysByRole:
         """Return an empty mapping: there are no files."""

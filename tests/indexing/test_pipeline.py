@@ -477,6 +477,7 @@ class Frame:
     [
         ({"embedder": "name"}, "embedder = 'name'; it must be an Embedder, which is made with Emb"),
         ({"sink": None}, "sink = None; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or"),
+        ({"source": np.array("a")}, "source = array('a', dtype='<U1'); it must be a path, a list"),
         ({"source": None}, "source = None; it must be a path, a list of paths, or an iterable of"),
         ({"source": Document(id="a", text="b")}, "source = Document(id='a'"),
         ({"source": {"a": "b"}}, "source = {'a': 'b'}, a dict; pass a list of embedlib.Document("),
@@ -492,7 +493,7 @@ class Frame:
         ),
         ({"max_delete": "0.5"}, "max_delete = '0.5'; it must be a share, from 0 to 1"),
         ({"chunk_overlap": -1}, "chunk_overlap = -1; it must be a whole number of at least 0"),
-        ({"shard": 3}, "shard = '3'; it must be I/N"),
+        ({"shard": 3}, "shard = 3; it must be I/N"),
         ({"errors_file": 5}, "errors_file = 5; it must be a path"),
     ],
 )
@@ -1087,6 +1088,9 @@ def test_the_whole_is_what_will_be_read(
         ({"shard": "0/2"}, "shard = '0/2'"),
         ({"shard": "3/2"}, "shard = '3/2'"),
         ({"shard": "a"}, "shard = 'a'"),
+        ({"shard": Path("1/2")}, "shard = PosixPath"),
+        ({"shard": "1/" + "2" * 5000}, "shard = '1/222"),
+        ({"on_error": np.ones(2)}, "on_error = array"),
     ],
 )
 def test_a_wrong_option_is_refused(

@@ -19,7 +19,7 @@ from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
 
 EXEMPT = {
     "from_engine",  # for engines of one's own: its arguments are objects, and config checks itself
-    "fingerprint_in",  # its precision is that of the Config, which checks it
+    "fingerprint_in",  # its precision is that of the Config, which checks it; see below
     "similarity",  # vectors, which are inputs
     "similarity_pairwise",
 }
@@ -144,6 +144,16 @@ def test_the_role_in_a_name_is_not_overridden(
     other = "document" if "query" in method else "query"
     with pytest.raises(ConfigError, match=f"^role = '{other}'; it must be '.*' here, or left out"):
         call(sessions[Embedder], method, {"inputs": "a", "role": other})
+
+
+@pytest.mark.parametrize("value", ["int4", np.array("int8"), 1.5])
+def test_a_precision_that_does_not_exist_has_no_fingerprint(
+    sessions: dict[type[Session], Session], value: Any
+) -> None:
+    embedder: Any = sessions[Embedder]
+    assert embedder.fingerprint_in("int8") is None
+    with pytest.raises(ConfigError, match=r"precision = .*; it must be one of auto, "):
+        embedder.fingerprint_in(value)
 
 
 def test_a_method_with_an_option_that_has_no_kind_cannot_be_written() -> None:

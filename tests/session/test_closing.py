@@ -14,9 +14,11 @@ import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embedlib import Embedder
@@ -187,6 +189,14 @@ def test_a_with_block_that_ends_well_raises() -> None:
     with pytest.raises(CloseTimeoutError):
         leave_block(engine, None)
     wait_ended(engine)
+
+
+@pytest.mark.parametrize("timeout", [np.float32(9), np.int64(9), Fraction(9)])
+def test_a_number_of_another_library_is_a_timeout(timeout: Any) -> None:
+    embedder = quick_embedder(FakeEngine())
+    embedder.close(timeout)
+    with pytest.raises(ClosedError):
+        embedder.encode("a")
 
 
 def test_exit_may_be_called_without_arguments() -> None:

@@ -40,7 +40,8 @@ def open_documents(
         raise ConfigError(
             f"source = {shown(source)}, a {type(source).__name__}; pass a list of {_WAY}"
         )
-    if not isinstance(source, Iterable):
+    # An array of one value without a dimension has __iter__, which raises.
+    if not isinstance(source, Iterable) or getattr(source, "shape", None) == ():
         raise ConfigError(
             f"source = {shown(source)}; it must be a path, a list of paths, or an iterable of "
             "Document"
