@@ -75,12 +75,21 @@ def compare_with_reference(
     try:
         peer = reference.open_reference(place, is_scorer=is_scorer)
         inputs: Any = _pairs() if is_scorer else list(TEXTS)
-        theirs = peer.predict(inputs) if is_scorer else peer.encode(inputs)
+        theirs = peer.predict(inputs) if is_scorer else _like(vectors, peer.encode(inputs))
     except Exception as error:
         return Verdict("reference fails", f"{what}: {describe(error)}")
+    if not np.isfinite(theirs).all():  # extreme weights, added in another order
+        return Verdict("reference fails", f"{what}: not finite")
     if reference.error_of(vectors, theirs) <= TOLERANCE:
         return Verdict("as the reference", what)
     return finding("different", what)
+
+
+def _like(vectors: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale truncated vectors to unit length, as embedlib does and the reference does not."""
+    lengths = np.linalg.norm(theirs, axis=1, keepdims=True)
+    is_unit = np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    return theirs / np.maximum(lengths, 1e-12) if is_unit else theirs
 
 
 def _compute(place: Path, base: str) -> NDArray[np.float32]:

@@ -86,11 +86,13 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
             f"{name}: holds {quote(content)}; a list of objects is expected"
         )
     entries = []
+    names: set[str] = set()
     for position, values in enumerate(content):
         entry = JsonObject(f"{name}: [{position}]", values)
         entry.check_keys({"idx", "name", "path", "type", "kwargs"})
         # kwargs lists arguments of `encode` that the module receives; adapters use it.
         entry.check_fixed("kwargs", ([], {}, None))
+        _check_own_name(entry, names)
         kind = _module_kind(entry, position, with_head)
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
@@ -104,6 +106,18 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
             f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
         )
     return entries
+
+
+def _check_own_name(entry: JsonObject, names: set[str]) -> None:
+    """Refuse a name that an earlier module has, and add it to the names.
+
+    Source: `_load_config_modules` of sentence-transformers 6.2 keeps the last module of a name only.
+    """
+    name = entry.text("name")
+    if name in names:
+        raise entry.refuse("name", "a name that no other module has")
+    if name is not None:
+        names.add(name)
 
 
 def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:

@@ -385,6 +385,7 @@ def test_refusals_of_modules(
         (1, {"path": "../1_Pooling"}, 'path = "../1_Pooling"'),
         (1, {"path": "/1_Pooling"}, 'path = "/1_Pooling"'),
         (1, {"kwargs": ["task"]}, r'kwargs = \["task"\]'),
+        (1, {"name": "0"}, 'name = "0".* a name that no other module has'),
     ],
 )
 def test_refusals_of_modules_json(
