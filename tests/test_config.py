@@ -12,6 +12,7 @@ import pytest
 from embedlib.config import FOREIGN_OPTIONS, Config
 from embedlib.errors import ConfigError
 from embedlib.session.signatures import ConfigOptions
+from tests.odd_values import ODD_VALUES
 
 COUNTS = (
     "max_seq_tokens",
@@ -105,31 +106,10 @@ def test_types(name: str, value: Any, what: str) -> None:
         Config(**{name: value})
 
 
-NOTHING = np.zeros((0, 0))
-BAD_VALUES = (
-    *(0.5j, b"x", object(), lambda: None, {3: 4}, {"a"}, [object()], [["x"]], NOTHING, np.zeros(3)),
-    *(
-        -1,
-        2.5,
-        float("nan"),
-        "false",
-        "8",
-        "",
-        "\ud800",
-        True,
-        0,
-        {},
-        [],
-        ("cpu", 3),
-        np.array("a"),
-    ),
-)
-
-
 @pytest.mark.parametrize("name", [item.name for item in fields(Config)])
 def test_every_option_refuses_values_of_another_type_in_one_line(name: str) -> None:
-    messages = [message for value in BAD_VALUES if (message := refusal(name, value))]
-    assert len(messages) > len(BAD_VALUES) / 2
+    messages = [message for value in ODD_VALUES if (message := refusal(name, value))]
+    assert len(messages) > len(ODD_VALUES) / 2
     assert all(message.startswith(name) and "\n" not in message for message in messages)
 
 

@@ -34,12 +34,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Array], Array]]] = MappingProxyType(
     }
 )
 FLAGS: Final = (
-    "cls_token",
-    "max_tokens",
-    "mean_tokens",
-    "mean_sqrt_len_tokens",
-    "weightedmean_tokens",
-    "lasttoken",
+    *("cls_token", "max_tokens", "mean_tokens"),
+    *("mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"),
 )
 """In the order in which the vectors of several modes are put together."""
 

@@ -16,6 +16,7 @@ from embedlib.models.spec import Head
 from embedlib.session.base import Session
 from embedlib.session.checked import INPUTS, KINDS, checked
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec
+from tests.odd_values import ODD_VALUES
 
 EXEMPT = {
     "from_engine",  # for engines of one's own: its arguments are objects, and config checks itself
@@ -28,34 +29,7 @@ ARGUMENTS: dict[str, Any] = {
     **{name: ["a", "b"] for name in ("inputs", "texts", "documents")},
     "role": "query",
 }
-BAD_VALUES = (
-    *(
-        0.5j,
-        b"x",
-        object(),
-        {3: 4},
-        {"a"},
-        [object()],
-        np.zeros((0, 0)),
-        np.zeros(3),
-        np.array("a"),
-    ),
-    *(
-        -1,
-        2.5,
-        float("nan"),
-        "false",
-        "8",
-        "",
-        "\ud800",
-        True,
-        0,
-        [],
-        ("cpu", 3),
-        lambda: None,
-        Head,
-    ),
-)
+BAD_VALUES = (*ODD_VALUES, Head)
 
 
 def public_methods(kind: type[Session]) -> list[str]:

@@ -111,7 +111,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
 def _check_own_name(entry: JsonObject, names: set[str]) -> None:
     """Refuse a name that an earlier module has, and add it to the names.
 
-    Source: `_load_config_modules` of sentence-transformers 6.2 keeps the last module of a name only.
+    Source: `_load_config_modules` of sentence-transformers 6.2, which keeps only the last of them.
     """
     name = entry.text("name")
     if name in names:

@@ -256,12 +256,8 @@ def test_a_folder_without_a_model_is_not_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "config.json",
-        "modules.json",
-        "tokenizer_config.json",
-        "sentence_bert_config.json",
-        "config_sentence_transformers.json",
-        "1_Pooling/config.json",
+        *("config.json", "modules.json", "tokenizer_config.json", "sentence_bert_config.json"),
+        *("config_sentence_transformers.json", "1_Pooling/config.json"),
     ],
 )
 @pytest.mark.parametrize("content", ['{"a":', '"text"', "7", b"\xff\xfe"])
