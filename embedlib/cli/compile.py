@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, Share, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--fidelity",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     metavar="COSINE",
     help="For fp8 and int8: keep as many layers in a higher precision as it takes to reach this "
     "mean cosine to the model's own vectors; 99 of 100 texts may be up to twice as far from 1. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -14,6 +15,24 @@ import click
 from embedlib.config import Config
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Share(click.FloatRange):
+    """A number from 0 to 1. Of nan, click's own type finds neither that it is below nor above."""
+
+    def __init__(self) -> None:
+        """Create the type."""
+        super().__init__(0, 1)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number; fails for any other value."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range 0<=x<=1.", param, ctx)
+        return number
+
 
 MODEL_OPTIONS = ("revision", "token", "cache_folder", "local_files_only")
 """Options that determine which files are read."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, Share, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -47,14 +47,14 @@ _EXIT_FAILED = 1
 )
 @click.option(
     "--gate-mean",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     default=_GATE.mean,
     show_default=True,
     help="Mean cosine that the texts must reach.",
 )
 @click.option(
     "--gate-p1",
-    type=click.FloatRange(0, 1),
+    type=Share(),
     default=_GATE.p1,
     show_default=True,
     help="Cosine that 99 of 100 texts must reach.",

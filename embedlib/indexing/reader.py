@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from embedlib.errors import SourceError
+from embedlib.errors import SourceError, first_line, shown
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.options import Shard
 from embedlib.indexing.rows import BadRow, Chunk, Document, Row, row_digest, row_id
@@ -112,8 +112,10 @@ class BadRows:
     def _file_errors(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            raise SourceError(f"cannot write errors_file {self._path}: {error.strerror}") from error
+        except (OSError, ValueError) as error:  # ValueError: no file can have that name
+            reason = getattr(error, "strerror", None) or first_line(error)
+            name = shown(str(self._path), 300)
+            raise SourceError(f"cannot write errors_file {name}: {reason}") from error
 
 
 class Reader:

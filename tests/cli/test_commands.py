@@ -177,6 +177,14 @@ def test_a_long_value_is_not_quoted_whole(run: Run) -> None:
     assert len(result.stderr) < 3000
 
 
+@pytest.mark.parametrize("command", ["verify", "compile"])
+def test_a_share_that_is_no_number(command: str, run: Run) -> None:
+    flag = "--gate-mean" if command == "verify" else "--fidelity"
+    done = run(command, "nowhere", flag, "nan")
+    assert done.exit_code == 2
+    assert f"Invalid value for '{flag}': nan is not in the range 0<=x<=1." in done.stderr
+
+
 def test_an_unknown_command(run: Run) -> None:
     done = run("embed")
     assert done.exit_code == 2

@@ -806,9 +806,18 @@ def test_an_errors_file_that_is_a_source_is_left_alone(
     assert store.calls == []
 
 
+@pytest.mark.parametrize("name", ["\ud800", "a\0b"])
+def test_a_name_that_no_errors_file_can_have_is_one_line(
+    name: str, store: FakeStore, embedder: Embedder
+) -> None:
+    with pytest.raises(SourceError, match="cannot write errors_file '.*': ") as caught:
+        run(documents({"a": "b"}), store, embedder, errors_file=name)
+    assert str(caught.value).isprintable()
+
+
 def test_an_errors_file_on_a_full_disk_is_one_line(store: FakeStore, embedder: Embedder) -> None:
     rows = [BadRow(place="line 1", reason="bad")]
-    with pytest.raises(SourceError, match="cannot write errors_file /dev/full: No space left"):
+    with pytest.raises(SourceError, match="cannot write errors_file '/dev/full': No space left"):
         run(rows, store, embedder, errors_file=Path("/dev/full"))
 
 
