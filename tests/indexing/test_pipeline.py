@@ -810,7 +810,7 @@ def test_an_errors_file_that_is_a_source_is_left_alone(
 def test_a_name_that_no_errors_file_can_have_is_one_line(
     name: str, store: FakeStore, embedder: Embedder
 ) -> None:
-    with pytest.raises(SourceError, match="cannot write errors_file '.*': ") as caught:
+    with pytest.raises(SourceError, match=r"cannot write errors_file '.*': ") as caught:
         run(documents({"a": "b"}), store, embedder, errors_file=name)
     assert str(caught.value).isprintable()
 
