@@ -229,8 +229,8 @@ def test_a_torn_connection_is_made_again(
 ) -> None:
     def tear(context: Any) -> None:
         proxy.cut()
-        # Nothing can be answered any more; `abort` ends the call here.
-        context.abort(messages_code("UNKNOWN"), "torn")
+        # `abort` ends the call here. On a busy machine its answer may still pass before the cut.
+        context.abort(messages_code("UNAVAILABLE"), "torn")
 
     sink = begin(make_sink, "", proxy.port)
     (stub.lose_answer if is_lost else stub.fail)("Upsert", tear)
