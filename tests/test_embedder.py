@@ -294,7 +294,7 @@ def test_arguments_by_position() -> None:
         ({"truncate_dim": 2.0}, "truncate_dim = 2.0; it must be a whole number"),
         ({"truncate_dim": "2"}, "truncate_dim = '2'; it must be a whole number"),
         ({"truncate_dim": True}, "truncate_dim = True; it must be a whole number"),
-        ({"prompt_name": "nope"}, "prompt_name = 'nope'; this model's prompts are: none"),
+        ({"prompt_name": "nope"}, "prompt_name = 'nope'; this model's prompts are: 'query', 'docu"),
         ({"prompt": 3}, "prompt = 3; it must be a str"),
     ],
 )

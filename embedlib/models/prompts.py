@@ -231,7 +231,8 @@ class Prompts:
         if self._is_embedder and name in ROLES and name not in self.by_name:
             return ""  # every SentenceTransformer has these two names; a CrossEncoder has not
         if not isinstance(name, str) or name not in self.by_name:
-            known = ", ".join(map(repr, self.by_name)) or "none"
+            names = dict.fromkeys((*self.by_name, *(ROLES if self._is_embedder else ())))
+            known = ", ".join(map(repr, names)) or "none; pass prompt= for a text of your own"
             raise ConfigError(f"prompt_name = {shown(name)}; this model's prompts are: {known}")
         return self.by_name[name]
 

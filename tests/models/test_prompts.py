@@ -38,10 +38,11 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         with pytest.raises(ConfigError) as caught:
             Prompts(SPEC, Config()).resolve(name, None)
         assert str(caught.value) == (
-            f"prompt_name = {name!r}; this model's prompts are: 'query', 'passage', 'sts'"
+            f"prompt_name = {name!r}; this model's prompts are: 'query', 'passage', 'sts', "
+            "'document'"
         )
         assert isinstance(caught.value, ValueError)
-    with pytest.raises(ConfigError, match="prompts are: none"):
+    with pytest.raises(ConfigError, match=r"prompts are: 'query', 'document'$"):
         Prompts(fake_spec(), Config()).resolve("passage", None)
 
 
@@ -54,7 +55,7 @@ def test_every_model_has_empty_prompts_for_queries_and_documents() -> None:
     assert Prompts(SPEC, Config()).resolve("document") == Prompt()
     assert Prompts(SPEC, Config()).resolve("query") != Prompt()
     head = Head(labels=("score",), activation="identity", reranker_activation="sigmoid")
-    with pytest.raises(ConfigError, match="prompt_name = 'query'; this model's prompts are: none"):
+    with pytest.raises(ConfigError, match="prompts are: none; pass prompt= for a text of your own"):
         Prompts(fake_spec(head=head), Config()).resolve("query")  # a CrossEncoder has none
 
 
