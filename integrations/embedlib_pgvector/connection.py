@@ -29,7 +29,8 @@ REMEDIES = {
     "3F000": "create the schema first: CREATE SCHEMA",
     "42501": "ask the owner of the database for this permission",
     "42P01": "the table was dropped during the load; run the load again",
-    "42703": "the table was altered during the load; restore the column, or use --recreate",
+    "42703": "the table was altered during the load; restore the column, or pass recreate=True "
+    "(--recreate) to drop these rows and start over",
     "53100": "the server's disk is full; make room and run the load again",
     "53200": "the server is out of memory",
 }

@@ -295,7 +295,7 @@ class PgvectorSink:
         if asked is not None and asked != table.is_halfvec:
             raise SinkError(
                 f"{self.name} stores {table.type_name}; leave out halfvec={str(asked).lower()}, or "
-                "use --recreate to drop the rows and start over"
+                "pass recreate=True (--recreate) to drop these rows and start over"
             )
         if self._destination.index is not None:
             # A table that was created with index=none may have too many dimensions for an index.

@@ -60,7 +60,8 @@ class GivenOptions:
             if is_ != wanted:
                 raise SinkError(
                     f"{name} was created with {option}={_write(is_)}, not {_write(wanted)}; leave "
-                    "the option out, or --recreate to drop these rows and start over"
+                    "the option out, or pass recreate=True (--recreate) to drop these rows and "
+                    "start over"
                 )
 
 

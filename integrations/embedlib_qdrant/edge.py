@@ -289,7 +289,7 @@ def _remedy_of(error: Exception) -> str:
     for code, remedy in REMEDIES.items():
         if f"(os error {code})" in str(error):  # Rust's words for errno
             return remedy
-    return "if nothing else helps, --recreate drops the rows and starts over"
+    return "if nothing else helps, recreate=True (--recreate) drops these rows and starts over"
 
 
 def _as_lists(vectors: Vectors) -> Iterator[list[float]]:

@@ -302,7 +302,7 @@ def test_a_folder_that_is_open_elsewhere_is_one_line(make: Callable[..., Any]) -
         ("No space left on device (os error 28)", "make room"),
         ("Too many open files (os error 24)", "ulimit -n"),
         ("Cannot allocate memory (os error 12)", "memory is full"),
-        ("segment: bad magic number", "--recreate drops the rows"),
+        ("segment: bad magic number", r"recreate=True \(--recreate\) drops these rows"),
     ],
 )
 def test_what_the_system_refuses_is_no_reason_to_drop_the_rows(
