@@ -181,7 +181,10 @@ class Load:
         except UnstorableRowsError as error:
             for bad in error.bad_rows:
                 self._bad_rows.add(bad)
-            num_written = max(0, num_written - len(error.bad_rows))
+            if num_rows:
+                num_written -= len(error.bad_rows)
+            else:
+                self._tally.refused_metadata(len(error.bad_rows))
         self._num_unwritten -= num_rows
         self._limit = min(self._batch_rows, self._limit + num_rows)
         self._tally.done(num_rows, num_written)

@@ -38,9 +38,9 @@ class IndexReport:
     """What a load did, or what it would do if it was a dry run."""
 
     num_documents: int
-    """Documents read, without bad ones."""
+    """Documents read and divided into rows."""
     num_rows: int
-    """Rows made from them."""
+    """Rows made from them, without bad ones: `num_embedded` + `num_unchanged` + `num_metadata`."""
     num_embedded: int
     """Rows embedded and written: new ones, and those whose text or model changed."""
     num_unchanged: int
@@ -51,7 +51,8 @@ class IndexReport:
     """Rows deleted because the source does not contain them any more: surplus chunks of documents
     that became shorter, and with `delete_missing` rows of documents that were not read."""
     num_bad: int
-    """Bad rows of the source, which were skipped."""
+    """Bad rows, which were skipped: of the source, and those that the model cannot embed or the
+    destination cannot store."""
     num_truncated: int
     """Texts truncated to the model's length limit; only without chunking. 0 for a dry run."""
     num_tokens: int
@@ -85,7 +86,7 @@ class Tally:
         self._on_progress = on_progress
         self._total_documents = total_documents
         self._num_documents = self._num_unchanged = self._num_metadata = 0
-        self._num_embedded = 0
+        self._num_embedded = self._num_metadata_refused = 0
         # Per group: the number of changed rows after which its documents are complete.
         self._document_ends: deque[tuple[int, int]] = deque()
         self._num_changed = self._num_done = self._num_documents_done = 0
@@ -109,6 +110,10 @@ class Tally:
             self._last_end, num_documents = self._document_ends.popleft()
             self._num_documents_done += num_documents
         self.look()
+
+    def refused_metadata(self, num_rows: int) -> None:
+        """Count rows whose metadata the destination cannot store; they stay as they were."""
+        self._num_metadata_refused += num_rows
 
     def finishing(self) -> None:
         """Tell that every row is written."""
@@ -153,12 +158,13 @@ class Tally:
     def report(self, num_bad: int) -> IndexReport:
         """Return what was done."""
         stats = self._stats()
+        num_metadata = self._num_metadata - self._num_metadata_refused
         return IndexReport(
             num_documents=self._num_documents,
-            num_rows=self._num_changed + self._num_unchanged + self._num_metadata,
+            num_rows=self._num_embedded + self._num_unchanged + num_metadata,
             num_embedded=self._num_embedded,
             num_unchanged=self._num_unchanged,
-            num_metadata=self._num_metadata,
+            num_metadata=num_metadata,
             num_deleted=self.num_deleted,
             num_bad=num_bad,
             num_truncated=stats.num_truncated - self._before.num_truncated,

@@ -101,7 +101,7 @@ def test_long_texts_are_divided_and_bad_ones_skipped() -> None:
     store, lines = FakeStore(), list[str]()
     source = [Document(id="long", text="words " * 60), Document(id="bad", text="bad")]
     report = load(store, HashEmbedder(), source, tell=lines.append)
-    assert (report.num_rows, report.num_bad) == (5, 1)
+    assert (report.num_rows, report.num_embedded, report.num_bad) == (4, 4, 1)
     assert max(len(row.text) for row in store.rows.values()) <= 100
     assert lines == ["skipped: 'bad', chunk 0: the text is bad"]
 

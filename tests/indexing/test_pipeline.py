@@ -34,6 +34,7 @@ from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.searching import search
 from embedlib.indexing.seen import Seen
+from embedlib.indexing.sinks.protocol import UnstorableRowsError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder, fake_spec
@@ -844,6 +845,7 @@ def test_a_text_the_engine_cannot_embed_is_a_bad_row(num_documents: int, store: 
     with fake_embedder(engine) as embedder:
         report = run(texts, store, embedder)
         assert (report.num_bad, report.num_embedded) == (1, num_documents)
+        assert report.num_rows == num_documents
         expect(store, numbered(num_documents), embedder)
 
 
@@ -928,6 +930,37 @@ def test_failing_writes_of_metadata_end_the_load_at_once(
     with pytest.raises(SinkError, match="the disk is full"):  # before `work` looks at the writes
         add_all()
     thread.close(None)
+
+
+def test_the_counts_add_up_where_the_destination_refuses_rows(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    class Picky(FakeSink):
+        def write(self, rows: Any, vectors: Any) -> None:
+            good = [n for n, row in enumerate(rows) if row.metadata.get("page") != 13]
+            super().write([rows[n] for n in good], vectors[good])
+            self._refuse(rows)
+
+        def write_metadata(self, rows: Any) -> None:
+            super().write_metadata([row for row in rows if row.metadata.get("page") != 13])
+            self._refuse(rows)
+
+        def _refuse(self, rows: Any) -> None:
+            bad = [row for row in rows if row.metadata.get("page") == 13]
+            if bad:
+                found = [BadRow(place=row.source_id, reason="is odd", id=row.id) for row in bad]
+                raise UnstorableRowsError(self.name, found)
+
+    def load(pages: list[int]) -> IndexReport:
+        rows = [replace(one, metadata={"page": pages[n]}) for n, one in enumerate(numbered_rows)]
+        return index(rows, Picky(store), embedder=embedder, chunk=False)
+
+    numbered_rows = documents(numbered(3))
+    first = load([1, 13, 2])
+    assert (first.num_rows, first.num_embedded, first.num_bad) == (2, 2, 1)
+    second = load([13, 4, 5])  # one refused, one new, one changed
+    assert (second.num_rows, second.num_embedded, second.num_metadata) == (2, 1, 1)
+    assert (second.num_unchanged, second.num_bad) == (0, 1)
 
 
 def test_a_second_writer_is_refused(store: FakeStore, embedder: Embedder) -> None:

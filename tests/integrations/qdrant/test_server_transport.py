@@ -455,7 +455,7 @@ def test_a_load_counts_it_and_goes_on(make_sink: Callable[..., Any], stub: Any) 
         report = embedlib.index(
             documents, make_sink(), embedder=embedder, chunk=False, tell=told.append
         )
-    assert (report.num_bad, report.num_embedded) == (1, 49)
+    assert (report.num_bad, report.num_embedded, report.num_rows) == (1, 49, 49)
     (line,) = told
     assert line.startswith("skipped: 'd7', chunk 0: has the number 12345678901234567890 in")
     assert len(stored_ids(stub)) == 49
