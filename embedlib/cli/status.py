@@ -37,6 +37,7 @@ def status(url: str, as_json: bool) -> None:
             ("dimension", str(state.dim)),
             ("similarity", state.similarity),
             ("model", state.model),
+            ("precision", state.precision or "not stored"),
             ("fingerprint", state.fingerprint),
             ("search index", state.index),
         ]

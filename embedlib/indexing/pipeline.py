@@ -38,7 +38,7 @@ from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
-from embedlib.indexing.stored_model import describe_other_model, name_to_store
+from embedlib.indexing.stored_model import describe_other_model, name_to_store, precision_to_store
 
 MAX_CHUNK_TOKENS = 512
 """Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
@@ -332,4 +332,5 @@ def _make_target(embedder: TextEmbedder, options: IndexOptions) -> Target:
         model=name_to_store(embedder),
         recreate=options.recreate,
         shard=options.shard,
+        precision=precision_to_store(embedder),
     )

@@ -20,6 +20,12 @@ def name_to_store(embedder: ModelIdentity) -> str:
     return os.path.abspath(name) if os.path.isdir(name) else name
 
 
+def precision_to_store(embedder: ModelIdentity) -> str | None:
+    """Return what an embedder computes in, if it says so; no protocol asks for it."""
+    precision = getattr(embedder, "precision", None)
+    return precision if isinstance(precision, str) else None
+
+
 def open_embedder(
     model: str, config: Config, state: SinkState | None, name: str, tell: Tell
 ) -> Embedder:

@@ -13,7 +13,13 @@ from embedlib.indexing.sinks.protocol import RowKey, Sink, Target
 from embedlib.vectors.arrays import Vectors
 
 DIM = 6
-TARGET = Target(dim=DIM, similarity="cosine", fingerprint="folder:0123", model="check/model")
+TARGET = Target(
+    dim=DIM,
+    similarity="cosine",
+    fingerprint="folder:0123",
+    model="check/model",
+    precision="float32",
+)
 
 
 def make_rows(num_rows: int, *, text: str = "text", first: int = 0) -> list[Row]:
@@ -92,7 +98,7 @@ def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
     assert len(digests) == len(rows), "digests does not work before begin"
     assert (state.num_rows, state.dim) == (len(rows), DIM), f"inspect returns {state}"
     assert (state.fingerprint, state.model) == (TARGET.fingerprint, TARGET.model)
-    assert state.similarity == TARGET.similarity
+    assert (state.similarity, state.precision) == (TARGET.similarity, TARGET.precision)
     _expect_search(sink, rows)
     sink.close()
 

@@ -61,6 +61,7 @@ class FakeSink:
             similarity=target.similarity,
             fingerprint=target.fingerprint,
             model=target.model,
+            precision=target.precision,
             index="none, exact scan",
         )
 

@@ -29,6 +29,7 @@ def describe(connection: Connection, table: Table) -> SinkState:
         fingerprint=table.fingerprint,
         model=table.model,
         index=state,
+        precision=table.precision,
     )
 
 

@@ -48,6 +48,7 @@ class Table:
         similarity: how they are compared.
         fingerprint: of the embedder that made them.
         model: its name.
+        precision: what it computed in; None: not stored.
     """
 
     oid: int
@@ -58,6 +59,7 @@ class Table:
     similarity: Similarity
     fingerprint: str
     model: str
+    precision: str | None
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -179,6 +181,7 @@ def find_table(connection: Connection, destination: Destination) -> Table | None
         similarity=stored["similarity"],
         fingerprint=stored["fingerprint"],
         model=stored["model"],
+        precision=stored.get("precision"),
     )
 
 
@@ -220,6 +223,7 @@ def create_table(
         "model": target.model,
         "fingerprint": target.fingerprint,
         "similarity": target.similarity,
+        "precision": target.precision,
     }
     # Our own columns may be null: a row that LangChain adds does not have them.
     connection.execute(

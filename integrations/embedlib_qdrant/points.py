@@ -51,6 +51,7 @@ class Mark:
         fingerprint: of the embedder.
         model: its name.
         options: how the collection was created.
+        precision: what the embedder computed in; None: not stored.
     """
 
     dim: int
@@ -58,6 +59,7 @@ class Mark:
     fingerprint: str
     model: str
     options: CollectionOptions
+    precision: str | None = None
 
     @classmethod
     def of(cls, target: Target, options: CollectionOptions) -> Mark:
@@ -68,6 +70,7 @@ class Mark:
             fingerprint=target.fingerprint,
             model=target.model,
             options=options,
+            precision=target.precision,
         )
 
     @classmethod
@@ -89,6 +92,7 @@ class Mark:
                 fingerprint=data["fingerprint"],
                 model=data["model"],
                 options=CollectionOptions(**data["options"]),
+                precision=data.get("precision"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SinkError(
@@ -109,6 +113,7 @@ class Mark:
             fingerprint=self.fingerprint,
             model=self.model,
             index=index,
+            precision=self.precision,
         )
 
 

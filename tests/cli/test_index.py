@@ -393,6 +393,7 @@ def test_status_tells_what_is_there(run: Run, model: str, docs: Path, out: str) 
     run("index", docs, "-m", model, "--to", out)
     shown = run("status", out)
     assert "rows           3" in shown.stdout
+    assert "precision      float32" in shown.stdout
     assert model in shown.stdout
     state = json.loads(run("status", out, "--json").stdout)
     assert (state["num_rows"], state["similarity"]) == (3, "cosine")

@@ -118,6 +118,7 @@ class FileSink:
                 similarity=target.similarity,
                 fingerprint=target.fingerprint,
                 model=target.model,
+                precision=target.precision,
                 index="none, exact scan",
             )
 

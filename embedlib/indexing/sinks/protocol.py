@@ -36,6 +36,8 @@ class Target:
         recreate: drop the stored rows first.
         shard: "I/N" if this load is one of several that may run at the same time; None: the only
             one.
+        precision: what the embedder computes in; None: it does not say. For `embedlib status`, the
+            fingerprint decides.
     """
 
     dim: int
@@ -44,6 +46,7 @@ class Target:
     model: str
     recreate: bool = False
     shard: str | None = None
+    precision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class SinkState:
         fingerprint: of the embedder that made them.
         model: its name.
         index: state of the search index in words, such as "hnsw" or "none, exact scan".
+        precision: what the vectors were computed in; None: it was not stored.
     """
 
     num_rows: int
@@ -65,6 +69,7 @@ class SinkState:
     fingerprint: str
     model: str
     index: str
+    precision: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
