@@ -29,6 +29,8 @@ class ClassTokenizer:
     config: JsonObject
     """tokenizer_config.json."""
     tokens: AddedTokens
+    release: str = ""
+    """Of transformers, with a space before it, if not every one takes the class."""
 
     def build(self, *, lowercase: bool) -> Tokenizer:
         """Return the tokenizer that the class builds.
@@ -51,6 +53,42 @@ class ClassTokenizer:
         if self.row.ends is not None:
             self._check_ends(built, self.row.ends)
         return built
+
+    def check_same(self, *, lowercase: bool) -> None:
+        """Check that the class gives the ids of tokenizer.json as it is.
+
+        Args:
+            lowercase: as for `build`.
+
+        Raises:
+            ModelUnsupportedError: tokenizer.json or a flag of tokenizer_config.json changes ids.
+        """
+        built = self.build(lowercase=lowercase)
+        present = self.read.tokenizer
+        parts = {
+            "normalizer": (present.normalizer, built.normalizer),
+            "pre_tokenizer": (present.pre_tokenizer, built.pre_tokenizer),
+        }
+        for key, (of_file, of_class) in parts.items():
+            if self._flags(of_file) != self._flags(of_class):
+                raise self._refuse(key, state(of_file), state(of_class))
+
+    def _flags(self, part: Any) -> list[list[tuple[str, object]]]:
+        """Return of each step the keys that tokenizer_config.json decides and that change ids."""
+        keys = sorted(self.row.flags - {"trim_offsets"})
+        return [
+            [
+                # Source: `BertNormalizer` of tokenizers: null means as lowercase.
+                (
+                    key,
+                    step["lowercase"] if (key, step[key]) == ("strip_accents", None) else step[key],
+                )
+                for key in keys
+                if key in step
+            ]
+            for step in steps_of(part)
+            if step not in (*self.row.optional, LOWERCASE)
+        ]
 
     def _check_model(self) -> None:
         """Check the kind of the model, and its options."""
@@ -147,8 +185,8 @@ class ClassTokenizer:
     def _refuse(self, key: str, found: object, expected: object) -> ModelUnsupportedError:
         key, found, expected = _narrowed(key, found, expected)
         return ModelUnsupportedError(
-            f"{self.read.name}: {key} = {quote(found)}, but {self.name}, which transformers takes "
-            f"for this folder, has {quote(expected)}; {self._advice()}"
+            f"{self.read.name}: {key} = {quote(found)}, but {self.name}, which transformers"
+            f"{self.release} takes for this folder, has {quote(expected)}; {self._advice()}"
         )
 
     def _advice(self) -> str:

@@ -34,6 +34,9 @@ PLAIN: Final = "TokenizersBackend"
 PLAIN_NAMES: Final = ("PreTrainedTokenizer", PLAIN, "PythonBackend")
 """Its names in files, without "Fast"."""
 
+SUBCLASSES: Final[Mapping[str, str]] = MappingProxyType({"DistilBertTokenizer": "BertTokenizer"})
+"""Classes that only have another name than the one they derive from."""
+
 BERT_TOKENS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "unk_token": "[UNK]",
@@ -123,6 +126,24 @@ def class_name(tokenizer_config: JsonObject, config: JsonObject) -> str:
             "tokenizer_class", ", ".join(["PreTrainedTokenizerFast", *CLASSES])
         )
     return name
+
+
+def later_class_name(tokenizer_config: JsonObject, config: JsonObject) -> str | None:
+    """Return the class that later releases take where 5.5 takes tokenizer.json as it is.
+
+    They trust a class that is named although it is not the one of the model_type. None: they take
+    tokenizer.json as well, or a class that is not in the table.
+
+    Source: `AutoTokenizer.from_pretrained` of transformers 5.23.
+    """
+    usual = family_of(config).tokenizer_class
+    if usual in (None, PLAIN) or "AutoTokenizer" in tokenizer_config.child("auto_map"):
+        return None
+    name = (tokenizer_config.text("tokenizer_class") or "").removesuffix("Fast")
+    if name == usual:
+        return None
+    name = SUBCLASSES.get(name, name)
+    return name if name in CLASSES else None
 
 
 def _bert_normalizer(config: JsonObject) -> Normalizer:

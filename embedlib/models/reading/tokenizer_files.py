@@ -15,9 +15,14 @@ from tokenizers import Tokenizer, normalizers, processors
 from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.tokenizer_build import ClassTokenizer, steps_of
-from embedlib.models.reading.tokenizer_classes import CLASSES, TokenizerClass, class_name
+from embedlib.models.reading.tokenizer_classes import (
+    CLASSES,
+    TokenizerClass,
+    class_name,
+    later_class_name,
+)
 from embedlib.models.reading.tokenizer_json import PROBE, TokenizerJson, refusing
 
 BOS_EOS_CLASSES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -52,6 +57,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     with refusing(read.name):
         tokens = _added_tokens(read, files, config, row)
         if row is None:
+            _check_later_class(read, files, config, model_config)
             tokenizer = read.tokenizer
             # Files keep the truncation and padding that were set when they were saved:
             # all-MiniLM-L6-v2 truncates at 128.
@@ -61,7 +67,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         else:
             of_class = ClassTokenizer(read, name, row, config, tokens)
             tokenizer = of_class.build(lowercase=files.spec.lowercase)
-        _apply_ends(tokenizer, config, model_config, num_tokens)
+        _apply_ends(tokenizer, config, model_config, num_tokens, read.name)
         if config.boolean("split_special_tokens", False):
             tokenizer.encode_special_tokens = True
         if files.spec.lowercase:
@@ -69,6 +75,22 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         read.check_ids(tokenizer, files.spec.encoder.vocab_size)
         tokenizer.encode(PROBE, PROBE)
     return tokenizer
+
+
+def _check_later_class(
+    read: TokenizerJson, files: ModelFiles, config: JsonObject, model_config: JsonObject
+) -> None:
+    """Check that the ids do not depend on the release of transformers.
+
+    Raises:
+        ModelUnsupportedError: later releases take a class that gives others than tokenizer.json.
+    """
+    name = later_class_name(config, model_config)
+    if name is not None:
+        row = CLASSES[name]
+        tokens = _added_tokens(read, files, config, row)
+        later = ClassTokenizer(read, name, row, config, tokens, release=" 5.23")
+        later.check_same(lowercase=files.spec.lowercase)
 
 
 def _added_tokens(
@@ -89,7 +111,11 @@ def _added_tokens(
 
 
 def _apply_ends(
-    tokenizer: Tokenizer, config: JsonObject, model_config: JsonObject, num_tokens: int
+    tokenizer: Tokenizer,
+    config: JsonObject,
+    model_config: JsonObject,
+    num_tokens: int,
+    file: str,
 ) -> None:
     """Add begin and end tokens to a text if tokenizer_config.json has flags for them."""
     name = (
@@ -99,17 +125,22 @@ def _apply_ends(
         or ""
     ).removesuffix("Fast")
     if name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
-        _set_ends(tokenizer, config, BOS_EOS_CLASSES[name], num_tokens)
+        _set_ends(tokenizer, config, BOS_EOS_CLASSES[name], num_tokens, file)
 
 
 def _set_ends(
-    tokenizer: Tokenizer, config: JsonObject, defaults: tuple[str, str], num_tokens: int
+    tokenizer: Tokenizer,
+    config: JsonObject,
+    defaults: tuple[str, str],
+    num_tokens: int,
+    file: str,
 ) -> None:
     """Add the begin and end tokens that the flags of tokenizer_config.json turn on.
 
     transformers 4 did so; 5 uses only tokenizer.json. If the two files disagree, the model was
     trained with the flags: e5-mistral-7b-instruct sets add_eos_token, its tokenizer.json adds no
-    end token, and the embedding is the vector of that token.
+    end token, and the embedding is the vector of that token. If both add a token and not the same
+    one, none of them can be trusted.
 
     Source: `update_post_processor` of the two classes' fast tokenizers in transformers 4, and
     https://github.com/embeddings-benchmark/mteb/pull/5237.
@@ -128,6 +159,17 @@ def _set_ends(
             raise config.refuse(key, "a token of tokenizer.json")
         ends.append([(content, token_id)])
     before, after = ends
+    text = tokenizer.encode(PROBE, add_special_tokens=False)
+    present = tokenizer.post_processor
+    of_file = text.ids if present is None else present.process(text).ids
+    begin = next((at for at, id_ in enumerate(of_file) if id_ == text.ids[0]), 0)
+    for key, flagged_end, file_end in (
+        ("bos_token", before, of_file[:begin]),
+        ("eos_token", after, of_file[begin + len(text.ids) :]),
+    ):
+        if flagged_end and file_end and [id_ for _, id_ in flagged_end] != file_end:
+            tokens = " ".join(str(tokenizer.id_to_token(id_)) for id_ in file_end)
+            raise config.refuse(key, f"{quote(tokens)}, as in the post_processor of {file}")
     first, last = ([token for token, _ in end] for end in ends)
     second = [f"{token}:1" for token in (*first, "$B", *last)]
     flagged = processors.TemplateProcessing(
@@ -135,9 +177,7 @@ def _set_ends(
         pair=[*first, "$A", *last, *second],
         special_tokens=list(dict([*before, *after]).items()),
     )
-    present = tokenizer.post_processor
-    text = tokenizer.encode(PROBE, add_special_tokens=False)
-    if present is None or present.process(text).ids != flagged.process(text).ids:
+    if present is None or of_file != flagged.process(text).ids:
         tokenizer.post_processor = flagged
 
 

@@ -139,6 +139,44 @@ def test_a_file_that_says_something_else_than_its_class_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("base", "kind", "flags", "message"),
+    [
+        ("distilbert", "DistilBertTokenizer", {}, None),
+        ("bert", "DistilBertTokenizerFast", {"strip_accents": True}, None),  # as null does
+        (
+            *("distilbert", "DistilBertTokenizer", {"do_lower_case": False}),
+            "normalizer.lowercase = true, but BertTokenizer, .* 5.23 takes for .* has false; to us",
+        ),
+        (
+            *("bert", "DistilBertTokenizerFast", {"strip_accents": False}),
+            "normalizer.strip_accents = null, but BertTokenizer, .* has false; to use tokenizer.js",
+        ),
+        ("bert", "RobertaTokenizer", {}, 'model.type = "WordPiece", but RobertaTokenizer, which '),
+        ("mpnet", "BertTokenizer", {}, "post_processor.pair = .*, but BertTokenizer, which tran"),
+        ("mistral", "LlamaTokenizer", {"legacy": True}, None),  # no release takes it
+        ("bert", "PreTrainedTokenizerFast", {"do_lower_case": False}, None),
+    ],
+)
+def test_a_class_that_only_later_releases_take_must_not_change_ids(
+    tmp_path: Path, base: str, kind: str, flags: dict[str, bool], message: str | None
+) -> None:
+    expected = _load(write_base(tmp_path / "usual", base))
+    folder = _edited(tmp_path / "named", base, "tokenizer_config.json", "tokenizer_class", kind)
+    write(
+        folder / "tokenizer_config.json",
+        read(folder / "tokenizer_config.json") | flags,
+    )
+    if message is None:
+        found = _load(folder)
+        assert [found.encode(text).ids for text in TEXTS] == [
+            expected.encode(text).ids for text in TEXTS
+        ]
+    else:
+        with pytest.raises(ModelUnsupportedError, match=f"^tokenizer.json: {message}"):
+            _load(folder)
+
+
+@pytest.mark.parametrize(
     ("normalizer", "pre_tokenizer"),
     [
         (None, {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}),

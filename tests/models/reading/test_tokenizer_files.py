@@ -121,9 +121,7 @@ def test_flags_of_a_gemma_tokenizer_decide_on_its_ends(tmp_path: Path, has_names
     [
         ("mpnet", "MPNetTokenizer", "[UNK]"),
         ("distilbert", None, "[UNK]"),
-        # Not the class of the model_type, so transformers reads tokenizer.json alone.
-        ("distilbert", "DistilBertTokenizer", "fox"),
-        ("mpnet", "BertTokenizer", "fox"),
+        # The model_type has no class, so transformers reads tokenizer.json alone.
         ("modernbert", "BertTokenizer", "fox"),
     ],
 )
@@ -133,6 +131,38 @@ def test_flags_count_for_the_class_of_the_model_type_alone(
     folder = write_tiny_model(tmp_path, variant)
     _change(folder / "tokenizer_config.json", do_lower_case=False, tokenizer_class=kind)
     assert _load(folder).encode("FOX", add_special_tokens=False).tokens == [token]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("eos_token", "<unk>", 'eos_token = "<unk>" is not supported; accepted: "</s>", as in the'),
+        ("bos_token", "</s>", 'bos_token = "</s>" is not supported; accepted: "<s>", as in the po'),
+    ],
+)
+def test_ends_that_are_not_those_of_tokenizer_json_are_refused(
+    tmp_path: Path, key: str, value: str, message: str
+) -> None:
+    # transformers 4 takes the tokens of the flags, transformers 5 those of tokenizer.json.
+    folder = write_tiny_model(tmp_path, "mistral")
+    flags = {"add_bos_token": True, "add_eos_token": True, "tokenizer_class": "LlamaTokenizer"}
+    _change(folder / "tokenizer_config.json", **flags)
+    template = {"id": "<s>", "ids": [1], "tokens": ["<s>"]}, {"id": "</s>", "ids": [2]}
+    ends = {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "<s>", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "</s>", "type_id": 0}},
+        ],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {one["id"]: {**one, "tokens": [one["id"]]} for one in template},
+    }
+    _change(folder / "tokenizer.json", post_processor=ends)
+    assert _load(folder).encode("fox").tokens == ["<s>", "▁fox", "</s>"]
+    _change(folder / "tokenizer_config.json", **{key: value})
+    with pytest.raises(ModelUnsupportedError, match=f"^tokenizer_config.json: {message}"):
+        _load(folder)
 
 
 def test_special_tokens_can_be_text(tmp_path: Path) -> None:
