@@ -31,6 +31,26 @@ def is_worker(thread: threading.Thread) -> bool:
     return isinstance(thread, WorkerThread)
 
 
+def is_left_behind() -> bool:
+    """Return whether the calling thread is a daemon and the program has ended.
+
+    The end of a program closes its models and leaves daemons running, whose next call fails. Nobody
+    reads what it raises, and Python would print a traceback of each thread.
+    """
+    # The interpreter marks the main thread as ended before it calls the functions of `atexit`.
+    return threading.current_thread().daemon and not threading.main_thread().is_alive()
+
+
+def end_left_behind() -> None:
+    """End the calling thread without a word if `is_left_behind`.
+
+    Raises:
+        SystemExit: ends a thread, and is the only exception that is not printed.
+    """
+    if is_left_behind():
+        raise SystemExit
+
+
 class Deadline:
     """A point in time at which several waits, one after another, must have ended."""
 

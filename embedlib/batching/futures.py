@@ -6,7 +6,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from embedlib.errors import EmbedlibError
+from embedlib.closing import end_left_behind
+from embedlib.errors import ClosedError, EmbedlibError
 
 T = TypeVar("T")
 
@@ -51,7 +52,11 @@ class CallerFuture(Future[T]):
             EmbedlibError: called where it would wait for itself.
         """
         self._check_wait(timeout)
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        except ClosedError:
+            end_left_behind()
+            raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the exception, or None; see `Future.exception`.

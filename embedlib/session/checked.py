@@ -1,4 +1,4 @@
-"""The options of all public methods: what each takes, and a decorator that checks it.
+"""The options of all public methods: what each takes, and the decorator of all these methods.
 
 Options that two methods share have one name and one meaning, so one table is enough. Inputs (texts,
 pairs, vectors) are checked by `arguments`, which names their rows.
@@ -6,6 +6,7 @@ pairs, vectors) are checked by `arguments`, which names their rows.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +27,9 @@ from embedlib.checks import (
     optional,
     whole_number,
 )
+from embedlib.closing import end_left_behind, is_left_behind
 from embedlib.config import VectorPrecision, device_name
+from embedlib.errors import ClosedError
 from embedlib.models.prompts import ROLES
 
 P = ParamSpec("P")
@@ -103,7 +106,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def checked(method: Callable[P, R]) -> Callable[P, R]:
-    """Check the options of a public method before it runs.
+    """Check the options of a public method before it runs, and end daemons that are left behind.
 
     Raises:
         TypeError: `KINDS` does not say what a parameter of the method takes.
@@ -123,13 +126,22 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
         async def run_async(*args: P.args, **options: P.kwargs) -> Any:
             check(args, options)
-            return await method(*args, **options)
+            try:
+                return await method(*args, **options)
+            except (ClosedError, RuntimeError):  # the latter: `asyncio.to_thread` starts no thread
+                if is_left_behind():  # asyncio prints SystemExit; cancelling and time limits work
+                    await asyncio.get_running_loop().create_future()
+                raise
 
         return run_async  # type: ignore[return-value]
 
     @wraps(method)
     def run(*args: P.args, **options: P.kwargs) -> R:
         check(args, options)
-        return method(*args, **options)
+        try:
+            return method(*args, **options)
+        except ClosedError:
+            end_left_behind()
+            raise
 
     return run

@@ -12,7 +12,9 @@ from itertools import islice
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.batching.tokenizer import MAX_ROWS_NAMED, WarnTruncated
+from embedlib.closing import end_left_behind
 from embedlib.engines.base import Lane
+from embedlib.errors import ClosedError
 from embedlib.session.call import EmbeddingCall
 from embedlib.vectors.arrays import Vectors
 
@@ -54,6 +56,9 @@ def stream(
             done = jobs.popleft()
             num_truncated += len(done.truncated)
             truncated = (truncated + done.truncated)[:MAX_ROWS_NAMED]
+    except ClosedError:
+        end_left_behind()
+        raise
     finally:
         for job in jobs:
             job.future.cancel()

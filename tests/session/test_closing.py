@@ -310,11 +310,9 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_program_ends_although_its_engine_hangs(ending: str) -> None:
-    program, code = ENDINGS[ending]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", HANGING + textwrap.dedent(program)],
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
@@ -322,5 +320,68 @@ def test_a_program_ends_although_its_engine_hangs(ending: str) -> None:
         cwd=ROOT,
         env=dict(os.environ) | {"PYTHONPATH": str(ROOT)},
     )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_program_ends_although_its_engine_hangs(ending: str) -> None:
+    program, code = ENDINGS[ending]
+    done = _run(HANGING + textwrap.dedent(program))
     expected = "CloseTimeoutError" if ending == "close refused" else LOGGED
     assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", expected)
+
+
+DAEMONS = """
+import asyncio, threading
+from embedlib.testing import fake_embedder
+
+embedder = fake_embedder()
+ready = []
+
+def stream():
+    for _ in embedder.encode_stream(["a" * 20] * 600):
+        pass
+
+async def gathered():
+    await asyncio.gather(embedder.aencode("q"), embedder.aencode(["b"] * 30))
+
+def repeat(call):
+    event = threading.Event()
+    ready.append(event)
+
+    def run():
+        call()
+        event.set()
+        while True:
+            call()
+
+    threading.Thread(target=run, daemon=True).start()
+
+repeat(lambda: embedder.encode(["a" * 20] * 5000))
+repeat(lambda: embedder.encode("q"))
+repeat(stream)
+repeat(lambda: embedder.submit("q").result())
+repeat(lambda: asyncio.run(gathered()))
+for event in ready:
+    assert event.wait(30)
+"""
+
+
+def test_daemons_that_the_program_leaves_behind_print_nothing() -> None:
+    done = _run(DAEMONS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_model_that_was_closed_earlier_still_tells_daemons() -> None:
+    done = _run(
+        """
+import threading
+from embedlib.testing import fake_embedder
+
+embedder = fake_embedder()
+embedder.close()
+thread = threading.Thread(target=embedder.encode, args=("q",), daemon=True)
+thread.start()
+thread.join()
+"""
+    )
+    assert "ClosedError: this model is closed; load it again" in done.stderr
