@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from time import monotonic
@@ -49,6 +50,15 @@ def end_left_behind() -> None:
     """
     if is_left_behind():
         raise SystemExit
+
+
+async def wait_left_behind() -> None:
+    """Wait for ever if `is_left_behind`: asyncio would print SystemExit.
+
+    Cancelling the task and time limits end the wait.
+    """
+    if is_left_behind():
+        await asyncio.get_running_loop().create_future()
 
 
 class Deadline:

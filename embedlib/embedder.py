@@ -5,36 +5,33 @@ It is long because a class has one file; half of it is signatures and docstrings
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
-from embedlib.config import PrecisionName, Similarity
 from embedlib.engines.base import Lane
 from embedlib.errors import InputError, PromptWarning, shown
 from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Examples, Role
 from embedlib.session import arguments
-from embedlib.session.base import Session
 from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.checked import checked
-from embedlib.session.streaming import stream, submit
+from embedlib.session.embedding import EmbeddingSession
+from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import TokenPipeline, make_token_call
 from embedlib.vectors.arrays import AnyVectors
 from embedlib.vectors.quantization import calibrate
-from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
 from embedlib.vectors.tokens import Span
 
 
-class Embedder(Session):
+class Embedder(EmbeddingSession):
     """Texts to vectors, in this process.
 
     Any number of threads may call any method. Queries (`encode` of one text, `encode_query`) are
@@ -232,6 +229,35 @@ class Embedder(Session):
         return stream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
 
     @checked
+    def aencode_stream(
+        self,
+        inputs: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        precision: str | None = "float32",
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        role: Role | None = None,
+        task: str | None = None,
+        examples: Examples | None = None,
+        usage: Usage | None = None,
+    ) -> AsyncIterator[AnyVectors]:
+        """Yield what `encode_stream` yields without blocking the event loop, to `async for`.
+
+        The loop's thread reads `inputs`, which should not wait. Leaving the loop, or cancelling its
+        task, drops the texts that were read ahead.
+        """
+        arguments.check_many("inputs", inputs, "aencode_stream takes an iterable of texts")
+        call = self._make_call(
+            (),
+            PromptArguments(prompt_name, prompt, role, task, examples),
+            VectorArguments(normalize_embeddings, truncate_dim, precision),
+            usage,
+        )
+        return astream(self._pipeline, call, iter(inputs), self._truncation_warning(call))
+
+    @checked
     def submit(
         self,
         text: str,
@@ -316,84 +342,3 @@ class Embedder(Session):
             self._has_warned = True
             self._warn(arguments.MISSING_PROMPT, PromptWarning)
         return call
-
-    # Properties of the vectors.
-
-    @property
-    def prompts(self) -> Mapping[str, str]:
-        """The prompts by name: of the model folder, of the options, and those embedlib knows."""
-        return MappingProxyType(self._calls.prompts.by_name)
-
-    @property
-    def default_prompt_name(self) -> str | None:
-        """The name of the prompt that `encode` uses by default."""
-        return self._calls.prompts.default_name
-
-    @checked
-    def task_prompt_name(self, role: Role) -> str | None:
-        """Return the name of the prompt of `encode_query` or `encode_document`."""
-        return self._calls.prompts.role_name(role)
-
-    @property
-    def truncate_dim(self) -> int | None:
-        """Number of dimensions that are kept, unless a call sets another; None: all."""
-        return self._calls.truncate_dim
-
-    def get_embedding_dimension(self) -> int:
-        """Return D, after `truncate_dim`."""
-        return self.truncate_dim or self.spec.embedding_dim
-
-    get_sentence_embedding_dimension = get_embedding_dimension
-    """The former name."""
-
-    @property
-    def precision(self) -> str:
-        """The precision that the vectors are computed in, and the layers excluded from it."""
-        return self._model.precision
-
-    @property
-    def similarity_fn_name(self) -> Similarity:
-        """The function that `similarity` computes."""
-        return self.config.similarity_fn_name or self.spec.similarity
-
-    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
-        """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
-
-        An array, or where torch is imported a tensor, as in sentence-transformers.
-
-        Args:
-            embeddings1: float[N, D] or float[D].
-            embeddings2: float[M, D] or float[D].
-
-        Raises:
-            InputError: these are not vectors, or their dimensions differ.
-        """
-        return as_torch(similarity(self.similarity_fn_name, embeddings1, embeddings2))
-
-    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
-        """Return float32[N], as `similarity` does: of each vector to the one in the same row.
-
-        Args:
-            embeddings1: float[N, D] or float[D].
-            embeddings2: the same shape.
-
-        Raises:
-            InputError: the shapes differ, or these are not vectors.
-        """
-        return as_torch(similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2))
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
-        return self._model.fingerprint({"precision": self.precision, **self._settings()})
-
-    def fingerprint_in(self, precision: PrecisionName) -> str | None:
-        """Return the fingerprint with another option `precision`; None if it is unknown.
-
-        Raises:
-            ConfigError: there is no such precision.
-        """
-        return self._model.fingerprint_in(precision, self._settings())
-
-    def _settings(self) -> dict[str, object]:
-        return {**self._calls.settings(), "max_seq_length": self.max_seq_length}

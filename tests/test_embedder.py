@@ -26,6 +26,7 @@ from embedlib.batching import pipeline as pipeline_module
 from embedlib.batching.callers import Callers
 from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.sequence import Job
+from embedlib.batching.usage import Usage
 from embedlib.closing import WorkerThread
 from embedlib.config import Config
 from embedlib.engines.base import Batch, Lane
@@ -1027,6 +1028,66 @@ def test_leaving_a_stream_early_drops_what_was_read_ahead() -> None:
         assert texts_of(engine)[-1] == "end"
         # What was in flight at the close, and the end.
         assert len(engine.batches) <= num_batches + 4
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+async def test_an_async_stream_gives_the_same(embedder: Embedder) -> None:
+    texts = [f"{row} {'x' * (row * 7 % 23)}" for row in range(3 * STREAM_JOB_TEXTS + 5)]
+    usage = Usage()
+    stream = embedder.aencode_stream(iter(texts), normalize_embeddings=True, usage=usage)
+    result = [vector async for vector in stream]
+    expected = list(embedder.encode_stream(texts, normalize_embeddings=True))
+    np.testing.assert_array_equal(result, expected)
+    assert usage.num_texts == len(texts)
+    assert [vector async for vector in embedder.aencode_stream([])] == []
+    with pytest.raises(InputError, match="inputs is one str; aencode_stream takes"):
+        embedder.aencode_stream("hello")
+    with pytest.raises(ConfigError, match="prompt_name = 'nope'"):
+        embedder.aencode_stream([], prompt_name="nope")
+
+
+async def test_an_async_stream_lets_other_tasks_run_and_costs_nothing_once_cancelled() -> None:
+    engine = FakeEngine()
+    # The queue is full: `feed` blocks.
+    with around(engine, max_queued_texts=200) as embedder:
+        engine.hold()
+
+        async def read() -> None:
+            async for _ in embedder.aencode_stream("a" * 30 for _ in range(10**9)):
+                pass
+
+        task = asyncio.create_task(read())
+        while not engine.batches:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        num_batches = len(engine.batches)
+        engine.release()
+        await embedder.aencode("end")
+        assert texts_of(engine)[-1] == "end"
+        assert len(engine.batches) <= num_batches + 4  # what was in flight, and the end
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+async def test_leaving_an_async_stream_early_drops_what_was_read_ahead() -> None:
+    engine = FakeEngine()
+    with around(engine, max_queued_texts=100_000) as embedder:
+        stream = embedder.aencode_stream("a" * 30 for _ in range(10**9))
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined] # what the event loop does later
+        assert embedder._pipeline._meter._num_jobs == 0
+
+
+async def test_an_error_of_the_source_ends_an_async_stream() -> None:
+    def read() -> Iterator[str]:
+        yield from ["a"] * (STREAM_JOB_TEXTS + 3)
+        raise OSError("the disk is gone")
+
+    with fake_embedder() as embedder:
+        with pytest.raises(OSError, match="the disk is gone"):
+            [vector async for vector in embedder.aencode_stream(read())]
         assert embedder._pipeline._meter._num_jobs == 0
 
 

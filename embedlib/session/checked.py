@@ -6,7 +6,6 @@ pairs, vectors) are checked by `arguments`, which names their rows.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from embedlib.checks import (
     optional,
     whole_number,
 )
-from embedlib.closing import end_left_behind, is_left_behind
+from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.config import VectorPrecision, device_name
 from embedlib.errors import ClosedError
 from embedlib.models.prompts import ROLES
@@ -129,8 +128,7 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
             try:
                 return await method(*args, **options)
             except (ClosedError, RuntimeError):  # the latter: `asyncio.to_thread` starts no thread
-                if is_left_behind():  # asyncio prints SystemExit; cancelling and time limits work
-                    await asyncio.get_running_loop().create_future()
+                await wait_left_behind()
                 raise
 
         return run_async  # type: ignore[return-value]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
@@ -12,7 +13,7 @@ from itertools import islice
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.batching.tokenizer import MAX_ROWS_NAMED, WarnTruncated
-from embedlib.closing import end_left_behind
+from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
 from embedlib.session.call import EmbeddingCall
@@ -22,6 +23,54 @@ STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16
 """`stream` reads at most STREAM_JOBS jobs of STREAM_JOB_TEXTS texts ahead: four windows of the
 scheduler."""
+
+
+class _ReadAhead:
+    """The texts of a stream that were read and whose vectors were not yielded."""
+
+    def __init__(self, pipeline: Pipeline, call: EmbeddingCall, texts: Iterator[str]) -> None:
+        self._pipeline = pipeline
+        self._call = call
+        self._texts = texts
+        self._jobs: deque[Job] = deque()
+        self._num_read = self._num_truncated = 0
+        self._truncated: list[tuple[int, int]] = []
+
+    def read(self) -> tuple[Job, list[str]] | None:
+        """Read the next texts and open a job for them; None: there are no more."""
+        chunk = list(islice(self._texts, STREAM_JOB_TEXTS))
+        if not chunk:
+            return None
+        job = self._pipeline.open_job(len(chunk), Lane.BULK, self._num_read)
+        self._jobs.append(job)
+        self._num_read += len(chunk)
+        return job, chunk
+
+    @property
+    def has_room(self) -> bool:
+        """Whether to read on, since there is room and nothing to yield."""
+        return len(self._jobs) < STREAM_JOBS and not self._jobs[0].is_over
+
+    @property
+    def oldest(self) -> Job | None:
+        """The job whose vectors come next; None: all were yielded."""
+        return self._jobs[0] if self._jobs else None
+
+    def count_oldest(self) -> None:
+        """Count the oldest job and forget it."""
+        job = self._jobs.popleft()
+        self._call.count(job)
+        self._num_truncated += len(job.truncated)
+        self._truncated = (self._truncated + job.truncated)[:MAX_ROWS_NAMED]
+
+    def warn(self, warn_truncated: WarnTruncated) -> None:
+        """Warn of all truncated texts."""
+        warn_truncated(self._truncated, self._num_truncated)
+
+    def cancel(self) -> None:
+        """Drop what is not computed yet."""
+        for job in self._jobs:
+            job.future.cancel()
 
 
 def stream(
@@ -35,34 +84,51 @@ def stream(
         texts: the texts to embed.
         warn_truncated: called once at the end.
     """
-    jobs: deque[Job] = deque()
-    truncated: list[tuple[int, int]] = []
-    num_read = num_truncated = 0
+    ahead = _ReadAhead(pipeline, call, texts)
     try:
         while True:
-            chunk = list(islice(texts, STREAM_JOB_TEXTS))
-            if chunk:
-                jobs.append(pipeline.open_job(len(chunk), Lane.BULK, num_read))
-                pipeline.feed(jobs[-1], chunk, call.tokenize)
-                num_read += len(chunk)
-                if len(jobs) < STREAM_JOBS and not jobs[0].is_over:
-                    continue  # read on while there is nothing to yield
-            if not jobs:
+            if (part := ahead.read()) is not None:
+                pipeline.feed(*part, call.tokenize)
+                if ahead.has_room:
+                    continue
+            if (oldest := ahead.oldest) is None:
                 break
             pipeline.check_may_wait()
-            rows = call.finish(jobs[0].future.result())
-            call.count(jobs[0])
+            rows = call.finish(oldest.future.result())
+            ahead.count_oldest()
             yield from rows
-            done = jobs.popleft()
-            num_truncated += len(done.truncated)
-            truncated = (truncated + done.truncated)[:MAX_ROWS_NAMED]
     except ClosedError:
         end_left_behind()
         raise
     finally:
-        for job in jobs:
-            job.future.cancel()
-    warn_truncated(truncated, num_truncated)
+        ahead.cancel()
+    ahead.warn(warn_truncated)
+
+
+async def astream(
+    pipeline: Pipeline, call: EmbeddingCall, texts: Iterator[str], warn_truncated: WarnTruncated
+) -> AsyncIterator[Vectors]:
+    """Yield what `stream` yields without blocking the event loop."""
+    pipeline.check_may_wait()  # an event loop in a callback would wait as well
+    ahead = _ReadAhead(pipeline, call, texts)
+    try:
+        while True:
+            if (part := ahead.read()) is not None:
+                await asyncio.to_thread(pipeline.feed, *part, call.tokenize)  # may block
+                if ahead.has_room:
+                    continue
+            if (oldest := ahead.oldest) is None:
+                break
+            rows = call.finish(await asyncio.wrap_future(oldest.future))
+            ahead.count_oldest()
+            for row in rows:
+                yield row
+    except (ClosedError, RuntimeError):
+        await wait_left_behind()
+        raise
+    finally:
+        ahead.cancel()
+    ahead.warn(warn_truncated)
 
 
 def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:

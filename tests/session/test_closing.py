@@ -341,6 +341,10 @@ def stream():
     for _ in embedder.encode_stream(["a" * 20] * 600):
         pass
 
+async def astream():
+    async for _ in embedder.aencode_stream(["a" * 20] * 600):
+        pass
+
 async def gathered():
     await asyncio.gather(embedder.aencode("q"), embedder.aencode(["b"] * 30))
 
@@ -361,6 +365,7 @@ repeat(lambda: embedder.encode("q"))
 repeat(stream)
 repeat(lambda: embedder.submit("q").result())
 repeat(lambda: asyncio.run(gathered()))
+repeat(lambda: asyncio.run(astream()))
 for event in ready:
     assert event.wait(30)
 """

@@ -1,0 +1,101 @@
+"""What an Embedder says of its vectors: prompts, dimensions, precision, similarity, fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from embedlib.config import PrecisionName, Similarity
+from embedlib.models.prompts import Role
+from embedlib.session.base import Session
+from embedlib.session.call import CallFactory
+from embedlib.session.checked import checked
+from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
+
+
+class EmbeddingSession(Session):
+    """Base of `Embedder`: everything that needs no text."""
+
+    _calls: CallFactory
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The prompts by name: of the model folder, of the options, and those embedlib knows."""
+        return MappingProxyType(self._calls.prompts.by_name)
+
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt that `encode` uses by default."""
+        return self._calls.prompts.default_name
+
+    @checked
+    def task_prompt_name(self, role: Role) -> str | None:
+        """Return the name of the prompt of `encode_query` or `encode_document`."""
+        return self._calls.prompts.role_name(role)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """Number of dimensions that are kept, unless a call sets another; None: all."""
+        return self._calls.truncate_dim
+
+    def get_embedding_dimension(self) -> int:
+        """Return D, after `truncate_dim`."""
+        return self.truncate_dim or self.spec.embedding_dim
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+    """The former name."""
+
+    @property
+    def precision(self) -> str:
+        """The precision that the vectors are computed in, and the layers excluded from it."""
+        return self._model.precision
+
+    @property
+    def similarity_fn_name(self) -> Similarity:
+        """The function that `similarity` computes."""
+        return self.config.similarity_fn_name or self.spec.similarity
+
+    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
+        """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
+
+        An array, or where torch is imported a tensor, as in sentence-transformers.
+
+        Args:
+            embeddings1: float[N, D] or float[D].
+            embeddings2: float[M, D] or float[D].
+
+        Raises:
+            InputError: these are not vectors, or their dimensions differ.
+        """
+        return as_torch(similarity(self.similarity_fn_name, embeddings1, embeddings2))
+
+    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
+        """Return float32[N], as `similarity` does: of each vector to the one in the same row.
+
+        Args:
+            embeddings1: float[N, D] or float[D].
+            embeddings2: the same shape.
+
+        Raises:
+            InputError: the shapes differ, or these are not vectors.
+        """
+        return as_torch(similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
+        return self._model.fingerprint({"precision": self.precision, **self._settings()})
+
+    def fingerprint_in(self, precision: PrecisionName) -> str | None:
+        """Return the fingerprint with another option `precision`; None if it is unknown.
+
+        Raises:
+            ConfigError: there is no such precision.
+        """
+        return self._model.fingerprint_in(precision, self._settings())
+
+    def _settings(self) -> dict[str, object]:
+        return {**self._calls.settings(), "max_seq_length": self.max_seq_length}
