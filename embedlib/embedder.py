@@ -24,6 +24,7 @@ from embedlib.session import arguments
 from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
+from embedlib.session.result_types import as_encode
 from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import TokenPipeline, make_token_call
 from embedlib.vectors.arrays import AnyVectors
@@ -60,6 +61,7 @@ class Embedder(EmbeddingSession):
 
     # Encoding: names and order of the arguments are those of sentence-transformers.
 
+    @as_encode
     @checked
     def encode(
         self,
@@ -149,11 +151,13 @@ class Embedder(EmbeddingSession):
             return arguments.as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
         return vectors
 
+    @as_encode
     @arguments.same_arguments_as(encode)
     def encode_query(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of queries: `encode` with the query prompt, ahead of bulk work."""
         return self.encode(*args, **arguments.with_role(kwargs, "query"))
 
+    @as_encode
     @arguments.same_arguments_as(encode)
     def encode_document(self, *args: Any, **kwargs: Any) -> Any:
         """Return the vectors of documents: `encode` with the document prompt, on the bulk lane."""

@@ -26,6 +26,7 @@ from embedlib.session.arguments import (
 )
 from embedlib.session.call import Call
 from embedlib.session.checked import checked
+from embedlib.session.result_types import RankedDocument, as_predict
 from embedlib.session.scoring import (
     Activation,
     Scores,
@@ -36,8 +37,8 @@ from embedlib.session.scoring import (
 )
 from embedlib.vectors.arrays import Vectors
 
-Ranking = list[dict[str, Any]]
-"""{"corpus_id": int, "score": float} of each document, and "text" on request; the best first."""
+Ranking = list[RankedDocument]
+"""The best document first."""
 
 MAX_QUERY_DOCUMENTS = 128
 """Maximum documents of a `rank` on the query lane; more go to the bulk lane.
@@ -190,6 +191,7 @@ class Reranker(ScoringSession):
         numbers = await self._arun(self._rank_call(query, documents, tokenize, usage))
         return _ranking(activate(numbers, activation), documents, top_k, return_documents)
 
+    @as_predict
     @checked
     def predict(
         self,

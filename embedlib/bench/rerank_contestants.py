@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,7 @@ class CrossEncoderContestant(SentenceTransformersContestant):
         return np.array([score], np.float32)
 
 
-def _in_order(ranking: list[dict[str, Any]]) -> Vectors:
+def _in_order(ranking: Sequence[Mapping[str, Any]]) -> Vectors:
     """Return the scores of a ranking, float32[N], in the order of the documents."""
     scores = np.empty(len(ranking), np.float32)
     scores[[entry["corpus_id"] for entry in ranking]] = [entry["score"] for entry in ranking]

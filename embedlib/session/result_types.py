@@ -1,0 +1,175 @@
+"""Types of results that depend on the arguments of a call, for editors and type checkers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.batching.usage import Usage
+    from embedlib.models.prompts import Examples, Role
+    from embedlib.session.scoring import Activation, Scores
+    from embedlib.vectors.arrays import AnyVectors, Vectors
+    from embedlib.vectors.tokens import Span
+
+
+class ArrayOptions(TypedDict, total=False):
+    """Options of `Embedder.encode` with which it returns an array."""
+
+    output_value: Literal["sentence_embedding"]
+    convert_to_numpy: Literal[True]
+    convert_to_tensor: Literal[False]
+    device: str | None
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    pool: None
+    chunk_size: None
+    role: Role | None
+    task: str | None
+    examples: Examples | None
+    usage: Usage | None
+    chunks: Sequence[Span] | None
+    processing_kwargs: Mapping[str, Any] | None
+    sentences: str | Iterable[str] | None
+
+
+class Float32Options(ArrayOptions, total=False):
+    """Those with which it is an array of float32."""
+
+    precision: Literal["float32"] | None
+
+
+class CodedOptions(ArrayOptions, total=False):
+    """Those with which the precision decides its type."""
+
+    precision: str
+
+
+class Encode(Protocol):
+    """`Embedder.encode`, which says what the arguments mean."""
+
+    @overload
+    def __call__(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[Float32Options],
+    ) -> Vectors: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[CodedOptions],
+    ) -> AnyVectors: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        pool: None = None,
+        chunk_size: None = None,
+        *,
+        role: Role | None = None,
+        task: str | None = None,
+        examples: Examples | None = None,
+        usage: Usage | None = None,
+        chunks: Sequence[Span] | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
+        sentences: str | Iterable[str] | None = None,
+    ) -> Any: ...
+
+
+def as_encode(method: Callable[..., Any]) -> Encode:
+    """Return the method, with the types of its results."""
+    return cast(Encode, method)
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Options of `Reranker.predict` with which it returns an array for a list of pairs."""
+
+    activation_fn: Activation | None
+    apply_softmax: bool | None
+    convert_to_numpy: Literal[True]
+    convert_to_tensor: Literal[False]
+    device: str | None
+    pool: None
+    chunk_size: None
+    instruction: str | None
+    raw_scores: bool
+    usage: Usage | None
+    processing_kwargs: Mapping[str, Any] | None
+
+
+class Predict(Protocol):
+    """`Reranker.predict`, which says what the arguments mean."""
+
+    @overload
+    def __call__(
+        self,
+        inputs: Iterable[tuple[str, str] | list[str]],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[ScoreOptions],
+    ) -> Scores: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: Iterable[Sequence[str]] | Sequence[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        pool: None = None,
+        chunk_size: None = None,
+        *,
+        instruction: str | None = None,
+        raw_scores: bool = False,
+        usage: Usage | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
+        sentences: Iterable[Sequence[str]] | Sequence[str] | None = None,
+    ) -> Any: ...
+
+
+def as_predict(method: Callable[..., Any]) -> Predict:
+    """Return the method, with the types of its results."""
+    return cast(Predict, method)
+
+
+class _Place(TypedDict):
+    corpus_id: int
+    score: float
+
+
+class RankedDocument(_Place, total=False):
+    """A document in the result of `Reranker.rank`; `text` on request."""
+
+    text: str
