@@ -74,6 +74,13 @@ class CollectionSink:
         """Create the collection."""
         raise NotImplementedError
 
+    def drop(self) -> None:
+        """Remove the collection."""
+        self.call(lambda: self.connect().delete_collection(self.collection))
+
+    def settle(self, ids: Sequence[UUID] | None = None) -> None:
+        """Wait until written rows can be read; these ids, None: all."""
+
     def take_lease(self) -> None:
         """Become the only writer of a collection that exists; called once more if it is new."""
 
@@ -81,7 +88,7 @@ class CollectionSink:
         """Raise an error if another writer has taken over."""
 
     def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Send rows with checked vectors, and wait until they are stored."""
+        """Send rows with checked vectors, and wait until they are durable."""
         raise NotImplementedError
 
     def inspect(self) -> SinkState | None:
@@ -110,7 +117,7 @@ class CollectionSink:
         if mark is not None:
             self.take_lease()
         if mark is not None and target.recreate:
-            self.call(lambda: self.connect().delete_collection(self.collection))
+            self.drop()
             mark = None
         if mark is None:
             mark = Mark.of(target, self.given.options)
@@ -128,6 +135,7 @@ class CollectionSink:
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """Return the digests of stored rows."""
         self._require_stored()
+        self.settle(ids)
         found = {}
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
             for record in self.call(lambda page=page: self._retrieve(page)):  # type: ignore[misc]
@@ -163,6 +171,7 @@ class CollectionSink:
     def scan(self) -> Iterator[RowKey]:
         """Yield every row."""
         self._require_stored()
+        self.settle()
         offset = None
         while True:
             records, offset = self.call(lambda offset=offset: self._scroll(offset))  # type: ignore[misc]
@@ -176,6 +185,7 @@ class CollectionSink:
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows."""
         self.require_begin()
+        self.settle()
         self.check_lease()
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
             selector = self.models.PointIdsList(points=page)
@@ -188,10 +198,12 @@ class CollectionSink:
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
         mark = self._require_stored()
+        self.settle()
         found = self.call(
             lambda: self.connect().query_points(
                 self.collection,
                 query=vector.tolist(),
+                using=mark.options.vector or None,
                 limit=k,
                 query_filter=self.only_ours(),
                 search_params=self._search_params(mark),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
+from urllib.parse import unquote
 
 from embedlib.errors import SinkError
 from embedlib.indexing import is_true
@@ -26,6 +27,9 @@ class CollectionOptions:
         on_disk: keep vectors and graph on disk instead of in memory.
         quantization: search in smaller copies of the vectors first.
         shards: number of shards of a server's collection.
+        replicas: copies of each shard, on different nodes of a cluster.
+        write_consistency: replicas that must have taken a write before it is answered.
+        vector: name of the vector; empty: the one without a name.
 
     Source: defaults of m and ef_construct: `storage.hnsw_index` of Qdrant's config/config.yaml.
     """
@@ -35,6 +39,24 @@ class CollectionOptions:
     on_disk: bool = False
     quantization: Quantization = "none"
     shards: int = 1
+    replicas: int = 1
+    write_consistency: int = 1
+    vector: str = ""
+
+    def check(self, name: str) -> None:
+        """Refuse values that do not fit together, before a collection is created.
+
+        Raises:
+            SinkError: a write would wait for more replicas than there are.
+        """
+        if self.write_consistency > self.replicas:
+            raise SinkError(
+                f"{name}: write_consistency={self.write_consistency} is more than replicas="
+                f"{self.replicas}; give both, such as replicas=2&write_consistency=2"
+            )
+
+
+OPTION_NAMES = tuple(field.name for field in fields(CollectionOptions))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +99,15 @@ def parse_options(options: Mapping[str, str]) -> GivenOptions:
             parsed[option] = is_true(value, option)
         elif option == "quantization":
             parsed[option] = _parse_quantization(value)
+        elif option == "vector":
+            parsed[option] = _parse_vector(value)
         else:
             parsed[option] = _parse_number(option, value)
     return GivenOptions(names=tuple(parsed), options=CollectionOptions(**parsed))
 
 
-_LOWEST = {"m": 2, "ef_construct": 4, "shards": 1}
-"""Source: ef_construct and shard_number: `minimum` of Qdrant's OpenAPI schema. A graph
+_LOWEST = {"m": 2, "ef_construct": 4, "shards": 1, "replicas": 1, "write_consistency": 1}
+"""Source: all but m: `minimum` of Qdrant's OpenAPI schema. A graph
 with m = 1 cannot be searched, and m = 0 means no graph.
 """
 
@@ -93,6 +117,13 @@ def _parse_number(option: str, value: str) -> int:
     if not value.isdecimal() or int(value) < lowest:
         raise SinkError(f"{option}={value}: it must be a whole number of at least {lowest}")
     return int(value)
+
+
+def _parse_vector(value: str) -> str:
+    name = unquote(value)
+    if not name.isprintable() or name != name.strip() or not name:
+        raise SinkError(f"vector={value}: it must be a name, without blanks at its ends")
+    return name
 
 
 def _parse_quantization(value: str) -> Quantization:

@@ -17,6 +17,8 @@ _OPTIONS = {
 }
 """gRPC's defaults: up to two minutes between connections, which is longer than our retries, and
 messages of at most 4 MB."""
+_UPSERT = "/qdrant.Points/Upsert"
+"""Source: points_service.proto of Qdrant."""
 
 
 class Connection:
@@ -29,7 +31,8 @@ class Connection:
         self.api_key = api_key
         self._client: Any = None
         self._channel: Any = None
-        self._points: Any = None
+        self._upsert: Any = None
+        self._waiting = b""
 
     @property
     def client(self) -> Any:
@@ -54,22 +57,32 @@ class Connection:
                 )
         return self._client
 
-    def start_upsert(self, request: Any) -> Any:
+    def start_upsert(self, request: bytes, *, waits: bool) -> Any:
         """Send a request; return the future of its answer.
 
         Not over the client's channel: its interceptor waits for every answer.
+
+        Args:
+            request: a serialized UpsertPoints.
+            waits: whether the server answers when it has applied the request, not only logged it.
         """
-        if self._points is None:
-            self._points = import_extra("qdrant_client.grpc", "qdrant").PointsStub(self._open())
+        if self._upsert is None:
+            messages = import_extra("qdrant_client.grpc", "qdrant")
+            self._upsert = self._open().unary_unary(
+                _UPSERT, response_deserializer=messages.PointsOperationResponse.FromString
+            )
+            self._waiting = messages.UpsertPoints(wait=True).SerializeToString()
         key = (("api-key", self.api_key),) if self.api_key else ()
-        return self._points.Upsert.future(request, timeout=TIMEOUT_S, metadata=key)
+        # Parts of a message that are written one behind the other are read as one.
+        sent = request + self._waiting if waits else request
+        return self._upsert.future(sent, timeout=TIMEOUT_S, metadata=key)
 
     def close(self) -> None:
         """Close both; may be called twice."""
         for opened in (self._channel, self._client):
             if opened is not None:
                 opened.close()
-        self._client = self._channel = self._points = None
+        self._client = self._channel = self._upsert = None
 
     def _open(self) -> Any:
         grpc = import_extra("grpc", "qdrant")

@@ -26,6 +26,7 @@ from embedlib_qdrant.collection_options import CollectionOptions
 CONTENT_KEY = "page_content"
 METADATA_KEY = "metadata"
 OWN_KEY = "_embedlib"
+OWN_FIELDS = ("source_id", "chunk", "digest")
 SOURCE_ID_KEY = f"{OWN_KEY}.source_id"
 """Indexed; points without it were added by other programs."""
 
@@ -124,7 +125,7 @@ def row_payload(row: Row) -> dict[str, Any]:
 
 def metadata_payload(row: Row) -> dict[str, Any]:
     """Return the part of the payload that changes with the metadata."""
-    own = {"source_id": row.source_id, "chunk": row.chunk, "digest": row.digest.hex()}
+    own = dict(zip(OWN_FIELDS, (row.source_id, row.chunk, row.digest.hex()), strict=True))
     return {METADATA_KEY: row.metadata, OWN_KEY: own}
 
 

@@ -125,6 +125,12 @@ def classify(error: Exception) -> Failure:
     return Failure(reason, code in _TEMPORARY or passes, _read_wait(error), wrong)
 
 
+def is_refused(error: Exception) -> bool:
+    """Return whether the server did not accept the key, or what it is for."""
+    grpc = import_extra("grpc", "qdrant")
+    return isinstance(error, grpc.RpcError) and error.code().name in _REFUSED
+
+
 def _read_wait(error: Any) -> float | None:
     """Return the seconds that a server asks to wait; the client reads them the same way."""
     for key, value in error.trailing_metadata() or ():

@@ -1,8 +1,8 @@
 """`qdrant://host:port/collection`: a Qdrant server, reached over gRPC.
 
 The mark is stored in the collection's metadata by the request that creates the collection, so a
-collection of embedlib always has one. While a new collection is loaded its HNSW graph is switched
-off (m = 0), and `finish` switches it on with the m in the mark, also in a later run after a kill.
+collection of embedlib always has one. `finish` builds what a search needs, also in a later run
+after a kill: see `index_state`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from embedlib.errors import SinkError
 from embedlib.indexing import (
@@ -28,14 +29,24 @@ from embedlib.indexing import (
     UnstorableRowsError,
     Vectors,
     host_of,
+    import_extra,
     lock_folder,
 )
-from embedlib_qdrant.collection import MARK_KEY, CollectionSink
+from embedlib_qdrant.aliases import create_aliases, find_collection, list_aliases
+from embedlib_qdrant.collection import CollectionSink
 from embedlib_qdrant.collection_name import check_collection_name
-from embedlib_qdrant.collection_options import GivenOptions, parse_options
+from embedlib_qdrant.collection_options import OPTION_NAMES, GivenOptions, parse_options
 from embedlib_qdrant.connection import Connection
+from embedlib_qdrant.creation import creation_arguments
+from embedlib_qdrant.index_state import (
+    building_changes,
+    describe_fault,
+    describe_index,
+    pausing_changes,
+)
 from embedlib_qdrant.lease import Lease
-from embedlib_qdrant.points import DISTANCES, SOURCE_ID_KEY, Mark
+from embedlib_qdrant.load_requests import NAMES, LoadRequests, parse_requests
+from embedlib_qdrant.points import SOURCE_ID_KEY, Mark
 from embedlib_qdrant.retry import retry
 from embedlib_qdrant.upserts import PointEncoder
 
@@ -47,6 +58,10 @@ OLDEST_VERSION = (1, 16)
 
 _IN_FLIGHT = 4
 """Write requests that the server has at the same time; it applies them one after the other."""
+_CHECKPOINT_ROWS = 16_384
+"""Rows that the server may have in its write-ahead log and not have applied."""
+_SNAPSHOT_S = 3600
+"""Of the request that copies a collection: gigabytes take minutes."""
 _POLL_S = 1.0
 
 T = TypeVar("T")
@@ -60,7 +75,9 @@ def open_sink(url: SinkUrl) -> ServerSink:
             f"{url.scheme}: a URL takes no user, password or API key; set the environment "
             f"variable {API_KEY} instead"
         )
-    given = parse_options(url.take("on_disk", "quantization", "m", "ef_construct", "shards"))
+    options = url.take(*OPTION_NAMES, *NAMES)
+    given = parse_options({key: options[key] for key in options if key not in NAMES})
+    requests = parse_requests(options)
     example = f"{url.scheme}://localhost:{DEFAULT_PORT}/documents"
     try:
         parts = urlsplit(url.location)
@@ -80,17 +97,28 @@ def open_sink(url: SinkUrl) -> ServerSink:
         api_key=os.environ.get(API_KEY) or None,
     )
     name = f"{url.scheme}://{host_of(url.location)}/{collection}"
-    return ServerSink(name, connection, collection, given)
+    return ServerSink(name, connection, collection, given, requests)
 
 
 class ServerSink(CollectionSink):
     """A collection of a server."""
 
     def __init__(
-        self, name: str, connection: Connection, collection: str, given: GivenOptions
+        self,
+        name: str,
+        connection: Connection,
+        collection: str,
+        given: GivenOptions,
+        requests: LoadRequests,
     ) -> None:
         super().__init__(name, collection, given)
         self._connection = connection
+        self._requests = requests
+        self._alias = collection
+        self._aliases: list[str] = []
+        self._encoder: PointEncoder | None = None
+        self._unapplied: set[UUID] = set()
+        self._last_request = b""
         self.sleep: Callable[[float], None] = time.sleep
         self._lock: FileLock | None = None
         self._shard: str | None = None
@@ -138,10 +166,26 @@ class ServerSink(CollectionSink):
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Open or create the collection, with the index if nothing can be counted without it."""
+        # An alias may be moved to another collection while this one is written.
+        self.collection = self.call(lambda: find_collection(self.connect(), self._alias))
         super().begin(target, tell)
-        strict = self.read_info().config.strict_mode_config
+        info = self.read_info()
+        strict = info.config.strict_mode_config
         if strict is not None and strict.enabled:
-            self.call(self._create_payload_index)
+            self._create_payload_index(SOURCE_ID_KEY, "keyword")
+        self._update(pausing_changes(self.models, info))
+
+    def drop(self) -> None:
+        """Remove the collection; `create` gives its aliases back."""
+        if self.collection != self._alias:
+            raise SinkError(
+                f"{self.name} is an alias of the collection {self.collection!r}; nothing was "
+                "dropped; to drop its rows, name the collection itself"
+            )
+        self._aliases = self.call(lambda: list_aliases(self.connect(), self.collection))
+        if self._requests.takes_snapshot:
+            self._take_snapshot()
+        super().drop()
 
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
@@ -150,6 +194,7 @@ class ServerSink(CollectionSink):
 
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
+        mark.options.check(self.name)
         version = str(self.call(lambda: self.connect().info()).version)
         if _parse_version(version) < OLDEST_VERSION:
             raise SinkError(
@@ -157,40 +202,56 @@ class ServerSink(CollectionSink):
                 "the metadata of a collection, which needs 1.16 or newer"
             )
         try:
-            self.call(lambda: self._create(mark))
+            self.call(
+                lambda: self.connect().create_collection(
+                    self.collection, **creation_arguments(self.models, mark)
+                )
+            )
         except SinkError:
             # A repeated request fails if the first one succeeded and only its answer was lost.
             if self.read_mark() != mark:
                 raise
+        if self._aliases:
+            self.call(
+                lambda: create_aliases(self.connect(), self.models, self.collection, self._aliases)
+            )
 
     def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Send requests, several at a time, and wait until the server has applied all of them.
+        """Send requests, several at a time, and wait until the server has logged all of them.
 
-        The server applies the requests to a shard in the order in which it took them, so the last
-        one need be awaited only, after it has taken all others.
+        It applies them later, in the order in which it took them. With several shards that order
+        is one for each shard, so all requests are applied before they are answered.
         """
         self._has_changed = True
-        awaits_all = self.require_begin().options.shards > 1
-        bad_rows, in_flight = list[BadRow](), deque[tuple[Any, Any]]()
-        requests = PointEncoder(vectors.shape[1]).requests(self.collection, rows, vectors, bad_rows)
-        last = None
-        for request in requests:
-            if last is not None:
-                last.wait = awaits_all
-                in_flight.append((last, self._connection.start_upsert(last)))
+        options = self.require_begin().options
+        waits = options.shards > 1
+        bad_rows, in_flight = list[BadRow](), deque[tuple[bytes, Any]]()
+        if self._encoder is None:
+            self._encoder = PointEncoder(vectors.shape[1], options.vector)
+        for request in self._encoder.requests(self.collection, rows, vectors, bad_rows):
             if len(in_flight) == _IN_FLIGHT:
-                self._settle(*in_flight.popleft())
-            last = request
+                self._await(*in_flight.popleft(), waits)
+            in_flight.append((request, self._connection.start_upsert(request, waits=waits)))
+            self._last_request = request
         while in_flight:
-            self._settle(*in_flight.popleft())
-        if last is not None:
-            last.wait = True
-            self._settle(last, self._connection.start_upsert(last))
+            self._await(*in_flight.popleft(), waits)
+        if not waits:
+            self._unapplied.update(row.id for row in rows)
+            if len(self._unapplied) >= _CHECKPOINT_ROWS:
+                self.settle()
         if bad_rows:
             raise UnstorableRowsError(self.name, bad_rows)
 
+    def settle(self, ids: Sequence[UUID] | None = None) -> None:
+        """Repeat the last request and wait until it is applied, and so are all before it."""
+        if not self._unapplied or (ids is not None and self._unapplied.isdisjoint(ids)):
+            return
+        self._await(self._last_request, None, waits=True)
+        self._unapplied.clear()
+
     def inspect(self) -> SinkState | None:
         """Return what is stored."""
+        self.settle()
         info = self.read_info()
         if info is None:
             return None
@@ -198,25 +259,31 @@ class ServerSink(CollectionSink):
         count = self.call(
             lambda: self.connect().count(self.collection, self.only_ours(), exact=True)
         )
-        return mark.to_state(count.count, _describe_index(info, count.count))
+        return mark.to_state(count.count, describe_index(info, count.count))
 
     def finish(self) -> None:
-        """Build the index of `source_id`, switch the graph on and wait until it is built."""
+        """Build the payload indexes and the graph, which uses them, and wait until all is built."""
         mark = self.require_begin()
         self.check_lease()
+        self.settle()
         info = self.read_info()
-        if SOURCE_ID_KEY not in info.payload_schema:
-            self.call(self._create_payload_index)
-        if info.config.hnsw_config.m != mark.options.m:
-            self.call(lambda: self._switch_graph_on(mark))
-            self._has_changed = True
+        for field, kind in {SOURCE_ID_KEY: "keyword", **self._requests.payload_indexes}.items():
+            built = info.payload_schema.get(field)
+            if built is None or built.data_type.value != kind:
+                self._create_payload_index(field, kind)
+        self._update(building_changes(self.models, info, mark.options.m))
+        self._wait_until_built()
+
+    def _wait_until_built(self) -> None:
         last_progress = None
         # After changes, one green status may be from before the optimizer has started.
         needed_greens, greens = (2 if self._has_changed else 1), 0
         while True:
             info = self.read_info()
             if info.status == self.models.CollectionStatus.RED:
-                raise SinkError(f"{self.name}: the server's optimizer failed: {_status_of(info)}")
+                raise SinkError(
+                    f"{self.name}: the server's optimizer failed: {describe_fault(info)}"
+                )
             is_green = info.status == self.models.CollectionStatus.GREEN
             greens = greens + 1 if is_green else 0
             if greens == needed_greens:
@@ -244,76 +311,43 @@ class ServerSink(CollectionSink):
         digest = hashlib.blake2b(place.encode(), digest_size=16).hexdigest()
         return lock_folder() / f"qdrant-{digest}.lock"
 
-    def _settle(self, request: Any, answer: Any) -> None:
-        """Wait for the answer of a request that was sent; send it again after a failure."""
+    def _await(self, request: bytes, answer: Any, waits: bool) -> None:
+        """Wait for a request's answer; send it if there is none yet, and again after a failure."""
         attempts = iter([answer])
-        self.call(lambda: (next(attempts, None) or self._connection.start_upsert(request)).result())
 
-    def _create_payload_index(self) -> None:
-        self.connect().create_payload_index(
-            self.collection, SOURCE_ID_KEY, self.models.PayloadSchemaType.KEYWORD, wait=True
-        )
+        def attempt() -> Any:
+            sent = next(attempts, None) or self._connection.start_upsert(request, waits=waits)
+            return sent.result()
 
-    def _create(self, mark: Mark) -> None:
-        models, options = self.models, mark.options
-        self.connect().create_collection(
-            self.collection,
-            vectors_config=models.VectorParams(
-                size=mark.dim,
-                distance=models.Distance(DISTANCES[mark.similarity]),
-                on_disk=options.on_disk,
-            ),
-            hnsw_config=models.HnswConfigDiff(
-                m=0, ef_construct=options.ef_construct, on_disk=options.on_disk
-            ),
-            quantization_config=self._quantization(options.quantization),
-            shard_number=options.shards,
-            metadata={MARK_KEY: mark.to_json()},
-        )
+        self.call(attempt)
 
-    def _switch_graph_on(self, mark: Mark) -> None:
-        self.connect().update_collection(
-            self.collection, hnsw_config=self.models.HnswConfigDiff(m=mark.options.m)
-        )
-
-    def _quantization(self, name: str) -> Any:
-        # always_ram: a search reads these small copies first.
-        models = self.models
-        if name == "scalar":
-            return models.ScalarQuantization(
-                scalar=models.ScalarQuantizationConfig(
-                    type=models.ScalarType.INT8, quantile=0.99, always_ram=True
-                )
+    def _create_payload_index(self, field: str, kind: str) -> None:
+        self.call(
+            lambda: self.connect().create_payload_index(
+                self.collection, field, self.models.PayloadSchemaType(kind), wait=True
             )
-        if name == "binary":
-            return models.BinaryQuantization(
-                binary=models.BinaryQuantizationConfig(always_ram=True)
+        )
+
+    def _update(self, changes: dict[str, Any]) -> None:
+        if changes:
+            self.call(lambda: self.connect().update_collection(self.collection, **changes))
+            self._has_changed = True
+
+    def _take_snapshot(self) -> None:
+        grpc = import_extra("qdrant_client.grpc", "qdrant")
+        request = grpc.CreateSnapshotRequest(collection_name=self.collection)
+        answer = self.call(
+            lambda: self.connect().grpc_snapshots.Create(request, timeout=_SNAPSHOT_S)
+        )
+        if self.tell is not None:
+            self.tell(
+                f"{self.name}: the server keeps the snapshot {answer.snapshot_description.name}"
             )
-        return None
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
     numbers = version.split("-")[0].split(".")
     return tuple(int(number) for number in numbers[:2] if number.isdecimal())
-
-
-def _describe_index(info: Any, num_rows: int) -> str:
-    if info.config.hnsw_config.m == 0:
-        return "none yet, exact scan: the load was not finished"
-    state = "" if info.status.value == "green" else f", {info.status.value}"
-    if not info.indexed_vectors_count and not state:
-        threshold = info.config.optimizer_config.indexing_threshold
-        return (
-            "none needed, exact scan: the server builds one when a segment has more than "
-            f"{threshold:,} kB of vectors"
-            if threshold
-            else "none, exact scan: the server's indexing_threshold is 0"
-        )
-    return f"hnsw, {info.indexed_vectors_count or 0} of {num_rows} points{state}"
-
-
-def _status_of(info: Any) -> str:
-    return str(getattr(info.optimizer_status, "error", info.status))
 
 
 def _ignore(_line: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from embedlib.indexing import BadRow, Row, Vectors, import_extra
-from embedlib_qdrant.points import row_payload
+from embedlib_qdrant.points import CONTENT_KEY, METADATA_KEY, OWN_FIELDS, OWN_KEY
 
 BATCH = 256
 """Points per write request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
@@ -17,26 +17,41 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class PointEncoder:
-    """Makes points that contain the bytes of their vectors unconverted.
+    """Writes requests as bytes, with what is the same in all points copied.
 
-    A point of an id and a vector is the same bytes for all rows, except for the characters of the
-    id and the floats at the end. Half the time of the client's own conversion.
-    Source: protobuf's encoding of fields in the order of their numbers, and of packed floats.
+    A vector's floats are in a request as they are in memory, and the client's objects of a point
+    are made once and filled again: a third of the time of its own conversion.
+    Source: protobuf's encoding: fields in the order of their numbers, packed floats, and parts of
+    a message that are written one behind the other are read as one.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, vector_name: str) -> None:
+        """Make the parts that are the same in all points.
+
+        Args:
+            dim: D of the vectors.
+            vector_name: which vector of the points they are; empty: the one without a name.
+        """
         self._grpc = import_extra("qdrant_client.grpc", "qdrant")
         conversion = import_extra("qdrant_client.conversions.conversion", "qdrant")
         self._to_payload = conversion.payload_to_grpc
         point = self._grpc.PointStruct(id=self._grpc.PointId(uuid=_NO_ID))
-        point.vectors.vector.dense.data.extend([0.0] * dim)
+        vectors = point.vectors
+        vector = vectors.vectors.vectors[vector_name] if vector_name else vectors.vector
+        vector.dense.data.extend([0.0] * dim)
         empty = point.SerializeToString()[: -4 * dim]
         self._before_id, self._after_id = empty.split(_NO_ID.encode())
+        self._point = self._grpc.PointStruct()
+        own = self._point.payload[OWN_KEY].struct_value.fields
+        self._text = self._point.payload[CONTENT_KEY]
+        self._source_id, self._chunk, self._digest = (own[key] for key in OWN_FIELDS)
+        (tag,) = self._grpc.UpsertPoints(points=[self._grpc.PointStruct()]).SerializeToString()[:1]
+        self._tag = bytes([tag])
 
     def requests(
         self, collection: str, rows: Sequence[Row], vectors: Vectors, bad_rows: list[BadRow]
-    ) -> Iterator[Any]:
-        """Yield an UpsertPoints for every `BATCH` rows.
+    ) -> Iterator[bytes]:
+        """Yield a serialized UpsertPoints for every `BATCH` rows.
 
         Args:
             collection: its name.
@@ -45,21 +60,42 @@ class PointEncoder:
             bad_rows: gets those that Qdrant cannot store, which are left out.
         """
         vectors = vectors.astype("<f4", copy=False)
+        head = self._grpc.UpsertPoints(collection_name=collection).SerializeToString()
         for start in range(0, len(rows), BATCH):
-            request = self._grpc.UpsertPoints(collection_name=collection)
-            part, num_points = slice(start, start + BATCH), 0
+            part = slice(start, start + BATCH)
+            parts = [head]
             for row, vector in zip(rows[part], vectors[part], strict=True):
                 try:
-                    point = request.points.add(payload=self._to_payload(row_payload(row)))
+                    payload = self._write_payload(row)
                 except (ValueError, TypeError, OverflowError) as error:
-                    del request.points[num_points:]
                     bad_rows.append(describe_bad_row(row, error))
                     continue
-                num_points += 1
-                head = (self._before_id, str(row.id).encode(), self._after_id)
-                point.MergeFromString(b"".join((*head, vector.tobytes())))
-            if num_points:
-                yield request
+                id_ = str(row.id).encode()
+                point = (payload, self._before_id, id_, self._after_id, vector.tobytes())
+                parts += (self._tag, _varint(sum(map(len, point))), *point)
+            if len(parts) > 1:
+                yield b"".join(parts)
+
+    def _write_payload(self, row: Row) -> bytes:
+        """Return a PointStruct with the payload of a row alone."""
+        self._text.string_value = row.text
+        self._source_id.string_value = row.source_id
+        self._chunk.integer_value = row.chunk
+        self._digest.string_value = row.digest.hex()
+        metadata = self._grpc.PointStruct(payload=self._to_payload({METADATA_KEY: row.metadata}))
+        own: bytes = self._point.SerializeToString()
+        written: bytes = own + metadata.SerializeToString()
+        return written
+
+
+def _varint(number: int) -> bytes:
+    """Return a whole number in protobuf's encoding, seven bits a byte."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
 
 
 def describe_bad_row(row: Row, error: Exception) -> BadRow:

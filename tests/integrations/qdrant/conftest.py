@@ -49,6 +49,7 @@ class StubServer:
         self.version = "1.20.0"
         self.keeps_metadata = True
         self.m: dict[str, int] = {}
+        self.thresholds: dict[str, int] = {}
         self.indexed_fields: list[str] = []
         self.statuses: deque[str] = deque()
         """Answers of the next looks at a collection; then always green."""
@@ -113,11 +114,33 @@ class StubServer:
             metadata=metadata,
         )
         self.m[request.collection_name] = request.hnsw_config.m
+        self.thresholds[request.collection_name] = 10_000
         return messages.CollectionOperationResponse(result=True)
 
     def _Update(self, request: Any, _context: Any) -> Any:  # noqa: N802
-        self.m[request.collection_name] = request.hnsw_config.m
+        name = request.collection_name
+        if request.HasField("hnsw_config"):
+            self.m[name] = request.hnsw_config.m
+        if request.HasField("optimizers_config"):
+            self.thresholds[name] = request.optimizers_config.indexing_threshold
+        self.local.update_collection(name, metadata=GrpcToRest.convert_payload(request.metadata))
         return messages.CollectionOperationResponse(result=True)
+
+    def _ListAliases(self, _request: Any, _context: Any) -> Any:  # noqa: N802
+        return messages.ListAliasesResponse(aliases=self._describe(self.local.get_aliases()))
+
+    def _ListCollectionAliases(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        found = self.local.get_collection_aliases(request.collection_name)
+        return messages.ListAliasesResponse(aliases=self._describe(found))
+
+    def _describe(self, found: Any) -> list[Any]:
+        return [RestToGrpc.convert_alias_description(each) for each in found.aliases]
+
+    def _UpdateAliases(self, request: Any, _context: Any) -> Any:  # noqa: N802
+        actions = [GrpcToRest.convert_alias_operations(action) for action in request.actions]
+        return messages.CollectionOperationResponse(
+            result=self.local.update_collection_aliases(actions)
+        )
 
     def _Delete(self, request: Any, _context: Any) -> Any:  # noqa: N802
         # Collections and Points have a method of this name each.
@@ -141,6 +164,7 @@ class StubServer:
             return messages.GetResponse(result=[RestToGrpc.convert_record(r) for r in found])
         info = RestToGrpc.convert_collection_info(self.local.get_collection(name))
         info.config.hnsw_config.m = self.m[name]
+        info.config.optimizer_config.indexing_threshold = self.thresholds[name]
         status = self.statuses.popleft() if self.statuses else "Green"
         info.status = messages.CollectionStatus.Value(status)
         return messages.GetCollectionInfoResponse(result=info)

@@ -45,17 +45,9 @@ def test_a_load_goes_on_when_a_node_dies(
     nodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a"))
-    url = f"{nodes[0].url}/docs?shards=3"
+    url = f"{nodes[0].url}/docs?shards=3&replicas=2"
     sink: Any = open_sink(url)
     sink.sleep = lambda seconds: time.sleep(min(seconds, 0.2))
-    client = sink.connect()
-    original = client.create_collection
-
-    def with_replicas(*arguments: Any, **options: Any) -> Any:
-        """As an administrator would set it; embedlib has no option for it."""
-        return original(*arguments, **options, replication_factor=2)
-
-    client.create_collection = with_replicas
     texts = [Document(id=f"d{number}", text=f"text {number}") for number in range(1200)]
     is_dead = threading.Event()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -74,19 +75,64 @@ def sent_upserts(stub: Any) -> list[Any]:
     return [request for method, request in stub.requests if method == "Upsert"]
 
 
-@pytest.mark.parametrize(
-    ("options", "waits_for"), [("", [False] * 9 + [True]), ("?shards=2", [True] * 10)]
-)
-def test_only_the_last_request_waits_until_all_are_applied(
-    make_sink: Callable[..., Any], stub: Any, options: str, waits_for: list[bool]
-) -> None:
+def test_rows_are_awaited_where_they_are_read(make_sink: Callable[..., Any], stub: Any) -> None:
     rows = make_rows(2500)
-    begin(make_sink, options).write(rows, make_vectors(rows))
-    upserts = sent_upserts(stub)
-    assert [upsert.wait for upsert in upserts] == waits_for
-    # The last one is sent when all others are answered.
-    assert upserts[-1].points[-1].id.uuid == str(rows[-1].id)
+    sink = begin(make_sink)
+    sink.write(rows, make_vectors(rows))
+    assert [upsert.wait for upsert in sent_upserts(stub)] == [False] * 10
+    sink.digests([uuid4()])
+    assert stub.count("Upsert") == 10
+    sink.digests([rows[7].id])  # the server applies requests in their order
+    last, repeated = sent_upserts(stub)[-2:]
+    assert (last.points, repeated.wait) == (repeated.points, True)
+    list(sink.scan())
+    assert stub.count("Upsert") == 11
     assert stored_ids(stub) == sorted(str(row.id) for row in rows)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda sink, _: sink.inspect(),
+        lambda sink, _: list(sink.scan()),
+        lambda sink, _: sink.search(np.ones(6, np.float32), 1),
+        lambda sink, rows: sink.write_metadata(rows),
+        lambda sink, rows: sink.delete([uuid4()]),
+        lambda sink, _: sink.finish(),
+    ],
+)
+def test_everything_that_reads_awaits_what_was_written(
+    make_sink: Callable[..., Any], stub: Any, read: Callable[..., Any]
+) -> None:
+    sink = begin(make_sink)
+    rows = make_rows(2)
+    sink.write(rows, make_vectors(rows))
+    num_requests = len(stub.requests)
+    read(sink, rows)
+    method, upsert = stub.requests[num_requests]
+    assert (method, upsert.wait) == ("Upsert", True)
+
+
+def test_not_too_many_rows_are_logged_and_not_applied(
+    make_sink: Callable[..., Any], stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib_qdrant.server._CHECKPOINT_ROWS", 600)
+    sink = begin(make_sink)
+    rows = make_rows(900)
+    for start in range(0, 900, 300):
+        sink.write(rows[start : start + 300], make_vectors(rows[start : start + 300]))
+    waits = [upsert.wait for upsert in sent_upserts(stub)]
+    assert waits == [False] * 4 + [True] + [False] * 2
+
+
+def test_with_several_shards_every_request_is_awaited(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    rows = make_rows(600)
+    sink = begin(make_sink, "?shards=2")
+    sink.write(rows, make_vectors(rows))
+    sink.digests([rows[0].id])
+    assert [upsert.wait for upsert in sent_upserts(stub)] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -104,15 +150,15 @@ def test_a_failure_that_passes_is_repeated_and_rows_are_there_once(
     told: list[str] = []
     sink = make_sink()
     sink.begin(TARGET, told.append)
-    rows = make_rows(300)
+    rows = make_rows(200)
     inject = stub.lose_answer if is_lost else stub.fail
     inject("Upsert", *[aborting(code, "later\nplease")] * 3)
     sink.write(rows, make_vectors(rows))
     assert waits == [0.5, 1.0, 2.0]
     assert told[0] == f"{sink.name}: {code} later please; trying again in 0.5 s (1/8)"
-    assert stub.count("Upsert") == 5  # of two requests, one was sent four times
+    assert stub.count("Upsert") == 4
     assert stored_ids(stub) == sorted(str(row.id) for row in rows)
-    assert len(list(sink.scan())) == 300
+    assert len(list(sink.scan())) == 200
 
 
 @pytest.mark.parametrize(
@@ -323,7 +369,8 @@ def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], s
     sink.finish()
     assert stub.indexed_fields == ["_embedlib.source_id"]
     methods = [method for method, _ in stub.requests]
-    assert methods.index("CreateFieldIndex") < methods.index("Update")  # before the graph
+    pausing, building = (number for number, name in enumerate(methods) if name == "Update")
+    assert pausing < methods.index("CreateFieldIndex") < building  # before the graph
 
 
 def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
@@ -332,16 +379,17 @@ def test_the_graph_is_switched_on_at_the_end_also_after_a_kill(
     rows = make_rows(4)
     killed = begin(make_sink, "?m=8")
     killed.write(rows, make_vectors(rows))
-    assert stub.m == {"docs": 0}
+    assert (stub.m, stub.thresholds) == ({"docs": 0}, {"docs": 0})
     assert "the load was not finished" in killed.inspect().index
     killed.close()
     sink = begin(make_sink)
     sink.finish()
-    assert stub.m == {"docs": 8}
+    assert (stub.m, stub.thresholds) == ({"docs": 8}, {"docs": 10_000})
     assert sink.inspect().index.startswith("none needed, exact scan: the server builds one when")
-    assert stub.count("Update") == 1
+    assert stub.count("Update") == 2
+    assert set(stub.local.get_collection("docs").config.metadata) == {"embedlib"}
     sink.finish()
-    assert stub.count("Update") == 1
+    assert stub.count("Update") == 2
 
 
 def test_finish_waits_until_the_collection_is_green_and_tells_how_far_it_is(
@@ -379,11 +427,12 @@ def test_a_collection_of_others_is_left_alone(
         "docs", models.VectorParams(size=6, distance=models.Distance.COSINE), metadata={"x": 1}
     )
     stub.m["docs"] = 16
+    stub.thresholds["docs"] = 10_000
     with pytest.raises(SinkError, match="was not created by embedlib"):
         begin(make_sink, recreate=recreate)
     with pytest.raises(SinkError, match="was not created by embedlib"):
         make_sink().inspect()
-    assert {method for method, _ in stub.requests} == {"CollectionExists", "Get"}
+    assert {method for method, _ in stub.requests} == {"ListAliases", "CollectionExists", "Get"}
 
 
 def test_an_older_server_is_refused_before_anything_is_made(
