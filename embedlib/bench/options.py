@@ -104,6 +104,8 @@ class WriteOptions:
     """Turns of each."""
     vs_langchain: bool = False
     """Also run langchain-postgres."""
+    vs_qdrant_client: bool = False
+    """Also run qdrant-client's `upload_collection`."""
     model: str | None = None
     """Run `index` with this model beside `encode`; None: neither."""
     num_texts: int = 3000

@@ -12,25 +12,20 @@ from typing import Any
 import numpy as np
 
 from embedlib.bench.options import WriteOptions
+from embedlib.bench.write_peers import LangChainPeer, QdrantClientPeer, WritePeer
 from embedlib.embedder import Embedder
-from embedlib.errors import ConfigError, SinkError
+from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
 from embedlib.indexing.rows import Document, Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import Sink, Target, Tell
-from embedlib.indexing.sinks.urls import open_sink, parse_url
+from embedlib.indexing.sinks.urls import open_sink
 from embedlib.measuring.texts import docstrings
 from embedlib.vectors.arrays import Vectors
 
 BENCH_MODEL = "embedlib bench-write"
 """Stored as the model's name, so that only rows of a former measurement are dropped."""
 
-PEER = "langchain-postgres"
-PEER_ROWS = 2_000
-"""The peer inserts row by row, at a rate that does not depend on their number."""
-
 _FINGERPRINT = "bench-write:0"
-_OPTIONS = ("table", "halfvec", "m", "ef_construction", "index")
-"""Of the destination's URL, not of libpq."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +40,23 @@ class WriteResult:
     """Writing alone, vectors ready, the search index not built."""
     finish_s: list[float] = field(default_factory=list)
     """Building the search index."""
-    peer_rows_per_s: list[float] = field(default_factory=list)
+    peer_rows_per_s: dict[str, list[float]] = field(default_factory=dict)
+    """By peer; `rows_per_s` then has one turn before them and one after each round."""
     encode_s: list[float] = field(default_factory=list)
     """`encode` alone, before and after each turn of `index_s`."""
     index_s: list[float] = field(default_factory=list)
     """The same texts through `embedlib.index`, without building the search index."""
 
     @property
-    def peer_ratio(self) -> float | None:
-        """How many times as fast as the peer; the median."""
-        if not self.peer_rows_per_s:
-            return None
-        pairs = zip(self.rows_per_s, self.peer_rows_per_s, strict=True)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
+    def peer_ratio(self) -> dict[str, float]:
+        """By peer, how many times as fast embedlib is in the turns around it; the median."""
+        around = [(a + b) / 2 for a, b in zip(self.rows_per_s, self.rows_per_s[1:], strict=False)]
+        return {
+            name: statistics.median(
+                ours / theirs for ours, theirs in zip(around, rates, strict=True)
+            )
+            for name, rates in self.peer_rows_per_s.items()
+        }
 
     @property
     def index_ratio(self) -> float | None:
@@ -82,7 +81,7 @@ def run_write_bench(options: WriteOptions, report: Tell) -> WriteResult:
     with closing(open_sink(options.url)) as sink:
         _refuse_other_rows(sink)
         destination = sink.name
-    peer = _LangChainPeer(options.url, options.dim) if options.vs_langchain else None
+    peers = _make_peers(options)
     rows = _make_rows(options.num_rows)
     random = np.random.default_rng(0)
     vectors = random.standard_normal((options.num_rows, options.dim), np.float32)
@@ -93,23 +92,47 @@ def run_write_bench(options: WriteOptions, report: Tell) -> WriteResult:
         dim=options.dim,
         batch_rows=options.batch_rows,
     )
-    for number in range(1, options.rounds + 1):
-        report(f"writing, round {number} of {options.rounds}")
-        is_last = number == options.rounds
+    num_turns = options.rounds + bool(peers)
+    for number in range(1, num_turns + 1):
+        report(f"writing, turn {number} of {num_turns}")
         with closing(_open_bench_sink(options.url, options.dim)) as sink:
             result.rows_per_s.append(_write(sink, rows, vectors, options.batch_rows))
-            if is_last and options.num_rows <= 100_000:
+            if number == num_turns and options.num_rows <= 100_000:
                 report("building the search index")
                 started = time.perf_counter()
                 sink.finish()
                 result.finish_s.append(time.perf_counter() - started)
-        if peer is not None:
-            report(f"{PEER}, round {number} of {options.rounds}")
-            part = slice(0, min(PEER_ROWS, options.num_rows))
-            result.peer_rows_per_s.append(peer.write(rows[part], vectors[part]))
+        if number <= options.rounds:
+            _take_turns(peers, rows, vectors, result, report)
     if options.model is not None:
         _measure_index(options, result, report)
     return result
+
+
+def _make_peers(options: WriteOptions) -> list[WritePeer]:
+    peers: list[WritePeer] = []
+    if options.vs_langchain:
+        peers.append(LangChainPeer(options.url, options.dim))
+    if options.vs_qdrant_client:
+        peers += [
+            QdrantClientPeer(options.url, options.dim, has_defaults=has_defaults)
+            for has_defaults in (False, True)
+        ]
+    return peers
+
+
+def _take_turns(
+    peers: Sequence[WritePeer],
+    rows: Sequence[Row],
+    vectors: Vectors,
+    result: WriteResult,
+    report: Tell,
+) -> None:
+    for peer in peers:
+        report(peer.name)
+        peer.prepare()
+        rate = peer.write(rows[: peer.max_rows], vectors[: peer.max_rows])
+        result.peer_rows_per_s.setdefault(peer.name, []).append(rate)
 
 
 def _make_rows(num_rows: int) -> list[Row]:
@@ -163,44 +186,8 @@ def _write(sink: Sink, rows: Sequence[Row], vectors: Vectors, batch_rows: int) -
     for start in range(0, len(rows), batch_rows):
         part = slice(start, start + batch_rows)
         sink.write(rows[part], vectors[part])
+    sink.digests([rows[-1].id])  # until all can be read
     return len(rows) / (time.perf_counter() - started)
-
-
-class _LangChainPeer:
-    """`PGVectorStore.add_embeddings` of langchain-postgres on the same server."""
-
-    def __init__(self, url: str, dim: int) -> None:
-        parsed = parse_url(url)
-        if parsed.scheme not in ("postgresql", "postgres"):
-            raise ConfigError(
-                f"--vs-langchain needs a postgresql:// destination, not {parsed.scheme}:; "
-                "leave it out"
-            )
-        try:
-            from langchain_core.embeddings import DeterministicFakeEmbedding
-            from langchain_postgres import PGEngine, PGVectorStore
-        except ImportError as error:
-            raise ConfigError(f"{error}; pip install {PEER}") from error
-        given = [f"{key}={value}" for key, value in parsed.options.items() if key not in _OPTIONS]
-        server = f"postgresql+psycopg:{parsed.location}?{'&'.join(given)}"
-        self._engine = PGEngine.from_connection_string(server)
-        self._engine.init_vectorstore_table(
-            "langchain_peer_of_bench_write", dim, overwrite_existing=True
-        )
-        self._store = PGVectorStore.create_sync(
-            self._engine, DeterministicFakeEmbedding(size=dim), "langchain_peer_of_bench_write"
-        )
-
-    def write(self, rows: Sequence[Row], vectors: Vectors) -> float:
-        lists = vectors.tolist()
-        started = time.perf_counter()
-        self._store.add_embeddings(
-            texts=[row.text for row in rows],
-            embeddings=lists,
-            metadatas=[dict(row.metadata) for row in rows],
-            ids=None,
-        )
-        return len(rows) / (time.perf_counter() - started)
 
 
 class _NoIndex:
@@ -253,11 +240,9 @@ def render(result: WriteResult) -> str:
     ]
     if result.finish_s:
         rows.append(("building the search index", f"{_spread(result.finish_s, '.1f')} s"))
-    if result.peer_rows_per_s:
-        rows.append(
-            (f"{PEER}, add_embeddings", f"{_spread(result.peer_rows_per_s, ',.0f')} rows/s")
-        )
-        rows.append(("embedlib, times as fast", f"{result.peer_ratio:.0f}x"))
+    for name, rates in result.peer_rows_per_s.items():
+        rows.append((name, f"{_spread(rates, ',.0f')} rows/s"))
+        rows.append(("embedlib, times as fast", f"{result.peer_ratio[name]:.1f}x"))
     if result.index_s:
         rows.append(("encode alone", f"{_spread(result.encode_s, '.2f')} s"))
         rows.append(("index of the same texts", f"{_spread(result.index_s, '.2f')} s"))

@@ -34,6 +34,11 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
     help="Also measure add_embeddings of langchain-postgres, in turns; only for postgresql://.",
 )
 @click.option(
+    "--vs-qdrant-client",
+    is_flag=True,
+    help="Also measure upload_collection of qdrant-client, in turns; only for qdrant://.",
+)
+@click.option(
     "--model", "-m", help="Also measure `index` and `encode` of real texts with this model."
 )
 @click.option(

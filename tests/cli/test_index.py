@@ -454,7 +454,9 @@ def test_bench_write_measures_and_spares_other_rows(
     assert len(rows(out)) == 3
 
 
-def test_the_peer_needs_postgres(run: Run, out: str) -> None:
-    refused = run("bench-write", "--to", out, "--vs-langchain")
+@pytest.mark.parametrize("peer", ["langchain", "qdrant-client"])
+def test_a_peer_needs_its_own_server(run: Run, out: str, peer: str) -> None:
+    refused = run("bench-write", "--to", out, f"--vs-{peer}")
+    scheme = {"langchain": "postgresql", "qdrant-client": "qdrant"}[peer]
     assert refused.exit_code == 1
-    assert "--vs-langchain needs a postgresql:// destination, not " in refused.stderr
+    assert f"--vs-{peer} needs a {scheme}:// destination, not " in refused.stderr

@@ -142,7 +142,7 @@ def test_tls(start_qdrant: Callable[..., Any], sink: Callable[..., Any], tmp_pat
     # gRPC reads the variable once, so this takes a process of its own.
     command = [sys.executable, "-m", "embedlib", "bench-write", "--to", url, "--num-rows", "500"]
     ended = subprocess.run(
-        [*command, "--rounds", "2", "--dim", "8"],
+        [*command, "--rounds", "2", "--dim", "8", "--vs-qdrant-client"],
         env={
             **os.environ,
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(certificate),
@@ -154,6 +154,8 @@ def test_tls(start_qdrant: Callable[..., Any], sink: Callable[..., Any], tmp_pat
     )
     assert ended.returncode == 0, ended.stderr
     assert "| writing 500 x 8, batches of 2,048 |" in ended.stdout
+    assert ended.stdout.count("| qdrant-client, upload_collection, ") == 2
+    assert ended.stdout.count("| embedlib, times as fast | ") == 2
     assert KEY not in ended.stdout + ended.stderr
 
 
