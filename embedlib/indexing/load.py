@@ -19,9 +19,10 @@ from embedlib.vectors.arrays import Vectors
 
 _JOBS = 4
 """Jobs per limit of rows in flight: some are written while the engine works on the others."""
-_FIRST_ROWS = 32
+_FIRST_ROWS = 8
 """Rows in flight at first; each row written adds one, up to `batch_rows`. A load that is killed
-after seconds has then written rows. With `batch_rows` in flight many would end together, because
+after seconds has then written rows, also if its texts are long and the cores busy: the first write
+waits for two texts. With `batch_rows` in flight many would end together, because
 the batches of up to 1,024 texts are sorted by length."""
 _LOOKUPS = 2
 _WRITES = 2

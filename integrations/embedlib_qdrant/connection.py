@@ -9,6 +9,8 @@ from embedlib.indexing import import_extra
 
 TIMEOUT_S = 60
 """Of a request."""
+_SNAPSHOT_S = 3600
+"""Of the request that copies a collection: gigabytes take minutes."""
 _OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 500,
     "grpc.max_reconnect_backoff_ms": 5000,
@@ -72,10 +74,19 @@ class Connection:
                 _UPSERT, response_deserializer=messages.PointsOperationResponse.FromString
             )
             self._waiting = messages.UpsertPoints(wait=True).SerializeToString()
-        key = (("api-key", self.api_key),) if self.api_key else ()
         # Parts of a message that are written one behind the other are read as one.
         sent = request + self._waiting if waits else request
-        return self._upsert.future(sent, timeout=TIMEOUT_S, metadata=key)
+        return self._upsert.future(sent, timeout=TIMEOUT_S, metadata=self._key())
+
+    def take_snapshot(self, collection: str) -> str:
+        """Let the server copy a collection; return the name of the copy."""
+        messages = import_extra("qdrant_client.grpc", "qdrant")
+        answer = messages.SnapshotsStub(self._open()).Create(
+            messages.CreateSnapshotRequest(collection_name=collection),
+            timeout=_SNAPSHOT_S,
+            metadata=self._key(),
+        )
+        return str(answer.snapshot_description.name)
 
     def close(self) -> None:
         """Close both; may be called twice."""
@@ -84,7 +95,12 @@ class Connection:
                 opened.close()
         self._client = self._channel = self._upsert = None
 
+    def _key(self) -> tuple[tuple[str, str], ...]:
+        return (("api-key", self.api_key),) if self.api_key else ()
+
     def _open(self) -> Any:
+        if self._channel is not None:
+            return self._channel
         grpc = import_extra("grpc", "qdrant")
         place, options = f"{self.host}:{self.port}", list(_OPTIONS.items())
         if self.is_encrypted:

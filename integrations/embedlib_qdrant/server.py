@@ -29,7 +29,6 @@ from embedlib.indexing import (
     UnstorableRowsError,
     Vectors,
     host_of,
-    import_extra,
     lock_folder,
 )
 from embedlib_qdrant.aliases import create_aliases, find_collection, list_aliases
@@ -60,8 +59,6 @@ _IN_FLIGHT = 4
 """Write requests that the server has at the same time; it applies them one after the other."""
 _CHECKPOINT_ROWS = 16_384
 """Rows that the server may have in its write-ahead log and not have applied."""
-_SNAPSHOT_S = 3600
-"""Of the request that copies a collection: gigabytes take minutes."""
 _POLL_S = 1.0
 
 T = TypeVar("T")
@@ -334,15 +331,9 @@ class ServerSink(CollectionSink):
             self._has_changed = True
 
     def _take_snapshot(self) -> None:
-        grpc = import_extra("qdrant_client.grpc", "qdrant")
-        request = grpc.CreateSnapshotRequest(collection_name=self.collection)
-        answer = self.call(
-            lambda: self.connect().grpc_snapshots.Create(request, timeout=_SNAPSHOT_S)
-        )
+        name = self.call(lambda: self._connection.take_snapshot(self.collection))
         if self.tell is not None:
-            self.tell(
-                f"{self.name}: the server keeps the snapshot {answer.snapshot_description.name}"
-            )
+            self.tell(f"{self.name}: the server keeps the snapshot {name}")
 
 
 def _parse_version(version: str) -> tuple[int, ...]:

@@ -203,8 +203,8 @@ def test_the_first_rows_are_written_soon(store: FakeStore, embedder: Embedder) -
     run(numbered(3000), store, embedder, batch_rows=2048)
     writes = [num_rows for name, num_rows in store.calls if name == "write"]
     assert sum(writes) == 3000
-    assert writes[0] <= 32
-    assert all(rows <= 32 + sum(writes[:n]) for n, rows in enumerate(writes))
+    assert writes[0] <= 8
+    assert all(rows <= 8 + sum(writes[:n]) for n, rows in enumerate(writes))
 
 
 # What vanished.

@@ -16,6 +16,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
+from embedlib.errors import SinkError
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
@@ -126,3 +127,69 @@ def test_a_server_in_strict_mode(make: Callable[..., Any]) -> None:
     sink.close()
     found, _ = make().connect().scroll(sink.collection, limit=100)
     assert len(found) == 9  # the lease was given back
+
+
+def test_an_alias_is_written_and_read_like_its_collection(make: Callable[..., Any]) -> None:
+    sink = make()
+    sink.begin(TARGET, ignore)
+    client, name = sink.connect(), sink.collection
+    _add_alias(client, name, f"{name}-alias")
+    sink.close()
+    alias: Any = open_sink(f"{make().name}-alias")
+    rows = make_rows(10)
+    alias.begin(TARGET, ignore)
+    assert alias.collection == name  # the alias may be moved while this load runs
+    alias.write(rows, make_vectors(rows))
+    alias.finish()
+    alias.close()
+    read: Any = open_sink(f"{make().name}-alias")
+    assert read.inspect().num_rows == make().inspect().num_rows == 10
+    assert read.search(make_vectors(rows)[1], 1)[0].id == rows[1].id
+    with pytest.raises(SinkError, match=f"is an alias of the collection '{name}'; nothing was"):
+        read.begin(replace(TARGET, recreate=True), ignore)
+    read.close()
+    again = make()
+    again.begin(replace(TARGET, recreate=True), ignore)
+    found = again.connect().get_collection_aliases(name).aliases
+    assert [each.alias_name for each in found] == [f"{name}-alias"]
+    again.close()
+
+
+def _add_alias(client: Any, name: str, alias: str) -> None:
+    creation = models.CreateAlias(collection_name=name, alias_name=alias)
+    client.update_collection_aliases([models.CreateAliasOperation(create_alias=creation)])
+
+
+def test_a_vector_with_a_name_and_indexes_of_metadata(make: Callable[..., Any]) -> None:
+    sink = make("?vector=text%20en&payload_index=page:integer,source:keyword")
+    sink.begin(TARGET, ignore)
+    rows = make_rows(10)
+    sink.write(rows, make_vectors(rows))
+    sink.finish()
+    info = sink.read_info()
+    assert list(info.config.params.vectors) == ["text en"]
+    kinds = {field: index.data_type.value for field, index in info.payload_schema.items()}
+    assert kinds.pop("_embedlib.source_id") == "keyword"
+    assert kinds == {"metadata.page": "integer", "metadata.source": "keyword"}
+    sink.close()
+    read = make()  # the name is stored
+    assert read.search(make_vectors(rows)[1], 1)[0].id == rows[1].id
+    other = make("?vector=b")
+    with pytest.raises(SinkError, match="was created with vector=text en, not b"):
+        other.begin(TARGET, ignore)
+    other.close()
+    read.close()
+
+
+def test_a_snapshot_is_kept_of_what_is_dropped(make: Callable[..., Any]) -> None:
+    told: list[str] = []
+    sink = make("?snapshot=1")
+    rows = make_rows(10)
+    for expected in (0, 1):
+        sink.begin(replace(TARGET, recreate=True), told.append)
+        sink.write(rows, make_vectors(rows))
+        sink.close()
+        kept = make().connect().list_snapshots(sink.collection)
+        assert len(kept) == expected
+    assert told == [f"{sink.name}: the server keeps the snapshot {kept[0].name}"]
+    make().connect().delete_snapshot(sink.collection, kept[0].name)

@@ -354,7 +354,8 @@ def test_an_https_url_is_encrypted(make_sink: Callable[..., Any]) -> None:
 
 
 def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], stub: Any) -> None:
-    sink = begin(make_sink, "?m=8&ef_construct=32&on_disk=1&quantization=scalar&shards=3")
+    options = "?m=8&ef_construct=32&on_disk=1&quantization=scalar&shards=3"
+    sink = begin(make_sink, f"{options}&replicas=2&write_consistency=2")
     (create,) = [
         request
         for method, request in stub.requests
@@ -364,7 +365,8 @@ def test_the_collection_is_made_as_the_url_says(make_sink: Callable[..., Any], s
     assert create.vectors_config.params.on_disk
     assert create.hnsw_config.on_disk
     assert create.quantization_config.HasField("scalar")
-    assert create.shard_number == 3
+    assert (create.shard_number, create.replication_factor) == (3, 2)
+    assert create.write_consistency_factor == 2
     assert stub.indexed_fields == []
     sink.finish()
     assert stub.indexed_fields == ["_embedlib.source_id"]
@@ -610,3 +612,35 @@ def test_langchain_opens_what_was_written(make_sink: Callable[..., Any], stub: A
     assert found[0].page_content == rows[1].text
     assert found[0].metadata["page"] == 1
     client.close()
+
+
+def test_a_write_may_not_wait_for_more_replicas_than_there_are(
+    make_sink: Callable[..., Any], stub: Any
+) -> None:
+    with pytest.raises(SinkError, match=r"write_consistency=3 is more than replicas=2; give both"):
+        begin(make_sink, "?write_consistency=3&replicas=2")
+    assert stub.count("Create") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("replicas=0", "replicas=0: it must be a whole number of at least 1"),
+        ("vector=", "vector=: it must be a name"),
+        ("vector=%20a", "vector=%20a: it must be a name, without blanks at its ends"),
+        ("payload_index=lang", "payload_index=lang: it must be FIELD:KIND"),
+        ("payload_index=lang:word", "payload_index=lang:word: it must be FIELD:KIND"),
+        ("payload_index=", "payload_index=: it must be FIELD:KIND"),
+        ("snapshot=maybe", "snapshot=maybe: it must be true or false"),
+    ],
+)
+def test_a_wrong_option_is_refused(options: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        open_sink(f"qdrant://localhost/docs?{options}")
+
+
+def test_a_token_for_one_collection_may_not_list_aliases(
+    make_sink: Callable[..., Any], stub: Any, aborting: Callable[..., Any]
+) -> None:
+    stub.fail("ListAliases", aborting("PERMISSION_DENIED"))
+    assert begin(make_sink).collection == "docs"
