@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
-from urllib.parse import unquote
 
 from embedlib.errors import SinkError
 from embedlib.indexing import is_true
@@ -120,10 +119,9 @@ def _parse_number(option: str, value: str) -> int:
 
 
 def _parse_vector(value: str) -> str:
-    name = unquote(value)
-    if not name.isprintable() or name != name.strip() or not name:
-        raise SinkError(f"vector={value}: it must be a name, without blanks at its ends")
-    return name
+    if not value.isprintable() or value != value.strip() or not value:
+        raise SinkError(f"vector = {value!r}; it must be a name, without blanks at its ends")
+    return value
 
 
 def _parse_quantization(value: str) -> Quantization:

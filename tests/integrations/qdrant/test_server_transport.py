@@ -626,8 +626,8 @@ def test_a_write_may_not_wait_for_more_replicas_than_there_are(
     ("options", "message"),
     [
         ("replicas=0", "replicas=0: it must be a whole number of at least 1"),
-        ("vector=", "vector=: it must be a name"),
-        ("vector=%20a", "vector=%20a: it must be a name, without blanks at its ends"),
+        ("vector=", "vector = ''; it must be a name"),
+        ("vector=%20a", "vector = ' a'; it must be a name, without blanks at its ends"),
         ("payload_index=lang", "payload_index=lang: it must be FIELD:KIND"),
         ("payload_index=lang:word", "payload_index=lang:word: it must be FIELD:KIND"),
         ("payload_index=", "payload_index=: it must be FIELD:KIND"),
