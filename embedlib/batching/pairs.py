@@ -79,6 +79,12 @@ class PairTokenizer:
         limited.max_seq_tokens = max_seq_tokens
         return limited
 
+    def with_on_truncate(self, on_truncate: OnTruncate) -> PairTokenizer:
+        """Return a copy that does something else with long pairs."""
+        other = copy(self)
+        other._on_truncate = on_truncate
+        return other
+
     @property
     def num_special_tokens(self) -> int:
         """Tokens around every pair: special ones, or those of the template."""

@@ -73,6 +73,12 @@ class Tokenizer:
         limited.max_seq_tokens = max_seq_tokens
         return limited
 
+    def with_on_truncate(self, on_truncate: OnTruncate) -> Tokenizer:
+        """Return a copy that does something else with long texts."""
+        other = copy(self)
+        other._on_truncate = on_truncate
+        return other
+
     @property
     def num_special_tokens(self) -> int:
         """Tokens added around every text."""

@@ -24,11 +24,11 @@ from embedlib.version import __version__
 
 _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "doctor", "encode"),
-    *("index", "inspect", "rerank", "search", "status", "verify"),
+    *("index", "inspect", "rerank", "search", "serve", "status", "verify"),
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
-_WITHOUT_PROGRESS = {"doctor", "status"}
+_WITHOUT_PROGRESS = {"doctor", "serve", "status"}
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
 MODEL_VARIABLE = "EMBEDLIB_MODEL"

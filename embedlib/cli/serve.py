@@ -1,0 +1,171 @@
+"""`embedlib serve`: models over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+
+if TYPE_CHECKING:
+    from embedlib.serve.server import Listen
+
+_KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME=MODEL",
+    help="What requests call a model; repeat it for several.  [default: MODEL itself]",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of a port."
+)
+@click.option(
+    "--tls-certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="PEM."
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="PEM."
+)
+@click.option(
+    "--api-keys-file",
+    type=click.Path(path_type=Path),
+    help=f"File with API keys, one a line; {_KEYS_VARIABLE} has them with commas.",
+)
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    help="Name in the header Host to accept; repeat it for several.  [default: any, and on a "
+    "loopback address its own names]",
+)
+@click.option("--max-body-mb", default=32, show_default=True, type=click.IntRange(1, 4096))
+@click.option(
+    "--max-bulk-texts",
+    default=8192,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Bulk texts that a model works on; further requests wait.",
+)
+@click.option(
+    "--max-waiting-requests",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Bulk requests that may wait; more are answered with 429.",
+)
+@click.option(
+    "--access-log/--no-access-log",
+    default=True,
+    show_default=True,
+    help="A JSON line on standard output for each request.",
+)
+@config_options("max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
+def serve(
+    models: tuple[str, ...],
+    names: tuple[str, ...],
+    host: str,
+    port: int,
+    uds: Path | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    api_keys_file: Path | None,
+    allowed_hosts: tuple[str, ...],
+    max_body_mb: int,
+    max_bulk_texts: int,
+    max_waiting_requests: int,
+    access_log: bool,
+    **options: Any,
+) -> None:
+    """Serve each MODEL over HTTP, as OpenAI, TEI, Cohere, Ollama and others speak it.
+
+    MODEL is a folder, a hub name, or package:NAME: an embedder, a reranker or a classifier.
+    Requests choose one by its name. Ctrl-C or SIGTERM ends it: what runs is answered first.
+
+    \b
+    Examples:
+      embedlib serve BAAI/bge-small-en-v1.5
+      embedlib serve BAAI/bge-small-en-v1.5 BAAI/bge-reranker-base --port 9000
+      embedlib serve ./model --name my-model=./model --host 0.0.0.0 --api-keys-file keys.txt
+    """  # noqa: D301 - click takes \b as "keep these lines"
+    if (tls_certificate is None) != (tls_key is None):
+        raise click.UsageError("give both --tls-certificate and --tls-key, or none")
+    config = Config(**options)
+    try:
+        from embedlib.serve.server import Listen
+        from embedlib.serve.server import serve as run
+    except ImportError as error:
+        raise ConfigError(
+            f"the package {error.name} is missing; pip install 'embedlib[serve]'"
+        ) from error
+    from embedlib.serve import ServeOptions, create_app
+    from embedlib.serve.access_log import AccessLog
+    from embedlib.serve.hosts import LOOPBACK, is_loopback
+
+    listen = Listen(
+        host=host, port=port, unix_socket=uds, certificate=tls_certificate, private_key=tls_key
+    )
+    is_local = uds is not None or is_loopback(host)
+    keys = _keys(api_keys_file)
+    if not is_local and not keys:
+        click.echo(
+            f"Warning: anybody who reaches {listen} may use it; give --api-keys-file, or set "
+            f"{_KEYS_VARIABLE}",
+            err=True,
+        )
+    serve_options = ServeOptions(
+        api_keys=keys,
+        max_body_bytes=max_body_mb << 20,
+        max_bulk_texts=max_bulk_texts,
+        max_waiting_requests=max_waiting_requests,
+        allowed_hosts=allowed_hosts or ((*LOOPBACK, host) if is_local and uds is None else None),
+    )
+    application = create_app(
+        _named(models, names),
+        config=config,
+        options=serve_options,
+        log=AccessLog() if access_log else None,
+    )
+    _say(listen, application.catalog)
+    run(application, listen)
+
+
+def _named(models: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
+    """Return the models by the names that requests use."""
+    aliases: dict[str, str] = {}
+    for text in names:
+        name, equals, model = text.partition("=")
+        if not (name and equals and model):
+            raise click.UsageError(f"--name {text!r}; it must be NAME=MODEL")
+        if model not in models:
+            raise click.UsageError(f"--name {text!r}: {model} is none of the models given")
+        aliases[model] = name
+    named = {aliases.get(model, model): model for model in models}
+    if len(named) < len(models):
+        raise click.UsageError("two models have the same name; give one another with --name")
+    return named
+
+
+def _keys(path: Path | None) -> tuple[str, ...]:
+    from embedlib.serve.keys import read_keys
+
+    if path is not None:
+        return read_keys(path)
+    given = os.environ.get(_KEYS_VARIABLE, "")
+    return tuple(key.strip() for key in given.split(",") if key.strip())
+
+
+def _say(listen: Listen, models: Any) -> None:
+    names = ", ".join(model.name for model in models)
+    click.echo(f"Serving {names} on {listen}; Ctrl-C stops it", err=True)

@@ -1,0 +1,308 @@
+"""The ASGI application: from a connection to a handler and back, with its bounds and its log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from time import perf_counter, time
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from embedlib.serve import operations
+from embedlib.serve.access_log import AccessLog
+from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send
+from embedlib.serve.catalog import Catalog, ServedModel
+from embedlib.serve.deadline import seconds_left
+from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, tei
+from embedlib.serve.dialects.dialect import OPENAI, Dialect, Route
+from embedlib.serve.errors import ClientGoneError, HTTPError, describe
+from embedlib.serve.exchange import Exchange, Shared
+from embedlib.serve.hosts import check_host
+from embedlib.serve.keys import Keys
+from embedlib.serve.metrics import Metrics
+from embedlib.serve.openapi import describe_routes
+from embedlib.serve.options import ServeOptions
+
+ROUTES: tuple[Route, ...] = (
+    *openai.ROUTES,
+    *tei.ROUTES,
+    *rerank.ROUTES,
+    *classify.ROUTES,
+    *cohere.ROUTES,
+    *ollama.ROUTES,
+    *operations.ROUTES,
+)
+
+
+async def _openapi(exchange: Exchange) -> Response:
+    """Answer `GET /openapi.json`."""
+    return Response(msgspec.json.encode(describe_routes(ROUTES)))
+
+
+ROUTES = (
+    *ROUTES,
+    Route(
+        method="GET",
+        path="/openapi.json",
+        handle=_openapi,
+        dialect=OPENAI,
+        summary="This description.",
+        needs_key=False,
+    ),
+)
+
+
+class Application:
+    """An ASGI application that serves models; see `create_app`."""
+
+    def __init__(
+        self,
+        models: Iterable[ServedModel],
+        options: ServeOptions,
+        log: AccessLog | None = None,
+    ) -> None:
+        """Serve models that are loaded at the start of the server.
+
+        Args:
+            models: in the order of preference.
+            options: the bounds.
+            log: where a line for each request goes; None: nowhere.
+        """
+        self.catalog = Catalog(models)
+        self.options = options
+        self.metrics = Metrics(self.catalog)
+        self._keys = Keys(options.api_keys)
+        self._log = log
+        self._bodies = BodyReader(
+            max_bytes=options.max_body_bytes,
+            max_held_bytes=options.max_held_bytes,
+            seconds=options.body_seconds,
+        )
+        encoder = ThreadPoolExecutor(1, "embedlib-serve-encode")
+        self._shared = Shared(self.catalog, options, encoder, self.metrics)
+        self._routes = {(route.method, route.path): route for route in ROUTES}
+        self._below = [route for route in ROUTES if route.path.endswith("/") and route.path != "/"]
+        self._loading: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a connection."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(Request.from_scope(scope), receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server ends when what runs is answered."""
+        return self._shared.is_draining
+
+    def drain(self) -> None:
+        """Answer `/ready` with no from now on; requests are served on."""
+        self._shared.is_draining = True
+
+    async def start(self) -> None:
+        """Load the models in the background."""
+        self._loading = asyncio.create_task(self.catalog.load())
+
+    async def close(self) -> None:
+        """Close the models, and end the threads of the application."""
+        if self._loading is not None:
+            self._loading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loading
+        await self.catalog.close()
+        self._shared.encoder.shutdown(wait=False, cancel_futures=True)
+        if self._log is not None:
+            self._log.close()
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Follow the life of the server. Source: ASGI, Lifespan Protocol 2.0."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _answer(self, request: Request, receive: Receive, send: Send) -> None:
+        started = perf_counter()
+        exchange = Exchange(request, b"", self._shared, _request_id(request))
+        dialect: Dialect = OPENAI
+        error: HTTPError | None = None
+        self.metrics.num_inflight += 1
+        try:
+            try:
+                route = self._route(exchange)
+                dialect = route.dialect
+                check_host(request.headers.get("host"), self.options.allowed_hosts)
+                if route.needs_key:
+                    self._keys.check(request.headers)
+                response = await self._handle(route, exchange, receive)
+            except ClientGoneError:
+                self.metrics.failures["gone"] += 1
+                self._write_log(exchange, 499, perf_counter() - started, 0, "")
+                return
+            except Exception as raised:
+                error = describe(raised)
+                if error.kind == "internal":
+                    logging.getLogger(__name__).exception("request %s", exchange.request_id)
+                response = dialect.respond(error)
+            await self._send(exchange, response, send)
+            seconds = perf_counter() - started
+            self._count(exchange, response, error, seconds)
+            message = "" if error is None else error.message
+            self._write_log(exchange, response.status, seconds, len(response.body), message)
+        finally:
+            self.metrics.num_inflight -= 1
+
+    def _route(self, exchange: Exchange) -> Route:
+        """Return the route of a request.
+
+        Raises:
+            HTTPError: there is none.
+        """
+        request = exchange.request
+        path = (
+            request.path.removeprefix("/sync")
+            if request.path.startswith("/sync/")
+            else (request.path)
+        )
+        path = path.rstrip("/") or "/"
+        method = "GET" if request.method == "HEAD" else request.method
+        found = self._routes.get((method, path))
+        if found is not None:
+            return found
+        for route in self._below:
+            if route.method == method and path.startswith(route.path):
+                exchange.rest = path[len(route.path) :]
+                return route
+        others = sorted({route.method for route in ROUTES if route.path == path})
+        if others:
+            raise HTTPError(
+                405, f"{method} {path:.80} is not there; use {', '.join(others)}", "no_route"
+            )
+        raise HTTPError(
+            404,
+            f"{method} {path:.80} is not there; GET /openapi.json lists the routes",
+            "no_route",
+        )
+
+    async def _handle(self, route: Route, exchange: Exchange, receive: Receive) -> Response:
+        """Read the body and run the handler, until the client leaves or its deadline passes.
+
+        Raises:
+            ClientGoneError: the client has left.
+            HTTPError: what the handler raised, or the deadline has passed.
+        """
+        if route.method == "GET":
+            return await route.handle(exchange)
+        exchange.body = await self._bodies.read(exchange.request, receive)
+        body = exchange.body
+        handling = asyncio.ensure_future(route.handle(exchange))
+        leaving = asyncio.ensure_future(_until_gone(receive))
+        limit = seconds_left(exchange.request.headers, time())
+        try:
+            await asyncio.wait(
+                {handling, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            if handling.done():
+                return handling.result()
+            if leaving.done():
+                raise ClientGoneError
+            raise HTTPError(
+                504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
+            )
+        finally:
+            self._bodies.release(body)
+            for task in (handling, leaving):
+                if not task.done():
+                    task.cancel()
+            # The handler drops its texts before it ends.
+            await asyncio.gather(handling, leaving, return_exceptions=True)
+
+    async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
+        headers = [("x-request-id", exchange.request_id)]
+        if exchange.work.usage.truncated:
+            headers.append(("x-embedlib-truncated", str(len(exchange.work.usage.truncated))))
+        if response.status == 401:
+            headers.append(("www-authenticate", "Bearer"))
+        with suppress(OSError):  # the client has left meanwhile
+            await response.send(send, headers)
+
+    def _count(
+        self, exchange: Exchange, response: Response, error: HTTPError | None, seconds: float
+    ) -> None:
+        family = f"{response.status // 100}xx"
+        self.metrics.statuses[family] = self.metrics.statuses.get(family, 0) + 1
+        if error is not None:
+            kind = error.kind if error.kind in self.metrics.failures else "invalid"
+            self.metrics.failures["failed" if error.status >= 500 else kind] += 1
+            return
+        usage = exchange.work.usage
+        if exchange.model is None or exchange.work.lane is None:
+            return
+        self.metrics.answered(
+            exchange.model,
+            exchange.work.lane,
+            texts=usage.num_texts,
+            tokens=usage.num_tokens,
+            truncated=len(usage.truncated),
+            seconds=seconds,
+            queue_seconds=usage.queue_seconds,
+            compute_seconds=usage.compute_seconds,
+        )
+
+    def _write_log(
+        self, exchange: Exchange, status: int, seconds: float, num_bytes: int, message: str
+    ) -> None:
+        if self._log is None:
+            return
+        request, usage = exchange.request, exchange.work.usage
+        facts: dict[str, Any] = {
+            "time": round(time(), 3),
+            "request_id": exchange.request_id,
+            "method": request.method,
+            "route": request.path[:200],
+            "status": status,
+            "model": exchange.model.name if exchange.model else None,
+            "lane": exchange.work.lane.value if exchange.work.lane else None,
+            "texts": usage.num_texts,
+            "tokens": usage.num_tokens,
+            "truncated": len(usage.truncated),
+            "ms": round(seconds * 1e3, 3),
+            "tokenize_ms": round(usage.tokenize_seconds * 1e3, 3),
+            "queue_ms": round(usage.queue_seconds * 1e3, 3),
+            "compute_ms": round(usage.compute_seconds * 1e3, 3),
+            "bytes_in": len(exchange.body),
+            "bytes_out": num_bytes,
+            "client": request.client,
+            "user_agent": request.headers.get("user-agent", "")[:200],
+        }
+        if status >= 500:
+            facts["error"] = message  # below 500 it may quote what the client sent
+        self._log.write(facts)
+
+
+async def _until_gone(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _request_id(request: Request) -> str:
+    """Return the id of a request: the client's, or a new one."""
+    for name in ("x-request-id", "x-baseten-customer-request-id"):
+        given = request.headers.get(name, "")
+        if given.isascii() and given.isprintable() and 0 < len(given) <= 128:
+            return given
+    return uuid4().hex

@@ -1,0 +1,144 @@
+"""HTTP as ASGI gives it: a request, its body read within bounds, and a response.
+
+Source: the ASGI specification 3.0, HTTP & WebSocket message format 2.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from embedlib.serve.errors import ClientGoneError, HTTPError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(slots=True)
+class Request:
+    """The head of a request; its body is read later."""
+
+    method: str
+    path: str
+    """Without the path that the application is mounted under."""
+    query: str
+    headers: dict[str, str]
+    """By name in lower case; of a header that was sent twice the last value."""
+    client: str
+    """The address of the client; empty for a unix socket."""
+
+    @classmethod
+    def from_scope(cls, scope: Scope) -> Request:
+        """Return the request of an ASGI connection scope."""
+        root: str = scope.get("root_path", "")
+        path: str = scope["path"]
+        client = scope.get("client")
+        return cls(
+            method=scope["method"],
+            path=path[len(root) :] if root and path.startswith(root) else path,
+            query=scope.get("query_string", b"").decode("latin-1"),
+            headers={
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in scope["headers"]
+            },
+            client=client[0] if client else "",
+        )
+
+
+@dataclass(slots=True)
+class Response:
+    """A response whose body is complete."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = JSON
+    headers: list[tuple[str, str]] = field(default_factory=list)
+
+    async def send(self, send: Send, more_headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Send head and body."""
+        headers = [
+            (b"content-type", self.content_type.encode("latin-1")),
+            (b"content-length", b"%d" % len(self.body)),
+        ]
+        for name, value in (*self.headers, *more_headers):
+            headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class BodyReader:
+    """Reads bodies within bounds: of each one, of all that are held, and in time."""
+
+    def __init__(self, *, max_bytes: int, max_held_bytes: int, seconds: float) -> None:
+        """Set the bounds.
+
+        Args:
+            max_bytes: of one body.
+            max_held_bytes: of the bodies of all requests that are not answered yet.
+            seconds: in which a body must arrive.
+        """
+        self._max_bytes = max_bytes
+        self._max_held_bytes = max_held_bytes
+        self._seconds = seconds
+        self.held_bytes = 0
+        """Of all requests; whoever read a body gives its bytes back with `release`."""
+
+    async def read(self, request: Request, receive: Receive) -> bytes:
+        """Return the body; its bytes are held until `release`.
+
+        Raises:
+            HTTPError: it is too large, or late, or too much is held already.
+            ClientGoneError: the client has left.
+        """
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > self._max_bytes:
+            raise self._too_large(int(declared))
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await asyncio.wait_for(receive(), self._seconds)
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                part = message.get("body", b"")
+                size += len(part)
+                self.held_bytes += len(part)
+                if size > self._max_bytes:
+                    raise self._too_large(size)
+                if self.held_bytes > self._max_held_bytes:
+                    raise HTTPError.overloaded(
+                        f"{self.held_bytes:,} bytes of requests wait for an answer, the limit is "
+                        f"{self._max_held_bytes:,}; send fewer at a time",
+                        seconds=1,
+                    )
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+        except BaseException as error:
+            self.held_bytes -= size
+            if isinstance(error, asyncio.TimeoutError):
+                raise HTTPError(
+                    408,
+                    f"the body did not arrive within {self._seconds:g} seconds; send it at once",
+                    "timeout",
+                ) from None
+            raise
+
+    def release(self, body: bytes) -> None:
+        """Count a body as answered."""
+        self.held_bytes -= len(body)
+
+    def _too_large(self, size: int) -> HTTPError:
+        return HTTPError(
+            413,
+            f"the body has {size:,} bytes or more, the limit is {self._max_bytes:,}; send fewer "
+            "texts at a time, or start the server with a higher --max-body-mb",
+            "too_large",
+        )

@@ -1,0 +1,224 @@
+"""The models of a server: found by name, loaded in the background, closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import Literal
+
+from embedlib.classifier import Classifier
+from embedlib.config import Config
+from embedlib.embedder import Embedder
+from embedlib.errors import EmbedlibError
+from embedlib.reranker import Reranker
+from embedlib.serve.admission import Admission
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.options import ServeOptions
+from embedlib.serve.sessions import AnyModel, engine_of, precision_of, texts_per_second
+
+Task = Literal["embed", "rerank", "classify"]
+LoadModel = Callable[[], AnyModel]
+
+FEEDERS = 4
+"""Threads per model that put texts into its queues; they only wait while a queue is full, and then
+more of them would wait as well."""
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """One model: loading, ready, or failed with a reason."""
+
+    name: str
+    """What requests call it."""
+    load: LoadModel
+    options: ServeOptions
+    source: str = ""
+    """The folder or hub name it was made from."""
+    session: AnyModel | None = None
+    error: str = ""
+    """Why it could not be loaded."""
+    created: int = field(default_factory=lambda: int(time()))
+    admission: Admission = field(init=False)
+    feeders: ThreadPoolExecutor = field(init=False)
+    answered_at: float = 0.0
+    """When the engine last answered, on the monotonic clock; 0: never."""
+
+    def __post_init__(self) -> None:
+        """Open the door of the model, and its threads."""
+        self.admission = Admission(self.options, self.texts_per_second)
+        self.feeders = ThreadPoolExecutor(FEEDERS, f"embedlib-serve-{self.name}")
+
+    @property
+    def task(self) -> Task | None:
+        """What it computes; None while it is not loaded."""
+        match self.session:
+            case Embedder():
+                return "embed"
+            case Reranker():
+                return "rerank"
+            case Classifier():
+                return "classify"
+        return None
+
+    @property
+    def state(self) -> Literal["loading", "ready", "failed"]:
+        """How far it is."""
+        return "failed" if self.error else "loading" if self.session is None else "ready"
+
+    def texts_per_second(self) -> float:
+        """Return the rate at which it computes texts while it computes any; 0: not known."""
+        if self.session is None:
+            return 0.0
+        return texts_per_second(self.session, self.session.stats())
+
+    def note_answer(self) -> None:
+        """Record that the engine has just answered."""
+        self.answered_at = monotonic()
+
+    def open(self) -> AnyModel:
+        """Return the loaded model.
+
+        Raises:
+            HTTPError: it is loading, or could not be loaded.
+        """
+        if self.session is None:
+            if self.error:
+                raise HTTPError(
+                    503, f"{self.name} could not be loaded: {self.error}", "unavailable"
+                )
+            raise HTTPError(
+                503, f"{self.name} is loading; come again", "unavailable", retry_seconds=2
+            )
+        return self.session
+
+
+class Catalog:
+    """The models by name."""
+
+    def __init__(self, models: Iterable[ServedModel]) -> None:
+        """Keep the models in the order of preference for a task."""
+        self._models = {model.name: model for model in models}
+        self._loader = ThreadPoolExecutor(1, "embedlib-serve-load")
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """Yield every model."""
+        return iter(self._models.values())
+
+    def find(self, name: str | None, *tasks: Task) -> ServedModel:
+        """Return the model of a request.
+
+        A server with one model for the task takes any name, since examples of other servers send
+        a dummy.
+
+        Args:
+            name: of the request; None: it names none.
+            tasks: what the route computes; of several, the first that has a model.
+
+        Raises:
+            HTTPError: there is no such model, or it cannot do this.
+        """
+        named = self._models.get(name or "")
+        if named is not None:
+            if named.task is not None and named.task not in tasks:
+                raise HTTPError(
+                    400,
+                    f"model {named.name!r} cannot {' or '.join(tasks)}, it can {named.task}; "
+                    f"{self._have(tasks)}",
+                    "wrong_model",
+                    param="model",
+                )
+            return named
+        able = [model for model in self if model.task is None or model.task in tasks]
+        if len(able) == 1 or (able and not name):
+            return able[0]
+        if not able:
+            raise HTTPError(
+                400 if name is None else 404,
+                f"no model here can {' or '.join(tasks)}; start the server with one that can",
+                "wrong_model",
+                param="model",
+            )
+        raise HTTPError(
+            404, f"no model {name!r} here; {self._have(tasks)}", "not_found", param="model"
+        )
+
+    def _have(self, tasks: tuple[Task, ...]) -> str:
+        names = [model.name for model in self if model.task is None or model.task in tasks]
+        return f"there is {', '.join(names)}" if names else "no other model can"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model is loaded."""
+        return all(model.state == "ready" for model in self)
+
+    async def load(self) -> None:
+        """Load the models one after the other; one that fails leaves the others usable."""
+        loop = asyncio.get_running_loop()
+        for model in self:
+            try:
+                model.session = await loop.run_in_executor(self._loader, model.load)
+            except (EmbedlibError, OSError, MemoryError) as error:
+                model.error = str(error) or type(error).__name__
+                logging.getLogger(__name__).error("%s: %s", model.name, model.error)
+
+    async def close(self) -> None:
+        """Close every model."""
+        loop = asyncio.get_running_loop()
+        self._loader.shutdown(wait=False, cancel_futures=True)
+        for model in self:
+            if model.session is not None:
+                await loop.run_in_executor(None, model.session.close)
+            model.feeders.shutdown(wait=False, cancel_futures=True)
+
+
+def describe_model(model: ServedModel) -> Mapping[str, object]:
+    """Return what `/v1/models` says of a model."""
+    facts: dict[str, object] = {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "embedlib",
+        "root": model.source,
+        "state": model.state,
+    }
+    if model.error:
+        facts["error"] = model.error
+    session = model.session
+    if session is None:
+        return facts
+    facts |= {
+        "task": model.task,
+        "max_input_length": session.max_seq_length,
+        "precision": precision_of(session),
+        "engine": type(engine_of(session)).__name__,
+    }
+    if isinstance(session, Embedder):
+        facts |= {
+            "dimensions": session.get_embedding_dimension(),
+            "prompts": sorted(session.prompts),
+        }
+    else:
+        facts["labels"] = list(session.labels)
+    return facts
+
+
+def load_by_kind(name: str, config: Config) -> AnyModel:
+    """Load a model as what its files say it is.
+
+    Raises:
+        what `Embedder` raises.
+    """
+    from embedlib.models.opening import OpenedModel
+
+    opened = OpenedModel.find(name, config)
+    if not opened.has_head:
+        return Embedder(name, config=config)
+    head = opened.read_files(with_head=True).spec.head
+    assert head is not None, "files read with a head have one; this is a bug in embedlib"
+    if head.template is not None or len(head.labels) == 1:
+        return Reranker(name, config=config)
+    return Classifier(name, config=config)

@@ -1,0 +1,172 @@
+"""Runs the texts of a request on a model, without blocking the event loop.
+
+It is `Session._arun` for a server: the lane is the request's, long lists are fed by threads of the
+model's own, and a lone query is computed on one of these, as `encode` computes it on the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.batching.usage import Usage
+from embedlib.classifier import Classifier
+from embedlib.config import OnTruncate
+from embedlib.embedder import Embedder
+from embedlib.engines.base import CallerEngine, Lane
+from embedlib.models.prompts import Role
+from embedlib.reranker import Reranker
+from embedlib.serve.catalog import ServedModel
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.sessions import (
+    AnyModel,
+    embedding_call,
+    engine_of,
+    pair_call,
+    pipeline_of,
+    text_call,
+)
+from embedlib.session.call import Call, PromptArguments, VectorArguments
+
+MAX_CHARS_IN_LOOP = 2000
+"""Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
+
+
+@dataclass(slots=True)
+class Work:
+    """How the texts of one request are computed, and what that took."""
+
+    lane: Lane | None = None
+    """None: the lane of `encode` and `rank`. Known when the call starts."""
+    on_truncate: OnTruncate = "ignore"
+    """"error" refuses texts that are too long."""
+    usage: Usage = field(default_factory=Usage)
+
+
+async def embed(
+    model: ServedModel,
+    texts: Sequence[str],
+    work: Work,
+    *,
+    role: Role | None = None,
+    prompt_name: str | None = None,
+    normalizes: bool = False,
+    dimensions: int | None = None,
+) -> NDArray[Any]:
+    """Return the vectors of texts: float32[N, D].
+
+    Args:
+        model: the model.
+        texts: N texts.
+        work: takes the counts and times, and the lane.
+        role: chooses the prompt.
+        prompt_name: chooses the prompt by name.
+        normalizes: scale to unit length even if the model does not.
+        dimensions: keep only so many.
+
+    Raises:
+        HTTPError: the model has no place for it, or fewer dimensions.
+        what `Embedder.encode` raises.
+    """
+    session = model.open()
+    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    num_dims = session.get_embedding_dimension()
+    if dimensions is not None and not 1 <= dimensions <= num_dims:
+        raise HTTPError(
+            400,
+            f"dimensions = {dimensions}; {model.name} has {num_dims}, ask for 1 to {num_dims}",
+            param="dimensions",
+        )
+    call = embedding_call(
+        session,
+        texts,
+        PromptArguments(prompt_name, None, role, None, None),
+        VectorArguments(normalizes, dimensions),
+        work.usage,
+        work.on_truncate,
+    )
+    return call.finish(await run(model, session, call, work))
+
+
+async def score_pairs(
+    model: ServedModel,
+    pairs: Sequence[tuple[str, str]],
+    work: Work,
+    *,
+    raw_scores: bool = False,
+    instruction: str | None = None,
+) -> NDArray[np.float32]:
+    """Return the scores of pairs: float32[N, labels].
+
+    Raises:
+        HTTPError: the model has no place for it.
+        what `Reranker.predict` raises.
+    """
+    session = model.open()
+    assert isinstance(session, Reranker), "the catalog finds models by their task"
+    call, make_scores = pair_call(
+        session, pairs, work.usage, work.on_truncate, raw_scores=raw_scores, instruction=instruction
+    )
+    return make_scores(await run(model, session, call, work))
+
+
+async def score_texts(
+    model: ServedModel, texts: Sequence[str], work: Work, *, raw_scores: bool = False
+) -> NDArray[np.float32]:
+    """Return the scores of texts: float32[N, labels].
+
+    Raises:
+        HTTPError: the model has no place for it.
+        what `Classifier.predict` raises.
+    """
+    session = model.open()
+    assert isinstance(session, Classifier), "the catalog finds models by their task"
+    call, make_scores = text_call(
+        session, texts, work.usage, work.on_truncate, raw_scores=raw_scores
+    )
+    return make_scores(await run(model, session, call, work))
+
+
+async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> NDArray[np.float32]:
+    """Run a call when the model has a place for it; return the engine's rows.
+
+    Cancelling the task drops what is not being computed yet.
+
+    Raises:
+        HTTPError: the model has no place for it.
+        what `encode` raises.
+    """
+    work.lane = lane = work.lane or call.lane
+    call = replace(call, lane=lane)
+    async with model.admission.enter(lane, len(call.texts)):
+        pipeline = pipeline_of(session)
+        job = pipeline.open_job(len(call.texts), lane)
+        try:
+            if lane is Lane.QUERY and not _needs_thread(session, call):
+                pipeline.feed_queries(job, 0, call.texts, call.tokenize)
+            else:
+                await asyncio.get_running_loop().run_in_executor(
+                    model.feeders, pipeline.feed, job, call.texts, call.tokenize
+                )
+            rows = await asyncio.wrap_future(job.future)
+        finally:
+            job.future.cancel()  # the client has left: drops what is still queued
+    call.count(job)
+    model.note_answer()
+    return rows
+
+
+def _needs_thread(session: AnyModel, call: Call) -> bool:
+    """Whether a thread should feed these queries: it computes a lone one, or tokenizes for long."""
+    if len(call.texts) == 1 and isinstance(engine_of(session), CallerEngine):
+        return True
+    return sum(map(_num_chars, call.texts)) > MAX_CHARS_IN_LOOP
+
+
+def _num_chars(text: str | tuple[str, str]) -> int:
+    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])

@@ -1,0 +1,68 @@
+"""`create_app`: an ASGI application that serves models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError, shown
+from embedlib.serve.access_log import AccessLog
+from embedlib.serve.app import Application
+from embedlib.serve.catalog import ServedModel, load_by_kind
+from embedlib.serve.options import ServeOptions
+from embedlib.serve.sessions import AnyModel
+
+
+def create_app(
+    models: Sequence[str] | Mapping[str, str | AnyModel],
+    *,
+    config: Config | None = None,
+    options: ServeOptions | None = None,
+    log: AccessLog | None = None,
+) -> Application:
+    """Return an ASGI application that serves models; mount it, or give it to a server.
+
+    It loads them when its server starts, in the background, and closes them when it ends. An
+    application that is mounted has no start of its own: await `application.start()` and
+    `application.close()` in the lifespan of the outer one.
+
+    Args:
+        models: folders, hub names or `package:NAME`; or a mapping from the names that requests
+            use to these, or to an `Embedder`, `Reranker` or `Classifier` of yours.
+        config: options of the models that are loaded; cores are divided between them.
+        options: the bounds of the server.
+        log: where a line for each request goes; None: nowhere.
+
+    Raises:
+        ConfigError: there is no model, or two of the same name.
+    """
+    if isinstance(models, str):
+        models = [models]
+    named: list[tuple[str, str | AnyModel]] = (
+        list(models.items())
+        if isinstance(models, Mapping)
+        else [(model, model) for model in models]
+    )
+    if not named:
+        raise ConfigError("there is no model to serve; give a folder, a hub name or package:NAME")
+    names = [name for name, _ in named]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two models are called {twice!r}; give one another name")
+    config, options = config or Config(), options or ServeOptions()
+    num_loaded = sum(isinstance(model, str) for _, model in named)
+    shared = replace(config, threads=max(1, config.num_threads // max(1, num_loaded)))
+    return Application(
+        [_served(name, model, shared, options) for name, model in named], options, log
+    )
+
+
+def _served(name: str, model: str | AnyModel, config: Config, options: ServeOptions) -> ServedModel:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a model is called {shown(name)}; give it a name")
+    if isinstance(model, str):
+        load = partial(load_by_kind, model, config)
+        return ServedModel(name, load, options, source=model)
+    return ServedModel(name, lambda: model, options, source=model.model_name)

@@ -1,0 +1,71 @@
+"""Classification as vLLM spells it and, with `raw_scores`, as Infinity does.
+
+Source: vLLM, `entrypoints/pooling/classify`; Infinity, `infinity_server.py`.
+"""
+
+from __future__ import annotations
+
+from time import time
+from uuid import uuid4
+
+import msgspec
+
+from embedlib.classifier import Classifier
+from embedlib.serve.asgi import Response
+from embedlib.serve.compute import score_texts
+from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.openai import usage_of
+from embedlib.serve.exchange import Common, Exchange, labelled
+from embedlib.serve.wire import check_count
+
+
+class ClassifyBody(Common, kw_only=True):
+    """The body of `POST /classify`."""
+
+    input: str | list[str]
+    raw_scores: bool | msgspec.UnsetType | None = msgspec.UNSET
+    """Infinity's; where it is there, so is its answer."""
+
+
+async def classify(exchange: Exchange) -> Response:
+    """Answer `POST /classify`."""
+    body = await exchange.read(ClassifyBody)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    check_count(texts, "input", exchange.shared.options.max_texts)
+    model = exchange.find(body.model, "classify")
+    scores = await score_texts(model, texts, exchange.work, raw_scores=body.raw_scores is True)
+    session = model.open()
+    assert isinstance(session, Classifier), "the catalog finds models by their task"
+    content = {
+        "id": f"classify-{uuid4().hex}",
+        "object": "list",
+        "created": int(time()),
+        "model": model.name,
+        "usage": usage_of(exchange),
+    }
+    if body.raw_scores is not msgspec.UNSET:
+        content |= {"object": "classify", "data": labelled(scores, session.labels)}
+    else:
+        content["data"] = [
+            {
+                "index": index,
+                "label": session.labels[int(row.argmax())],
+                "probs": row.tolist(),
+                "num_classes": len(row),
+            }
+            for index, row in enumerate(scores)
+        ]
+    return await exchange.answer(content, len(scores))
+
+
+ROUTES = tuple(
+    Route(
+        method="POST",
+        path=path,
+        handle=classify,
+        dialect=OPENAI,
+        summary="The labels of texts.",
+        body=ClassifyBody,
+    )
+    for path in ("/classify", "/v1/classify")
+)

@@ -1,0 +1,102 @@
+"""Cohere's `POST /v2/embed`. Source: cohere-python 7.3, `v2/raw_client.py`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from uuid import uuid4
+
+from numpy.typing import NDArray
+
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError
+from embedlib.serve.asgi import Response
+from embedlib.serve.compute import embed
+from embedlib.serve.dialects.dialect import COHERE, Route
+from embedlib.serve.dialects.openai import role_of
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Common, Exchange, check_positive
+from embedlib.serve.sessions import ranges_of
+from embedlib.serve.vectors import EncodeRow, as_base64, as_decimals
+from embedlib.serve.wire import check_count
+from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.quantization import quantize
+
+EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+
+
+class EmbedBody(Common, kw_only=True):
+    """The body of `POST /v2/embed`."""
+
+    texts: list[str]
+    input_type: str | None = None
+    output_dimension: int | None = None
+    embedding_types: list[EmbeddingType] | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+
+
+async def embed_texts(exchange: Exchange) -> Response:
+    """Answer `POST /v2/embed`."""
+    body = await exchange.read(EmbedBody)
+    check_count(body.texts, "texts", exchange.shared.options.max_texts)
+    check_positive(body.output_dimension, "output_dimension")
+    if body.truncate == "START":
+        raise HTTPError(
+            400, "truncate = 'START'; texts are truncated at the end here", param="truncate"
+        )
+    exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
+    model = exchange.find(body.model, "embed")
+    session = model.open()
+    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    kinds: list[EmbeddingType] = list(body.embedding_types or ("float",))
+    rows = await embed(
+        model,
+        body.texts,
+        exchange.work,
+        role=role_of(body.input_type),
+        dimensions=body.output_dimension,
+    )
+    embeddings: dict[str, Any] = {}
+    for kind in kinds:
+        encode_row: EncodeRow = as_base64 if kind == "base64" else as_decimals
+        embeddings[kind] = await exchange.encode_rows(_converted(rows, kind, session), encode_row)
+    num_tokens = exchange.work.usage.num_tokens
+    content = {
+        "id": uuid4().hex,
+        "embeddings": embeddings,
+        "texts": body.texts,
+        "meta": {
+            "api_version": {"version": "2"},
+            "billed_units": {"input_tokens": num_tokens},
+        },
+        "response_type": "embeddings_by_type",
+    }
+    return await exchange.answer(content, len(rows))
+
+
+def _converted(rows: Vectors, kind: EmbeddingType, session: Embedder) -> NDArray[Any]:
+    if kind == "float" or kind == "base64":
+        return rows
+    ranges = ranges_of(session)
+    if kind in ("int8", "uint8") and ranges is None:
+        raise HTTPError(
+            400,
+            f"embedding_types has {kind!r}, which needs the range of every dimension; start the "
+            "server with --quantization-ranges, or ask for binary",
+            param="embedding_types",
+        )
+    try:
+        return quantize(rows, kind, ranges)
+    except ConfigError as error:
+        raise HTTPError(400, str(error), param="embedding_types") from None
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v2/embed",
+        handle=embed_texts,
+        dialect=COHERE,
+        summary="The vectors of texts, in several types.",
+        body=EmbedBody,
+    ),
+)

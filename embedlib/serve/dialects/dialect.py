@@ -1,0 +1,103 @@
+"""How a dialect words an error, and the row of a route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+import msgspec
+
+from embedlib.serve.asgi import Response
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Exchange
+
+Handle: TypeAlias = Callable[[Exchange], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The errors of a family of clients."""
+
+    name: str
+    write: Callable[[HTTPError, int], object]
+    """Returns the body of an error with this status."""
+    statuses: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Statuses by kind of error, where they differ from the error's own."""
+
+    def respond(self, error: HTTPError) -> Response:
+        """Return the response of an error."""
+        status = self.statuses.get(error.kind, error.status)
+        body = msgspec.json.encode(self.write(error, status))
+        return Response(body, status, headers=error.headers())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A method and a path, and who answers them."""
+
+    method: str
+    path: str
+    """A path that ends in a slash stands for all paths below it."""
+    handle: Handle
+    dialect: Dialect
+    summary: str
+    """One line for `/openapi.json`."""
+    body: type | None = None
+    """The type of the body, for `/openapi.json`; None: it has none."""
+    needs_key: bool = True
+
+
+def _openai_error(error: HTTPError, status: int) -> object:
+    """Source: openai-python, `_exceptions.py`; names of types as the service has them."""
+    kinds = {
+        "unauthorized": ("authentication_error", "invalid_api_key"),
+        "overloaded": ("overloaded", "overloaded"),
+        "not_found": ("invalid_request_error", "model_not_found"),
+        "too_long": ("invalid_request_error", "context_length_exceeded"),
+        "unavailable": ("server_error", "unavailable"),
+        "timeout": ("timeout", "timeout"),
+    }
+    plain = ("server_error" if status >= 500 else "invalid_request_error", error.kind)
+    kind, code = kinds.get(error.kind, plain)
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+
+
+OPENAI = Dialect("openai", _openai_error, MappingProxyType({"invalid": 400}))
+
+
+def _tei_error(error: HTTPError, status: int) -> object:
+    """Source: text-embeddings-inference 1.9, router/src/http/types.rs."""
+    types = {
+        "overloaded": "Overloaded",
+        "empty": "Empty",
+        "failed": "Backend",
+        "internal": "Backend",
+        "wrong_model": "Backend",
+        "unavailable": "Unhealthy",
+    }
+    return {"error": error.message, "error_type": types.get(error.kind, "Validation")}
+
+
+TEI = Dialect(
+    "tei",
+    _tei_error,
+    MappingProxyType({"invalid": 422, "too_long": 422, "wrong_model": 424, "failed": 424}),
+)
+
+
+def _cohere_error(error: HTTPError, status: int) -> object:
+    """Source: cohere-python 7, `core/api_error.py`: the body is an object with a message."""
+    return {"message": error.message}
+
+
+COHERE = Dialect("cohere", _cohere_error, MappingProxyType({"invalid": 400}))
+
+
+def _ollama_error(error: HTTPError, status: int) -> object:
+    """Source: ollama's api.md: the body is an object with `error`."""
+    return {"error": error.message}
+
+
+OLLAMA = Dialect("ollama", _ollama_error, MappingProxyType({"invalid": 400}))

@@ -1,0 +1,88 @@
+"""Ollama's `POST /api/embed`, its older form, and its list of models. Source: ollama's api.md."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+import msgspec
+
+from embedlib.serve.asgi import Response
+from embedlib.serve.compute import embed
+from embedlib.serve.dialects.dialect import OLLAMA, Route
+from embedlib.serve.exchange import Common, Exchange, check_positive
+from embedlib.serve.wire import check_count
+
+
+class EmbedBody(Common, kw_only=True):
+    """The body of `POST /api/embed`."""
+
+    input: str | list[str]
+    truncate: bool | None = None
+    dimensions: int | None = None
+
+
+class EmbeddingsBody(Common, kw_only=True):
+    """The body of the older `POST /api/embeddings`."""
+
+    prompt: str
+
+
+async def embed_texts(exchange: Exchange) -> Response:
+    """Answer `POST /api/embed`; its vectors have unit length."""
+    started = perf_counter_ns()
+    body = await exchange.read(EmbedBody)
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    check_count(texts, "input", exchange.shared.options.max_texts)
+    check_positive(body.dimensions, "dimensions")
+    exchange.work.on_truncate = "error" if body.truncate is False else "ignore"
+    model = exchange.find(body.model, "embed")
+    rows = await embed(model, texts, exchange.work, normalizes=True, dimensions=body.dimensions)
+    content = {
+        "model": model.name,
+        "embeddings": await exchange.encode_rows(rows),
+        "total_duration": perf_counter_ns() - started,
+        "load_duration": 0,
+        "prompt_eval_count": exchange.work.usage.num_tokens,
+    }
+    return await exchange.answer(content, len(rows))
+
+
+async def embed_prompt(exchange: Exchange) -> Response:
+    """Answer `POST /api/embeddings`."""
+    body = await exchange.read(EmbeddingsBody)
+    model = exchange.find(body.model, "embed")
+    rows = await embed(model, [body.prompt], exchange.work)
+    return await exchange.answer({"embedding": (await exchange.encode_rows(rows))[0]})
+
+
+async def tags(exchange: Exchange) -> Response:
+    """Answer `GET /api/tags`."""
+    names = [{"name": model.name, "model": model.name} for model in exchange.shared.catalog]
+    return Response(msgspec.json.encode({"models": names}))
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/embed",
+        handle=embed_texts,
+        dialect=OLLAMA,
+        summary="The vectors of texts, of unit length.",
+        body=EmbedBody,
+    ),
+    Route(
+        method="POST",
+        path="/api/embeddings",
+        handle=embed_prompt,
+        dialect=OLLAMA,
+        summary="The vector of a text.",
+        body=EmbeddingsBody,
+    ),
+    Route(
+        method="GET",
+        path="/api/tags",
+        handle=tags,
+        dialect=OLLAMA,
+        summary="The models of this server.",
+    ),
+)

@@ -1,0 +1,176 @@
+"""Reranking and scoring as Cohere, Jina, Voyage, vLLM, Infinity and LiteLLM spell them.
+
+`POST /rerank` with `texts` is text-embeddings-inference's. Source: cohere-python 7.3; voyageai 0.5;
+vLLM, `entrypoints/pooling/scoring`; Infinity, `infinity_server.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from embedlib.serve.asgi import Response
+from embedlib.serve.compute import score_pairs
+from embedlib.serve.dialects.dialect import COHERE, OPENAI, Route
+from embedlib.serve.dialects.openai import usage_of
+from embedlib.serve.dialects.tei import embed_both, rank_scores, rerank_texts
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Common, Exchange, ranked
+from embedlib.serve.wire import check_count
+from embedlib.vectors.similarity import similarity_pairwise
+
+Document = str | dict[str, Any]
+
+
+class RerankBody(Common, kw_only=True):
+    """The body of `POST /rerank` with `documents`, or with `texts`."""
+
+    query: str | None = None
+    documents: list[Document] | None = None
+    texts: list[str] | None = None
+    top_n: int | None = None
+    top_k: int | msgspec.UnsetType | None = msgspec.UNSET
+    """Voyage's `top_n`."""
+    return_documents: bool | None = None
+    raw_scores: bool | None = None
+    truncation: bool | None = None
+    instruction: str | None = None
+
+
+class ScoreBody(Common, kw_only=True):
+    """The body of vLLM's `POST /score`: one or several on each side."""
+
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
+
+
+async def rerank(exchange: Exchange) -> Response:
+    """Answer `POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
+    body = await exchange.read(RerankBody)
+    if body.texts is not None:
+        return await rerank_texts(exchange)
+    if body.query is None or body.documents is None:
+        missing = "query" if body.query is None else "documents"
+        raise HTTPError(422, f"{missing} is missing; the body must have it", param=missing)
+    check_count(body.documents, "documents", exchange.shared.options.max_texts)
+    documents = [_text(document, place) for place, document in enumerate(body.documents)]
+    is_voyage = body.top_k is not msgspec.UNSET
+    top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
+    if top_k is not None and top_k < 0:
+        raise HTTPError(422, f"top_n = {top_k}; it must be 0 (all) or more", param="top_n")
+    exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
+    scores = await rank_scores(
+        exchange,
+        body.model,
+        body.query,
+        documents,
+        raw_scores=bool(body.raw_scores),
+        instruction=body.instruction,
+    )
+    results: list[dict[str, Any]] = [
+        {"index": index, "relevance_score": float(scores[index])} for index in ranked(scores, top_k)
+    ]
+    if body.return_documents:  # absent and not null otherwise: LiteLLM refuses null
+        for entry in results:
+            entry["document"] = {"text": documents[entry["index"]]}
+    assert exchange.model is not None, "rank_scores finds it"
+    content = {
+        "id": f"rerank-{uuid4().hex}",
+        "object": "list" if is_voyage else "rerank",
+        "model": exchange.model.name,
+        "data" if is_voyage else "results": results,
+        "usage": usage_of(exchange),
+        "meta": {
+            "api_version": {"version": "2"},
+            "billed_units": {"search_units": 1},
+            "tokens": {"input_tokens": exchange.work.usage.num_tokens},
+        },
+    }
+    return await exchange.answer(content, len(results))
+
+
+def _text(document: Document, place: int) -> str:
+    if isinstance(document, str):
+        return document
+    text = document.get("text")
+    if not isinstance(text, str):
+        raise HTTPError(
+            422,
+            f"documents[{place}] has no text; give a string or an object with text",
+            param="documents",
+        )
+    return text
+
+
+async def score(exchange: Exchange) -> Response:
+    """Answer vLLM's `POST /score`: 1 to N, or N to N."""
+    body = await exchange.read(ScoreBody)
+    first = _first_of(body.text_1, body.queries, body.data_1)
+    second = _first_of(body.text_2, body.documents, body.items, body.data_2)
+    check_count(second, "text_2", exchange.shared.options.max_texts)
+    if len(first) == 1:
+        first = first * len(second)
+    if len(first) != len(second):
+        raise HTTPError(
+            400,
+            f"text_1 has {len(first)} texts and text_2 {len(second)}; give one, or as many",
+            param="text_1",
+        )
+    model = exchange.find(body.model, "rerank", "embed")
+    if model.task == "embed":
+        vectors = await embed_both(exchange, model, first, second)
+        scores = similarity_pairwise("cosine", vectors[: len(first)], vectors[len(first) :])
+    else:
+        pairs = list(zip(first, second, strict=True))
+        scores = (await score_pairs(model, pairs, exchange.work))[:, 0]
+    content = {
+        "id": f"score-{uuid4().hex}",
+        "object": "list",
+        "model": model.name,
+        "data": [
+            {"index": index, "object": "score", "score": float(value)}
+            for index, value in enumerate(scores)
+        ],
+        "usage": usage_of(exchange),
+    }
+    return await exchange.answer(content, len(scores))
+
+
+def _first_of(*values: str | list[str] | None) -> list[str]:
+    for value in values:
+        if value is not None:
+            return [value] if isinstance(value, str) else value
+    raise HTTPError(422, "text_1 or text_2 is missing; the body must have both", param="text_1")
+
+
+ROUTES = (
+    *(
+        Route(
+            method="POST",
+            path=path,
+            handle=rerank,
+            dialect=COHERE if path == "/v2/rerank" else OPENAI,
+            summary="Documents in the order in which they answer a query.",
+            body=RerankBody,
+        )
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+    ),
+    *(
+        Route(
+            method="POST",
+            path=path,
+            handle=score,
+            dialect=OPENAI,
+            summary="The scores of pairs of texts.",
+            body=ScoreBody,
+        )
+        for path in ("/score", "/v1/score")
+    ),
+)

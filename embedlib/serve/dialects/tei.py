@@ -1,0 +1,436 @@
+"""The routes of text-embeddings-inference, which Baseten's and Hugging Face's clients share.
+
+Source: text-embeddings-inference 1.9, router/src/http/{types,server}.rs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.classifier import Classifier
+from embedlib.embedder import Embedder
+from embedlib.reranker import Reranker
+from embedlib.serve.asgi import Response
+from embedlib.serve.catalog import ServedModel
+from embedlib.serve.compute import embed, score_pairs, score_texts
+from embedlib.serve.dialects.dialect import TEI, Handle, Route
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Common, Exchange, check_positive, labelled, ranked
+from embedlib.serve.sessions import precision_of
+from embedlib.serve.wire import Input, check_count, decode, texts_of
+from embedlib.session.scoring import activate
+from embedlib.vectors.similarity import similarity
+from embedlib.version import __version__
+
+
+class Truncating(Common, kw_only=True):
+    """Fields of every route that computes."""
+
+    truncate: bool | None = None
+    """False refuses texts that are too long."""
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+
+
+class EmbedBody(Truncating, kw_only=True):
+    """The body of `POST /embed`."""
+
+    inputs: Input
+    normalize: bool | None = None
+    dimensions: int | None = None
+
+
+class PredictBody(Truncating, kw_only=True):
+    """The body of `POST /predict`: a text, a pair, or a list of lists of one or two texts."""
+
+    inputs: str | list[str | list[str]]
+    raw_scores: bool | None = None
+
+
+class RerankBody(Truncating, kw_only=True):
+    """The body of `POST /rerank` with `texts`."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    top_n: int | None = None
+    """LiteLLM's."""
+
+
+class Sentences(msgspec.Struct):
+    """What `POST /similarity` compares."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(msgspec.Struct):
+    """Options of `POST /similarity`."""
+
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+
+
+class SimilarityBody(Common, kw_only=True):
+    """The body of `POST /similarity`."""
+
+    inputs: Sentences
+    parameters: SimilarityParameters | None = None
+
+
+class TokenizeBody(Common, kw_only=True):
+    """The body of `POST /tokenize`; `prompt` is vLLM's."""
+
+    inputs: str | list[str] | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    prompt_name: str | None = None
+
+
+class DecodeBody(Common, kw_only=True):
+    """The body of `POST /decode`."""
+
+    ids: list[int | list[int]]
+    skip_special_tokens: bool | None = None
+
+
+class VertexBody(Common, kw_only=True):
+    """The body of `POST /vertex`: bodies of other routes."""
+
+    instances: list[msgspec.Raw]
+
+
+def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str | None) -> None:
+    if direction is not None and direction.lower() != "right":
+        raise HTTPError(
+            422,
+            f"truncation_direction = {direction!r:.40}; texts are truncated on the right here, "
+            "leave it out",
+            param="truncation_direction",
+        )
+    exchange.work.on_truncate = "error" if truncate is False else "ignore"
+
+
+async def embed_texts(exchange: Exchange) -> Response:
+    """Answer `POST /embed`."""
+    body = await exchange.read(EmbedBody)
+    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    check_positive(body.dimensions, "dimensions")
+    rows = await embed(
+        exchange.find(body.model, "embed"),
+        texts_of(body.inputs, "inputs", max_texts=exchange.shared.options.max_texts),
+        exchange.work,
+        prompt_name=body.prompt_name,
+        normalizes=body.normalize is not False,
+        dimensions=body.dimensions,
+    )
+    return _timed(exchange, await exchange.answer(await exchange.encode_rows(rows), len(rows)))
+
+
+async def predict(exchange: Exchange) -> Response:
+    """Answer `POST /predict`."""
+    body = await exchange.read(PredictBody)
+    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    is_single = isinstance(body.inputs, str) or all(isinstance(i, str) for i in body.inputs)
+    groups = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    inputs: list[list[str]] = (
+        [[str(text) for text in groups]]
+        if is_single
+        else [[item] if isinstance(item, str) else item for item in groups]
+    )
+    check_count(inputs, "inputs", exchange.shared.options.max_texts)
+    sizes = {len(texts) for texts in inputs}
+    if sizes not in ({1}, {2}):
+        raise HTTPError(
+            422, "inputs: give texts alone, [[text], ...], or pairs, [[a, b], ...]", param="inputs"
+        )
+    if sizes == {1}:
+        model = exchange.find(body.model, "classify")
+        scores = await score_texts(
+            model,
+            [texts[0] for texts in inputs],
+            exchange.work,
+            raw_scores=bool(body.raw_scores),
+        )
+    else:
+        model = exchange.find(body.model, "rerank")
+        scores = await score_pairs(
+            model,
+            [(texts[0], texts[1]) for texts in inputs],
+            exchange.work,
+            raw_scores=bool(body.raw_scores),
+        )
+    session = model.open()
+    assert not isinstance(session, Embedder), "the catalog finds models by their task"
+    named = labelled(scores, session.labels)
+    return _timed(exchange, await exchange.answer(named[0] if is_single else named, len(named)))
+
+
+async def rerank_texts(exchange: Exchange) -> Response:
+    """Answer `POST /rerank` with `texts`: a bare list, the best first."""
+    body = await exchange.read(RerankBody)
+    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    check_count(body.texts, "texts", exchange.shared.options.max_texts)
+    scores = await rank_scores(
+        exchange, body.model, body.query, body.texts, raw_scores=bool(body.raw_scores)
+    )
+    answer: list[dict[str, Any]] = [
+        {"index": index, "score": float(scores[index])} for index in ranked(scores, body.top_n)
+    ]
+    if body.return_text:
+        for entry in answer:
+            entry["text"] = body.texts[entry["index"]]
+    return _timed(exchange, await exchange.answer(answer, len(answer)))
+
+
+async def rank_scores(
+    exchange: Exchange,
+    name: str | None,
+    query: str,
+    documents: list[str],
+    *,
+    raw_scores: bool,
+    instruction: str | None = None,
+) -> NDArray[np.float32]:
+    """Return how well documents answer a query: float32[N], from 0 to 1 unless `raw_scores`.
+
+    By a reranker; by the cosine of vectors where a server has no reranker.
+
+    Raises:
+        HTTPError: there is no such model, or it has no place.
+    """
+    model = exchange.find(name, "rerank", "embed")
+    if model.task == "embed":
+        vectors = await embed_both(exchange, model, [query], documents)
+        scores: NDArray[np.float32] = similarity("cosine", vectors[:1], vectors[1:])[0]
+        return scores
+    session = model.open()
+    assert isinstance(session, Reranker), "the catalog finds models by their task"
+    if session.num_labels != 1:
+        raise HTTPError(
+            400,
+            f"model {model.name!r} has {session.num_labels} scores for a pair; POST /predict "
+            "returns them all",
+            "wrong_model",
+            param="model",
+        )
+    outputs = await score_pairs(
+        model,
+        [(query, document) for document in documents],
+        exchange.work,
+        raw_scores=True,
+        instruction=instruction,
+    )
+    numbers = outputs[:, 0]
+    # Of a model whose own scores have no bounds too: clients of all dialects compare with 0 to 1.
+    return numbers if raw_scores else activate(outputs, "sigmoid")[:, 0]
+
+
+async def embed_both(
+    exchange: Exchange, model: ServedModel, queries: list[str], documents: list[str]
+) -> NDArray[np.float32]:
+    """Return the vectors of queries and, behind them, of documents."""
+    first = await embed(model, queries, exchange.work, role="query")
+    exchange.work.lane = None
+    second = await embed(model, documents, exchange.work, role="document")
+    return np.concatenate([first, second])
+
+
+async def compare(exchange: Exchange) -> Response:
+    """Answer `POST /similarity`."""
+    body = await exchange.read(SimilarityBody)
+    given = body.parameters or SimilarityParameters()
+    _take_truncation(exchange, given.truncate, given.truncation_direction)
+    check_count(body.inputs.sentences, "sentences", exchange.shared.options.max_texts)
+    rows = await embed(
+        exchange.find(body.model, "embed"),
+        [body.inputs.source_sentence, *body.inputs.sentences],
+        exchange.work,
+        prompt_name=given.prompt_name,
+        normalizes=False,
+    )
+    scores = similarity("cosine", rows[:1], rows[1:])[0]
+    return _timed(exchange, Response(msgspec.json.encode([float(score) for score in scores])))
+
+
+async def tokenize(exchange: Exchange) -> Response:
+    """Answer `POST /tokenize`, of text-embeddings-inference or, with `prompt`, of vLLM."""
+    body = await exchange.read(TokenizeBody)
+    session = exchange.find(body.model, "embed", "rerank", "classify").open()
+    given = body.prompt if body.inputs is None else body.inputs
+    if given is None:
+        raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
+    texts = [given] if isinstance(given, str) else given
+    check_count(texts, "inputs", exchange.shared.options.max_texts)
+    front = ""
+    if body.prompt_name is not None and isinstance(session, Embedder):
+        prompts = session.prompts
+        if body.prompt_name not in prompts:
+            names = ", ".join(sorted(prompts)) or "none"
+            raise HTTPError(
+                422,
+                f"prompt_name = {body.prompt_name!r:.60}; the prompts are: {names}",
+                param="prompt_name",
+            )
+        front = prompts[body.prompt_name]
+    adds = body.add_special_tokens is not False
+
+    def encode() -> list[list[dict[str, Any]]]:
+        found = session.tokenizer.encode_batch(
+            [front + text for text in texts], add_special_tokens=adds
+        )
+        return [
+            [
+                {
+                    "id": id,
+                    "text": token if special else (front + text)[start:end],
+                    "special": bool(special),
+                    "start": None if special else start,
+                    "stop": None if special else end,
+                }
+                for id, token, special, (start, end) in zip(
+                    item.ids, item.tokens, item.special_tokens_mask, item.offsets, strict=True
+                )
+            ]
+            for text, item in zip(texts, found, strict=True)
+        ]
+
+    tokens = await exchange.in_thread(encode)
+    if body.inputs is None:
+        ids = [token["id"] for token in tokens[0]]
+        return Response(
+            msgspec.json.encode(
+                {"tokens": ids, "count": len(ids), "max_model_len": session.max_seq_length}
+            )
+        )
+    return await exchange.answer(tokens, len(tokens))
+
+
+async def decode_ids(exchange: Exchange) -> Response:
+    """Answer `POST /decode`."""
+    body = await exchange.read(DecodeBody)
+    session = exchange.find(body.model, "embed", "rerank", "classify").open()
+    is_single = all(isinstance(item, int) for item in body.ids)
+    groups: list[list[int]] = []
+    for item in [body.ids] if is_single else body.ids:
+        if isinstance(item, int):
+            raise HTTPError(422, "ids: give a list of ids, or of lists of ids", param="ids")
+        groups.append([int(str(id)) for id in item])
+    size = session.tokenizer.get_vocab_size(with_added_tokens=True)
+    worst = max((id for ids in groups for id in ids), default=0)
+    least = min((id for ids in groups for id in ids), default=0)
+    if worst >= size or least < 0:
+        wrong = worst if worst >= size else least
+        raise HTTPError(422, f"ids has {wrong}; the ids are 0 to {size - 1}", param="ids")
+    skips = body.skip_special_tokens is not False
+    texts = await exchange.in_thread(
+        lambda: session.tokenizer.decode_batch(groups, skip_special_tokens=skips)
+    )
+    return await exchange.answer(texts, len(texts))
+
+
+async def info(exchange: Exchange) -> Response:
+    """Answer `GET /info` for the first model."""
+    options = exchange.shared.options
+    model = exchange.find(None, "embed", "rerank", "classify")
+    session = model.open()
+    if isinstance(session, Embedder):
+        pooling = session.spec.pooling.modes[0]
+        kind: dict[str, Any] = {"embedding": {"pooling": pooling}}
+    else:
+        labels = {str(index): label for index, label in enumerate(session.labels)}
+        ids = {label: index for index, label in enumerate(session.labels)}
+        name = "classifier" if isinstance(session, Classifier) else "reranker"
+        kind = {name: {"id2label": labels, "label2id": ids}}
+    return Response(
+        msgspec.json.encode(
+            {
+                "model_id": model.source or model.name,
+                "model_sha": None,
+                "model_dtype": precision_of(session),
+                "served_model_name": model.name,
+                "model_type": kind,
+                "max_concurrent_requests": options.max_bulk_texts,
+                "max_input_length": session.max_seq_length,
+                "max_batch_tokens": session.config.max_batch_tokens or 0,
+                "max_batch_requests": None,
+                "max_client_batch_size": options.max_texts,
+                "auto_truncate": True,
+                "tokenization_workers": 1,
+                "version": __version__,
+                "sha": None,
+                "docker_label": None,
+            }
+        )
+    )
+
+
+async def by_task(exchange: Exchange) -> Response:
+    """Answer `POST /` as the route of the only model, or of the fields that the body has."""
+    return await _handle_for(exchange, exchange.body)(exchange)
+
+
+def _handle_for(exchange: Exchange, body: bytes) -> Handle:
+    fields = decode(body, dict[str, Any])
+    if "texts" in fields:
+        return rerank_texts
+    inputs = fields.get("inputs")
+    if isinstance(inputs, dict) and "source_sentence" in inputs:
+        return compare
+    name = fields.get("model")
+    named = name if isinstance(name, str) else None
+    model = exchange.shared.catalog.find(named, "embed", "classify", "rerank")
+    return embed_texts if model.task in ("embed", None) else predict
+
+
+async def vertex(exchange: Exchange) -> Response:
+    """Answer `POST /vertex`: each instance as `POST /` answers it."""
+    body = await exchange.read(VertexBody)
+    check_count(body.instances, "instances", exchange.shared.options.max_texts)
+    answers = []
+    for instance in body.instances:
+        exchange.body = bytes(instance)
+        answers.append(msgspec.Raw((await by_task(exchange)).body))
+    return await exchange.answer({"predictions": answers}, len(answers))
+
+
+def _timed(exchange: Exchange, response: Response) -> Response:
+    """Add the headers with the times of a request, in whole milliseconds."""
+    usage = exchange.work.usage
+    times = {
+        "x-compute-type": "cpu",
+        "x-compute-time": usage.total_seconds,
+        "x-compute-tokens": usage.num_tokens,
+        "x-total-time": usage.total_seconds,
+        "x-tokenization-time": usage.tokenize_seconds,
+        "x-queue-time": usage.queue_seconds,
+        "x-inference-time": usage.compute_seconds,
+    }
+    response.headers += [
+        (name, str(round(value * 1000)) if isinstance(value, float) else str(value))
+        for name, value in times.items()
+    ]
+    return response
+
+
+def _post(path: str, handle: Handle, summary: str, body: type) -> Route:
+    return Route(method="POST", path=path, handle=handle, dialect=TEI, summary=summary, body=body)
+
+
+ROUTES = (
+    _post("/embed", embed_texts, "The vectors of texts, as a list of lists.", EmbedBody),
+    _post("/predict", predict, "The labels of texts or pairs.", PredictBody),
+    _post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
+    _post("/tokenize", tokenize, "The tokens of texts.", TokenizeBody),
+    _post("/decode", decode_ids, "The texts of token ids.", DecodeBody),
+    _post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
+    _post("/", by_task, "What the model computes.", EmbedBody),
+    _post("/invocations", by_task, "What the model computes.", EmbedBody),
+    Route(method="GET", path="/info", handle=info, dialect=TEI, summary="The first model."),
+)

@@ -1,0 +1,109 @@
+"""What goes wrong with a request: its status, its kind, and one line for the caller."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import Literal
+
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    EmbedlibError,
+    InputError,
+    QueueFullError,
+    SequenceTooLongError,
+    shortened,
+)
+
+Kind = Literal[
+    "invalid",  # a field is wrong
+    "too_long",  # a text has more tokens than the model takes, and may not be truncated
+    "empty",  # nothing to compute
+    "no_route",  # no such path, or not with this method
+    "not_found",  # no such model
+    "wrong_model",  # the model cannot do this
+    "unauthorized",  # the API key is missing or wrong
+    "too_large",  # the body
+    "timeout",  # the body came late, or the deadline passed
+    "overloaded",  # come again
+    "unavailable",  # the model is loading, failed to load, or the server drains
+    "failed",  # the engine
+    "internal",  # a bug
+]
+
+
+class ClientGoneError(Exception):
+    """The client has closed the connection; nobody reads an answer."""
+
+
+class HTTPError(Exception):
+    """An answer that is an error; each dialect has its own body for it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: Kind = "invalid",
+        *,
+        param: str | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
+        """Describe the error.
+
+        Args:
+            status: of HTTP; dialects may have another one for this kind.
+            message: one line, for the caller.
+            kind: what dialects choose their own codes by.
+            param: the field of the body that is wrong.
+            retry_seconds: when to come again.
+        """
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind: Kind = kind
+        self.param = param
+        self.retry_seconds = retry_seconds
+
+    @classmethod
+    def overloaded(cls, message: str, seconds: float) -> HTTPError:
+        """Return the error of a server that has too much to do for `seconds`."""
+        return cls(
+            HTTPStatus.TOO_MANY_REQUESTS, message, "overloaded", retry_seconds=max(0.05, seconds)
+        )
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the headers that say when to come again.
+
+        Source: `retry-after-ms` is of openai-python, `_base_client.py`; `Retry-After` is of
+        RFC 9110, 10.2.3.
+        """
+        if self.retry_seconds is None:
+            return []
+        return [
+            ("retry-after", str(max(1, math.ceil(self.retry_seconds)))),
+            ("retry-after-ms", str(round(self.retry_seconds * 1000))),
+        ]
+
+
+def describe(error: BaseException) -> HTTPError:
+    """Return the answer for an exception of the library; a bug is told without its text."""
+    if isinstance(error, HTTPError):
+        return error
+    if isinstance(error, SequenceTooLongError):
+        return HTTPError(400, str(error), "too_long", param="input")
+    if isinstance(error, InputError):
+        return HTTPError(400, str(error), param="input")
+    if isinstance(error, ConfigError):
+        return HTTPError(400, str(error))
+    if isinstance(error, QueueFullError):
+        return HTTPError.overloaded(str(error), seconds=1)
+    if isinstance(error, ClosedError):
+        return HTTPError(503, str(error), "unavailable", retry_seconds=5)
+    if isinstance(error, EmbedlibError):
+        return HTTPError(500, shortened(str(error)), "failed")
+    if isinstance(error, MemoryError):
+        return HTTPError.overloaded("the server is out of memory; send fewer texts", seconds=1)
+    return HTTPError(
+        500, "the server has a bug; its log has the traceback under this request id", "internal"
+    )

@@ -1,0 +1,163 @@
+"""Exchange: one request with what its handler needs, and what log and metrics tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Lane
+from embedlib.serve.asgi import Request, Response
+from embedlib.serve.catalog import Catalog, ServedModel, Task
+from embedlib.serve.compute import Work
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.metrics import Metrics
+from embedlib.serve.options import ServeOptions
+from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
+from embedlib.serve.wire import decode
+
+T = TypeVar("T")
+
+MAX_BYTES_IN_LOOP = 256 * 1024
+"""Larger bodies are decoded by a thread: a megabyte takes some 2 milliseconds."""
+LANE_HEADER = "x-embedlib-lane"
+
+
+class Common(msgspec.Struct, kw_only=True):
+    """Fields that every body may have."""
+
+    model: str | None = None
+    lane: str | None = None
+    """"query" or "bulk"; embedlib's own."""
+
+
+C = TypeVar("C", bound=Common)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all requests of a server share."""
+
+    catalog: Catalog
+    options: ServeOptions
+    encoder: ThreadPoolExecutor
+    """One thread that decodes large bodies and encodes large answers."""
+    metrics: Metrics
+    is_draining: bool = False
+    """Whether the server ends when what runs is answered."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through a handler."""
+
+    request: Request
+    body: bytes
+    shared: Shared
+    request_id: str
+    rest: str = ""
+    """The part of the path behind the route's own, of a route for many paths."""
+    model: ServedModel | None = None
+    """The model that computes; None until it is found."""
+    work: Work = field(default_factory=Work)
+
+    async def read(self, kind: type[C]) -> C:
+        """Return the body as a value of this type, and take its lane.
+
+        Raises:
+            HTTPError: a field is wrong.
+        """
+        found = await self.decode(kind)
+        self.work.lane = self._lane(found.lane)
+        return found
+
+    async def decode(self, kind: type[T]) -> T:
+        """Return the body as a value of this type.
+
+        Raises:
+            HTTPError: a field is wrong.
+        """
+        if len(self.body) <= MAX_BYTES_IN_LOOP:
+            return decode(self.body, kind)
+        return await self.in_thread(lambda: decode(self.body, kind))
+
+    def find(self, name: str | None, *tasks: Task) -> ServedModel:
+        """Return the loaded model of a request, and remember it.
+
+        Raises:
+            HTTPError: there is no such model, it cannot do this, or is not loaded.
+        """
+        self.model = self.shared.catalog.find(name, *tasks)
+        self.model.open()
+        return self.shared.catalog.find(name, *tasks)  # its task is known now
+
+    async def in_thread(self, make: Callable[[], T]) -> T:
+        """Return what a function makes on the server's own thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.shared.encoder, make)
+
+    async def encode_rows(
+        self, rows: NDArray[Any], encode_row: EncodeRow = as_decimals
+    ) -> list[msgspec.Raw]:
+        """Return each row of an array encoded; many rows by a thread, one by one."""
+        if len(rows) <= MAX_ROWS_IN_LOOP:
+            return [msgspec.Raw(encode_row(row)) for row in rows]
+        return await self.in_thread(lambda: [msgspec.Raw(encode_row(row)) for row in rows])
+
+    async def answer(self, content: Any, num_rows: int = 0) -> Response:
+        """Return a JSON response; one with many rows is written by a thread."""
+        if num_rows <= MAX_ROWS_IN_LOOP:
+            return Response(msgspec.json.encode(content))
+        return Response(await self.in_thread(lambda: msgspec.json.encode(content)))
+
+    @property
+    def accepts(self) -> str:
+        """The header Accept."""
+        return self.request.headers.get("accept", "")
+
+    @property
+    def truncated_rows(self) -> list[int]:
+        """The rows that were truncated, in their order."""
+        return sorted(row for row, _ in self.work.usage.truncated)
+
+    def _lane(self, named: str | None) -> Lane | None:
+        wanted = named or self.request.headers.get(LANE_HEADER)
+        if wanted is None:
+            return None
+        try:
+            return Lane(wanted)
+        except ValueError:
+            raise HTTPError(
+                400, f"lane = {wanted!r:.40}; it must be query or bulk", param="lane"
+            ) from None
+
+
+def ranked(scores: NDArray[np.float32], top_k: int | None) -> list[int]:
+    """Return the places of the highest scores of float32[N], highest first; equal ones in order."""
+    order = np.argsort(-scores, kind="stable")
+    chosen: list[int] = (order if not top_k else order[:top_k]).tolist()
+    return chosen
+
+
+def check_positive(value: int | None, name: str) -> None:
+    """Check a number of results or dimensions.
+
+    Raises:
+        HTTPError: it is below 1.
+    """
+    if value is not None and value < 1:
+        raise HTTPError(422, f"{name} = {value}; it must be 1 or more", param=name)
+
+
+def labelled(scores: NDArray[np.float32], labels: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """Return {"label", "score"} of each column of float32[N, labels], the highest first."""
+    orders = np.argsort(-scores, axis=1, kind="stable").tolist()
+    return [
+        [{"score": float(row[column]), "label": labels[column]} for column in order]
+        for row, order in zip(scores, orders, strict=True)
+    ]

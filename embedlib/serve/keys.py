@@ -1,0 +1,60 @@
+"""API keys: in every spelling that clients send, compared in constant time."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from embedlib.errors import ConfigError, first_line
+from embedlib.serve.errors import HTTPError
+
+_SCHEMES = ("bearer ", "api-key ")
+_HEADERS = ("authorization", "x-api-key", "api-key")
+
+
+class Keys:
+    """The keys of a server; with none of them every request is let in."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        """Keep the keys."""
+        self._keys = tuple(key.encode() for key in keys)
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Check the key of a request.
+
+        Source: RFC 6750 for `Bearer K`; llama-index sends `Bearer Bearer K`, Baseten's clients
+        `Api-Key K`, others the header `x-api-key`.
+
+        Raises:
+            HTTPError: it has none, or a wrong one.
+        """
+        if not self._keys:
+            return
+        given = next((headers[name] for name in _HEADERS if headers.get(name)), "")
+        while given.lower().startswith(_SCHEMES):
+            given = given.partition(" ")[2].lstrip()
+        sent = given.encode()
+        # Every key is compared, so that the time tells nothing of which one came near.
+        matches = [hmac.compare_digest(sent, key) for key in self._keys]
+        if not any(matches):
+            what = "is wrong" if sent else "is missing"
+            raise HTTPError(
+                401, f"the API key {what}; send it as Authorization: Bearer KEY", "unauthorized"
+            )
+
+
+def read_keys(path: str | Path) -> tuple[str, ...]:
+    """Return the keys in a file, one a line; empty lines and lines that begin with # do not count.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no key.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the API keys in {path} cannot be read: {first_line(error)}") from None
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    if not keys:
+        raise ConfigError(f"{path} has no API key; write one a line")
+    return keys

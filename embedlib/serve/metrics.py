@@ -1,0 +1,207 @@
+"""Metrics as text for Prometheus: of this server by model and lane, and under TEI's names.
+
+Source: Prometheus' text exposition format 0.0.4; text-embeddings-inference 1.9, metric names. All
+series are there from the start, and none is labelled by what a client sends. Runs on the event
+loop alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+from embedlib.engines.base import Lane
+from embedlib.serve.catalog import Catalog, ServedModel
+from embedlib.serve.sessions import engine_of, precision_of
+from embedlib.version import __version__
+
+SECONDS: Final = tuple(0.0005 * 2**power for power in range(17))
+"""Upper bounds of buckets: 0.5 ms to 33 s."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of seconds by bucket."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a time."""
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.total += seconds
+
+    @property
+    def num_observed(self) -> int:
+        """How many were counted."""
+        return sum(self.counts)
+
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """Yield the lines of the exposition format."""
+        bounds = [f"{bound:g}" for bound in SECONDS] + ["+Inf"]
+        for bound, count in zip(bounds, accumulate(self.counts), strict=True):
+            yield _line(f"{name}_bucket", {**labels, "le": bound}, count)
+        yield _line(f"{name}_sum", labels, self.total)
+        yield _line(f"{name}_count", labels, self.num_observed)
+
+
+@dataclass(slots=True)
+class LaneMetrics:
+    """What one lane of one model did."""
+
+    requests: int = 0
+    texts: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    duration: Histogram = field(default_factory=Histogram)
+    queue: Histogram = field(default_factory=Histogram)
+    compute: Histogram = field(default_factory=Histogram)
+
+
+REASONS: Final = ("overloaded", "timeout", "invalid", "unauthorized", "failed", "gone")
+"""Why requests were not answered with what they asked for."""
+
+
+class Metrics:
+    """The counters of a server."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Start at zero, for every model and lane."""
+        self._catalog = catalog
+        self.lanes = {(model.name, lane): LaneMetrics() for model in catalog for lane in Lane}
+        self.failures = dict.fromkeys(REASONS, 0)
+        self.num_inflight = 0
+        self.statuses = dict.fromkeys(("2xx", "4xx", "5xx"), 0)
+
+    def answered(
+        self,
+        model: ServedModel,
+        lane: Lane,
+        *,
+        texts: int,
+        tokens: int,
+        truncated: int,
+        seconds: float,
+        queue_seconds: float,
+        compute_seconds: float,
+    ) -> None:
+        """Count a request that was answered."""
+        found = self.lanes[model.name, lane]
+        found.requests += 1
+        found.texts += texts
+        found.tokens += tokens
+        found.truncated += truncated
+        found.duration.observe(seconds)
+        found.queue.observe(queue_seconds)
+        found.compute.observe(compute_seconds)
+
+    def render(self) -> bytes:
+        """Return the page for Prometheus."""
+        return ("\n".join([*self._own(), *self._of_tei()]) + "\n").encode()
+
+    def _own(self) -> Iterator[str]:
+        yield from _head("embedlib_build_info", "gauge", "The version.")
+        yield _line("embedlib_build_info", {"version": __version__}, 1)
+        yield from _head("embedlib_inflight_requests", "gauge", "Requests that wait for an answer.")
+        yield _line("embedlib_inflight_requests", {}, self.num_inflight)
+        yield from _head("embedlib_responses_total", "counter", "Answers by status.")
+        for status, count in self.statuses.items():
+            yield _line("embedlib_responses_total", {"status": status}, count)
+        yield from _head("embedlib_failures_total", "counter", "Requests not answered, by reason.")
+        for reason, count in self.failures.items():
+            yield _line("embedlib_failures_total", {"reason": reason}, count)
+        yield from self._counters()
+        yield from self._gauges()
+        for name, what in (
+            ("duration", "Seconds from request to answer."),
+            ("queue", "Seconds in the queue."),
+            ("compute", "Seconds in the engine."),
+        ):
+            metric = f"embedlib_{name}_seconds"
+            yield from _head(metric, "histogram", what)
+            for (model, lane), lane_metrics in self.lanes.items():
+                histogram: Histogram = getattr(lane_metrics, name)
+                yield from histogram.lines(metric, {"model": model, "lane": lane.value})
+
+    def _counters(self) -> Iterator[str]:
+        for name, what in (
+            ("requests", "Requests answered."),
+            ("texts", "Texts or pairs computed."),
+            ("tokens", "Tokens computed."),
+            ("truncated", "Texts that were truncated."),
+        ):
+            metric = f"embedlib_{name}_total"
+            yield from _head(metric, "counter", what)
+            for (model, lane), lane_metrics in self.lanes.items():
+                labels = {"model": model, "lane": lane.value}
+                yield _line(metric, labels, getattr(lane_metrics, name))
+
+    def _gauges(self) -> Iterator[str]:
+        yield from _head("embedlib_queued_texts", "gauge", "Texts at the door or in the model.")
+        for model in self._catalog:
+            door = model.admission
+            for lane in Lane:
+                waiting = door.waiting_texts if lane is Lane.BULK else 0
+                labels = {"model": model.name, "lane": lane.value}
+                yield _line("embedlib_queued_texts", labels, door.inside[lane] + waiting)
+        yield from _head("embedlib_queued_seconds", "gauge", "Seconds of work queued.")
+        for model in self._catalog:
+            seconds = model.admission.seconds_of_work
+            yield _line("embedlib_queued_seconds", {"model": model.name}, seconds)
+        yield from _head("embedlib_model_ready", "gauge", "Whether a model is loaded.")
+        for model in self._catalog:
+            labels = {"model": model.name, "engine": "", "precision": ""}
+            if model.session is not None:
+                labels["engine"] = type(engine_of(model.session)).__name__
+                labels["precision"] = precision_of(model.session)
+            yield _line("embedlib_model_ready", labels, int(model.state == "ready"))
+
+    def _of_tei(self) -> Iterator[str]:
+        """Yield what dashboards for text-embeddings-inference read, summed over models."""
+        lanes = list(self.lanes.values())
+        num_requests = sum(lane.requests for lane in lanes)
+        for name, count in (
+            ("te_request_count", num_requests + sum(self.failures.values())),
+            ("te_request_success", num_requests),
+            ("te_embed_count", sum(lane.texts for lane in lanes)),
+        ):
+            yield f"# TYPE {name} counter"
+            yield _line(name, {}, count)
+        yield "# TYPE te_queue_size gauge"
+        queued = sum(
+            sum(model.admission.inside.values()) + model.admission.waiting_texts
+            for model in self._catalog
+        )
+        yield _line("te_queue_size", {}, queued)
+        for name, part in (
+            ("te_request_duration", "duration"),
+            ("te_request_queue_duration", "queue"),
+            ("te_request_inference_duration", "compute"),
+        ):
+            yield f"# TYPE {name} histogram"
+            yield from _summed(getattr(lane, part) for lane in lanes).lines(name, {})
+
+
+def _summed(histograms: Iterable[Histogram]) -> Histogram:
+    total = Histogram()
+    for histogram in histograms:
+        total.counts = [a + b for a, b in zip(total.counts, histogram.counts, strict=True)]
+        total.total += histogram.total
+    return total
+
+
+def _head(name: str, kind: str, what: str) -> Iterator[str]:
+    yield f"# HELP {name} {what}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+    written = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+    return f"{name}{{{written}}} {value!r}" if written else f"{name} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

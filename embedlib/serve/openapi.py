@@ -1,0 +1,79 @@
+"""`/openapi.json`: the routes as they are, from the types of their bodies.
+
+Source: OpenAPI 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from embedlib.serve.dialects.dialect import Route
+from embedlib.version import __version__
+
+_ERRORS = {
+    "400": "a field is wrong",
+    "401": "the API key is missing or wrong",
+    "404": "no such model",
+    "408": "the body came late",
+    "413": "too many texts or bytes",
+    "422": "a field is wrong",
+    "424": "the model cannot do this, or failed",
+    "429": "overloaded; come again after Retry-After seconds",
+    "500": "the engine failed",
+    "503": "the model is not loaded",
+    "504": "the deadline of the request has passed",
+}
+
+
+def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
+    """Return the description of routes."""
+    routes = list(routes)
+    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+    schemas, components = msgspec.json.schema_components(
+        bodies, ref_template="#/components/schemas/{name}"
+    )
+    by_type = dict(zip(bodies, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        path = (
+            f"{route.path}{{name}}"
+            if route.path.endswith("/") and route.path != "/"
+            else (route.path)
+        )
+        operation: dict[str, Any] = {
+            "summary": route.summary,
+            "operationId": f"{route.method.lower()}{path.replace('/', '_')}",
+            "responses": {"200": {"description": "the answer", "content": {}}, **_errors(route)},
+        }
+        if path != route.path:
+            operation["parameters"] = [
+                {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+            ]
+        if route.body is not None:
+            content = {"application/json": {"schema": by_type[route.body]}}
+            operation["requestBody"] = {"required": True, "content": content}
+        operation["security"] = [{"key": []}] if route.needs_key else []
+        paths.setdefault(path, {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "embedlib", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _errors(route: Route) -> dict[str, Any]:
+    found = {"503": {"description": _ERRORS["503"]}}
+    if route.needs_key:
+        found["401"] = {"description": _ERRORS["401"]}
+    if route.body is not None:
+        found |= {status: {"description": what} for status, what in _ERRORS.items()}
+    elif route.path.endswith("/"):
+        found["404"] = {"description": _ERRORS["404"]}
+    return dict(sorted(found.items()))

