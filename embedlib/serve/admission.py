@@ -85,20 +85,19 @@ class Admission:
         self._waiting.append(waiting)
         self.waiting_texts += num_texts
         try:
-            await asyncio.wait_for(asyncio.shield(waiting.turn), self._options.max_wait_seconds)
-        except BaseException as error:
-            is_late = isinstance(error, asyncio.TimeoutError)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes with the turn.
+            await asyncio.wait({waiting.turn}, timeout=self._options.max_wait_seconds)
             if waiting.turn.done():
-                if is_late:  # it was let in at the same instant
-                    return
+                return
+            raise self._rejected("texts")
+        except BaseException:
+            if waiting.turn.done():  # it was let in, and its task is cancelled
                 self.inside[Lane.BULK] -= num_texts
             else:
                 waiting.turn.cancel()
                 self._waiting.remove(waiting)
                 self.waiting_texts -= num_texts
             self._let_in()
-            if is_late:
-                raise self._rejected("texts") from None
             raise
 
     def _let_in(self) -> None:

@@ -18,7 +18,7 @@ from embedlib.serve.access_log import AccessLog
 from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.deadline import seconds_left
-from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, tei
+from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, tei, tokens
 from embedlib.serve.dialects.dialect import OPENAI, Dialect, Route
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
@@ -31,6 +31,7 @@ from embedlib.serve.options import ServeOptions
 ROUTES: tuple[Route, ...] = (
     *openai.ROUTES,
     *tei.ROUTES,
+    *tokens.ROUTES,
     *rerank.ROUTES,
     *classify.ROUTES,
     *cohere.ROUTES,
@@ -110,6 +111,11 @@ class Application:
     async def start(self) -> None:
         """Load the models in the background."""
         self._loading = asyncio.create_task(self.catalog.load())
+
+    async def loaded(self) -> None:
+        """Wait until every model is loaded or has failed to."""
+        if self._loading is not None:
+            await self._loading
 
     async def close(self) -> None:
         """Close the models, and end the threads of the application."""

@@ -127,26 +127,30 @@ class Catalog:
                 raise HTTPError(
                     400,
                     f"model {named.name!r} cannot {' or '.join(tasks)}, it can {named.task}; "
-                    f"{self._have(tasks)}",
+                    f"{self._others(tasks)}",
                     "wrong_model",
                     param="model",
                 )
             return named
-        able = [model for model in self if model.task is None or model.task in tasks]
-        if len(able) == 1 or (able and not name):
-            return able[0]
-        if not able:
-            raise HTTPError(
-                400 if name is None else 404,
-                f"no model here can {' or '.join(tasks)}; start the server with one that can",
-                "wrong_model",
-                param="model",
-            )
+        for task in tasks:
+            able = [model for model in self if model.task in (task, None)]
+            if len(able) == 1 or (able and not name):
+                return able[0]
+            if able:
+                raise HTTPError(
+                    404,
+                    f"no model {name!r} here; there is {', '.join(model.name for model in able)}",
+                    "not_found",
+                    param="model",
+                )
         raise HTTPError(
-            404, f"no model {name!r} here; {self._have(tasks)}", "not_found", param="model"
+            400,
+            f"no model here can {' or '.join(tasks)}; start the server with one that can",
+            "wrong_model",
+            param="model",
         )
 
-    def _have(self, tasks: tuple[Task, ...]) -> str:
+    def _others(self, tasks: tuple[Task, ...]) -> str:
         names = [model.name for model in self if model.task is None or model.task in tasks]
         return f"there is {', '.join(names)}" if names else "no other model can"
 
@@ -172,7 +176,7 @@ class Catalog:
         for model in self:
             if model.session is not None:
                 await loop.run_in_executor(None, model.session.close)
-            model.feeders.shutdown(wait=False, cancel_futures=True)
+            await loop.run_in_executor(None, model.feeders.shutdown)
 
 
 def describe_model(model: ServedModel) -> Mapping[str, object]:

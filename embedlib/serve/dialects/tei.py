@@ -84,22 +84,6 @@ class SimilarityBody(Common, kw_only=True):
     parameters: SimilarityParameters | None = None
 
 
-class TokenizeBody(Common, kw_only=True):
-    """The body of `POST /tokenize`; `prompt` is vLLM's."""
-
-    inputs: str | list[str] | None = None
-    prompt: str | None = None
-    add_special_tokens: bool | None = None
-    prompt_name: str | None = None
-
-
-class DecodeBody(Common, kw_only=True):
-    """The body of `POST /decode`."""
-
-    ids: list[int | list[int]]
-    skip_special_tokens: bool | None = None
-
-
 class VertexBody(Common, kw_only=True):
     """The body of `POST /vertex`: bodies of other routes."""
 
@@ -259,82 +243,6 @@ async def compare(exchange: Exchange) -> Response:
     return _timed(exchange, Response(msgspec.json.encode([float(score) for score in scores])))
 
 
-async def tokenize(exchange: Exchange) -> Response:
-    """Answer `POST /tokenize`, of text-embeddings-inference or, with `prompt`, of vLLM."""
-    body = await exchange.read(TokenizeBody)
-    session = exchange.find(body.model, "embed", "rerank", "classify").open()
-    given = body.prompt if body.inputs is None else body.inputs
-    if given is None:
-        raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
-    texts = [given] if isinstance(given, str) else given
-    check_count(texts, "inputs", exchange.shared.options.max_texts)
-    front = ""
-    if body.prompt_name is not None and isinstance(session, Embedder):
-        prompts = session.prompts
-        if body.prompt_name not in prompts:
-            names = ", ".join(sorted(prompts)) or "none"
-            raise HTTPError(
-                422,
-                f"prompt_name = {body.prompt_name!r:.60}; the prompts are: {names}",
-                param="prompt_name",
-            )
-        front = prompts[body.prompt_name]
-    adds = body.add_special_tokens is not False
-
-    def encode() -> list[list[dict[str, Any]]]:
-        found = session.tokenizer.encode_batch(
-            [front + text for text in texts], add_special_tokens=adds
-        )
-        return [
-            [
-                {
-                    "id": id,
-                    "text": token if special else (front + text)[start:end],
-                    "special": bool(special),
-                    "start": None if special else start,
-                    "stop": None if special else end,
-                }
-                for id, token, special, (start, end) in zip(
-                    item.ids, item.tokens, item.special_tokens_mask, item.offsets, strict=True
-                )
-            ]
-            for text, item in zip(texts, found, strict=True)
-        ]
-
-    tokens = await exchange.in_thread(encode)
-    if body.inputs is None:
-        ids = [token["id"] for token in tokens[0]]
-        return Response(
-            msgspec.json.encode(
-                {"tokens": ids, "count": len(ids), "max_model_len": session.max_seq_length}
-            )
-        )
-    return await exchange.answer(tokens, len(tokens))
-
-
-async def decode_ids(exchange: Exchange) -> Response:
-    """Answer `POST /decode`."""
-    body = await exchange.read(DecodeBody)
-    session = exchange.find(body.model, "embed", "rerank", "classify").open()
-    is_single = all(isinstance(item, int) for item in body.ids)
-    groups: list[list[int]] = []
-    for item in [body.ids] if is_single else body.ids:
-        if isinstance(item, int):
-            raise HTTPError(422, "ids: give a list of ids, or of lists of ids", param="ids")
-        groups.append([int(str(id)) for id in item])
-    size = session.tokenizer.get_vocab_size(with_added_tokens=True)
-    worst = max((id for ids in groups for id in ids), default=0)
-    least = min((id for ids in groups for id in ids), default=0)
-    if worst >= size or least < 0:
-        wrong = worst if worst >= size else least
-        raise HTTPError(422, f"ids has {wrong}; the ids are 0 to {size - 1}", param="ids")
-    skips = body.skip_special_tokens is not False
-    texts = await exchange.in_thread(
-        lambda: session.tokenizer.decode_batch(groups, skip_special_tokens=skips)
-    )
-    return await exchange.answer(texts, len(texts))
-
-
 async def info(exchange: Exchange) -> Response:
     """Answer `GET /info` for the first model."""
     options = exchange.shared.options
@@ -427,8 +335,6 @@ ROUTES = (
     _post("/embed", embed_texts, "The vectors of texts, as a list of lists.", EmbedBody),
     _post("/predict", predict, "The labels of texts or pairs.", PredictBody),
     _post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
-    _post("/tokenize", tokenize, "The tokens of texts.", TokenizeBody),
-    _post("/decode", decode_ids, "The texts of token ids.", DecodeBody),
     _post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
     _post("/", by_task, "What the model computes.", EmbedBody),
     _post("/invocations", by_task, "What the model computes.", EmbedBody),

@@ -1,0 +1,128 @@
+"""Texts to tokens and back, as text-embeddings-inference and vLLM spell it.
+
+Source: text-embeddings-inference 1.9, router/src/http/types.rs; vLLM, `entrypoints/serve/tokenize`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedlib.embedder import Embedder
+from embedlib.serve.asgi import Response
+from embedlib.serve.dialects.dialect import TEI, Route
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Common, Exchange
+from embedlib.serve.sessions import AnyModel
+from embedlib.serve.wire import check_count
+
+
+class TokenizeBody(Common, kw_only=True):
+    """The body of `POST /tokenize`; `prompt` is vLLM's."""
+
+    inputs: str | list[str] | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    prompt_name: str | None = None
+
+
+class DecodeBody(Common, kw_only=True):
+    """The body of `POST /decode`."""
+
+    ids: list[int | list[int]]
+    skip_special_tokens: bool | None = None
+
+
+async def tokenize(exchange: Exchange) -> Response:
+    """Answer `POST /tokenize`, of text-embeddings-inference or, with `prompt`, of vLLM."""
+    body = await exchange.read(TokenizeBody)
+    session = exchange.find(body.model, "embed", "rerank", "classify").open()
+    given = body.prompt if body.inputs is None else body.inputs
+    if given is None:
+        raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
+    texts = [given] if isinstance(given, str) else given
+    check_count(texts, "inputs", exchange.shared.options.max_texts)
+    front = _prompt_of(session, body.prompt_name)
+    adds = body.add_special_tokens is not False
+    tokens = await exchange.in_thread(
+        lambda: [_tokens(session, front + text, adds) for text in texts]
+    )
+    if body.inputs is None:
+        ids = [token["id"] for token in tokens[0]]
+        limit = session.max_seq_length
+        return await exchange.answer({"tokens": ids, "count": len(ids), "max_model_len": limit})
+    return await exchange.answer(tokens, len(tokens))
+
+
+def _prompt_of(session: AnyModel, name: str | None) -> str:
+    """Return the prompt that is put in front of texts.
+
+    Raises:
+        HTTPError: there is none of this name.
+    """
+    if name is None or not isinstance(session, Embedder):
+        return ""
+    prompts = session.prompts
+    if name not in prompts:
+        names = ", ".join(sorted(prompts)) or "none"
+        raise HTTPError(
+            422, f"prompt_name = {name!r:.60}; the prompts are: {names}", param="prompt_name"
+        )
+    return prompts[name]
+
+
+def _tokens(session: AnyModel, text: str, adds_special: bool) -> list[dict[str, Any]]:
+    found = session.tokenizer.encode(text, add_special_tokens=adds_special)
+    return [
+        {
+            "id": id,
+            "text": token if is_special else text[start:end],
+            "special": bool(is_special),
+            "start": None if is_special else start,
+            "stop": None if is_special else end,
+        }
+        for id, token, is_special, (start, end) in zip(
+            found.ids, found.tokens, found.special_tokens_mask, found.offsets, strict=True
+        )
+    ]
+
+
+async def decode_ids(exchange: Exchange) -> Response:
+    """Answer `POST /decode`."""
+    body = await exchange.read(DecodeBody)
+    session = exchange.find(body.model, "embed", "rerank", "classify").open()
+    alone = [item for item in body.ids if isinstance(item, int)]
+    groups = [item for item in body.ids if not isinstance(item, int)]
+    if alone and groups:
+        raise HTTPError(422, "ids: give a list of ids, or of lists of ids", param="ids")
+    groups = groups or [alone]
+    size = session.tokenizer.get_vocab_size(with_added_tokens=True)
+    worst = max((id for ids in groups for id in ids), default=0)
+    least = min((id for ids in groups for id in ids), default=0)
+    if worst >= size or least < 0:
+        wrong = worst if worst >= size else least
+        raise HTTPError(422, f"ids has {wrong}; the ids are 0 to {size - 1}", param="ids")
+    skips = body.skip_special_tokens is not False
+    texts = await exchange.in_thread(
+        lambda: session.tokenizer.decode_batch(groups, skip_special_tokens=skips)
+    )
+    return await exchange.answer(texts, len(texts))
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/tokenize",
+        handle=tokenize,
+        dialect=TEI,
+        summary="The tokens of texts.",
+        body=TokenizeBody,
+    ),
+    Route(
+        method="POST",
+        path="/decode",
+        handle=decode_ids,
+        dialect=TEI,
+        summary="The texts of token ids.",
+        body=DecodeBody,
+    ),
+)

@@ -1,0 +1,125 @@
+"""Whatever is sent: the dialect's own error, in one line that names the field; never a 500."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.serve.app import ROUTES
+from tests.serve.conftest import Client, MakeClient
+
+POSTS = [route for route in ROUTES if route.method == "POST"]
+
+
+def message_of(error: Any) -> str:
+    if "message" in error:
+        return str(error["message"])
+    inner = error["error"]
+    return str(inner["message"] if isinstance(inner, dict) else inner)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "the body is empty"),
+        (b"{", 400, "not JSON"),
+        (b"[]", 400, "the body: expected `object`"),
+        (b"null", 400, "the body: expected `object`"),
+        (b"{}", 400, "input is missing"),
+        (b'{"input": null}', 400, "input: expected"),
+        (b'{"input": 3}', 400, "input: expected"),
+        (b'{"input": [1.5]}', 400, "input[0]: expected"),
+        (b'{"input": []}', 400, "input is empty"),
+        (b'{"input": "a", "dimensions": false}', 400, "dimensions: expected"),
+        (b'{"input": "a", "dimensions": "3"}', 400, "dimensions: expected"),
+        (b'{"input": "a", "dimensions": 0}', 422, "dimensions = 0; it must be 1 or more"),
+        (b'{"input": "a", "encoding_format": "hex"}', 400, "encoding_format: invalid enum"),
+        (b'{"input": "a", "lane": "fast"}', 400, "lane = 'fast'; it must be query or bulk"),
+        (b'{"input": "a", "model": "rank"}', 400, "model 'rank' cannot embed, it can rerank"),
+        (b'{"input": "a", "input_type": "image"}', 400, "input_type = 'image'"),
+        (b'{"input": "\\ud800"}', 400, "not JSON"),
+        (b'{"input": "' + b"\xff" + b'"}', 400, "not JSON"),
+        (b'{"input": NaN}', 400, "not JSON"),
+        (b"[" * 100_000, 400, "the body"),
+        (b'{"input": ' + b"[" * 100_000, 400, "input"),
+    ],
+)
+def test_a_wrong_field_is_named(client: Client, body: bytes, status: int, words: str) -> None:
+    answer = client.send("POST", "/v1/embeddings", body)
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert "\n" not in error["message"]
+    assert answer.status_code in (status, 400)
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_unknown_fields_are_ignored(client: Client) -> None:
+    client.post("/v1/embeddings", {"input": "a", "cache_salt": "x", "user": "u"})
+
+
+def test_unknown_paths_and_methods(client: Client) -> None:
+    assert client.send("GET", "/v1/nothing").status_code == 404
+    wrong = client.send("GET", "/v1/embeddings")
+    assert wrong.status_code == 405
+    assert "use POST" in wrong.json()["error"]["message"]
+    assert client.send("POST", "/v1/embeddings/", {"input": "a"}).status_code == 200
+
+
+def test_too_many_texts_and_bytes(make_client: MakeClient) -> None:
+    client = make_client(max_texts=2, max_body_bytes=100)
+    status, error = client.refuse("/v1/embeddings", {"input": ["a"] * 3})
+    assert status == 413
+    assert error["error"]["message"].startswith("input has 3 texts, the limit is 2")
+    status, error = client.refuse("/embed", {"inputs": "a" * 100})
+    assert status == 413
+    assert "--max-body-mb" in error["error"]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                sorted(
+                    {field for route in POSTS for field in (route.body or dict).__annotations__}
+                    | {"text", "source_sentence", "sentences", "model", "lane"}
+                )
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(POSTS), JSON)
+def test_any_json_gets_an_answer(shared_client: Client, route: Any, body: Any) -> None:
+    answer = shared_client.send("POST", route.path, json.dumps(body).encode())
+    assert answer.status_code < 500 or answer.status_code == 503, answer.text
+    if answer.status_code >= 400:
+        assert "\n" not in message_of(answer.json())
+
+
+@pytest.fixture(scope="module")
+def shared_client() -> Any:
+    from embedlib.serve import create_app
+    from embedlib.testing import fake_embedder
+    from tests.serve.conftest import fake_classifier, fake_reranker
+
+    client = Client(
+        create_app({"embed": fake_embedder(), "rank": fake_reranker(), "label": fake_classifier()})
+    )
+    client.start()
+    yield client
+    client.close()

@@ -1,0 +1,248 @@
+"""Each dialect: the rows of `encode`, in the form that its clients read."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from embedlib import Embedder
+from embedlib.testing import FAKE_DIM, fake_vector
+from tests.serve.conftest import LABELS, Client
+
+TEXTS = ["a", "bc", "def"]
+
+
+def rows_of(texts: list[str]) -> Any:
+    return np.array([fake_vector(list(text.encode())) for text in texts])
+
+
+def unit(rows: Any) -> Any:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/sync/v1/embeddings"])
+def test_openai_embeddings_are_the_rows_of_encode(client: Client, path: str) -> None:
+    answer = client.post(path, {"input": TEXTS, "model": "embed"})
+    rows = np.array([entry["embedding"] for entry in answer["data"]], np.float32)
+    assert (rows == rows_of(TEXTS)).all()
+    assert [entry["index"] for entry in answer["data"]] == [0, 1, 2]
+    assert answer["usage"] == {"prompt_tokens": 6, "total_tokens": 6, "completion_tokens": 0}
+    assert answer["model"] == "embed"
+    assert answer["object"] == "list"
+
+
+def test_base64_is_little_endian_float32(client: Client) -> None:
+    answer = client.post("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"})
+    rows = [np.frombuffer(base64.b64decode(e["embedding"]), "<f4") for e in answer["data"]]
+    assert (np.array(rows) == rows_of(TEXTS)).all()
+
+
+def test_msgpack_where_the_client_accepts_it(client: Client) -> None:
+    sent = client.send(
+        "POST", "/v1/embeddings", {"input": TEXTS}, headers={"accept": "application/msgpack"}
+    )
+    assert sent.headers["content-type"] == "application/msgpack"
+    answer = msgspec.msgpack.decode(sent.content)
+    assert (np.array([e["embedding"] for e in answer["data"]]) == rows_of(TEXTS)).all()
+    assert sent.content.count(b"\xca") >= FAKE_DIM * len(TEXTS)  # float32, not float64
+
+
+def test_plain_bytes(client: Client) -> None:
+    sent = client.send("POST", "/v1/embeddings", {"input": TEXTS, "encoding_format": "bytes"})
+    rows = np.frombuffer(sent.content, "<f4").reshape(len(TEXTS), FAKE_DIM)
+    assert (rows == rows_of(TEXTS)).all()
+    metadata = msgspec.json.decode(sent.headers["metadata"])
+    assert metadata["data"][1]["start"] == FAKE_DIM * 4
+
+
+def test_many_rows_are_encoded_as_few_are(client: Client) -> None:
+    texts = [chr(97 + index % 26) * (index % 7 + 1) for index in range(300)]
+    answer = client.post("/v1/embeddings", {"input": texts})
+    rows = np.array([entry["embedding"] for entry in answer["data"]], np.float32)
+    assert (rows == rows_of(texts)).all()
+
+
+def test_dimensions_are_cut(client: Client) -> None:
+    answer = client.post("/v1/embeddings", {"input": "abc", "dimensions": 2})
+    assert answer["data"][0]["embedding"] == rows_of(["abc"])[0, :2].tolist()
+    status, error = client.refuse("/v1/embeddings", {"input": "abc", "dimensions": 7})
+    assert status == 400
+    assert error["error"]["message"] == "dimensions = 7; embed has 6, ask for 1 to 6"
+    assert error["error"]["param"] == "dimensions"
+
+
+def test_token_ids_are_refused_with_the_remedy(client: Client) -> None:
+    for given in ([1, 2], [[1, 2], [3]]):
+        status, error = client.refuse("/v1/embeddings", {"input": given})
+        assert status == 400
+        assert "check_embedding_ctx_length=False" in error["error"]["message"]
+
+
+def test_truncated_rows_are_told(client: Client) -> None:
+    sent = client.send("POST", "/v1/embeddings", {"input": ["a", "b" * 40, "c" * 50]})
+    assert sent.headers["x-embedlib-truncated"] == "2"
+    assert sent.json()["truncated"] == [1, 2]
+    status, error = client.refuse("/v1/embeddings", {"input": "b" * 40, "truncation": False})
+    assert (status, error["error"]["code"]) == (400, "context_length_exceeded")
+    status, error = client.refuse("/embed", {"inputs": "b" * 40, "truncate": False})
+    assert (status, error["error_type"]) == (422, "Validation")
+
+
+def test_tei_embed(client: Client) -> None:
+    assert np.allclose(client.post("/embed", {"inputs": TEXTS}), unit(rows_of(TEXTS)), atol=1e-6)
+    answer = client.post("/embed", {"inputs": "a", "normalize": False})
+    assert answer == rows_of(["a"]).tolist()
+    sent = client.send("POST", "/embed", {"inputs": "a"})
+    for name in ("x-total-time", "x-queue-time", "x-tokenization-time", "x-inference-time"):
+        assert sent.headers[name].isdigit()
+
+
+def test_tei_similarity(client: Client) -> None:
+    body = {"inputs": {"source_sentence": "a", "sentences": TEXTS}}
+    rows = unit(rows_of(TEXTS))
+    assert client.post("/similarity", body) == pytest.approx((rows[:1] @ rows.T)[0].tolist())
+
+
+def score(*texts: str) -> float:
+    return len("".join(texts)) / 10
+
+
+def sigmoid(x: float) -> float:
+    return float(1 / (1 + np.exp(-x)))
+
+
+def test_tei_rerank_is_a_bare_list_with_the_best_first(client: Client) -> None:
+    answer = client.post("/rerank", {"query": "q", "texts": TEXTS, "return_text": True})
+    assert [entry["index"] for entry in answer] == [2, 1, 0]
+    assert answer[0] == {
+        "index": 2,
+        "score": pytest.approx(sigmoid(score("q", "def"))),
+        "text": "def",
+    }
+    raw = client.post("/rerank", {"query": "q", "texts": TEXTS, "raw_scores": True})
+    assert raw[0] == {"index": 2, "score": pytest.approx(score("q", "def"))}
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_rerank_with_documents(client: Client, path: str) -> None:
+    body = {"query": "q", "documents": ["a", {"text": "bcd"}], "top_n": 1}
+    answer = client.post(path, body)
+    [best] = answer["results"]
+    assert best == {"index": 1, "relevance_score": pytest.approx(sigmoid(score("q", "bcd")))}
+    assert "document" not in best  # LiteLLM refuses null
+    told = client.post(path, {**body, "return_documents": True})
+    assert told["results"][0]["document"] == {"text": "bcd"}
+    assert answer["usage"]["total_tokens"] == len("qa") + len("qbcd")
+
+
+def test_voyage_reads_data(client: Client) -> None:
+    answer = client.post("/v1/rerank", {"query": "q", "documents": TEXTS, "top_k": None})
+    assert [entry["index"] for entry in answer["data"]] == [2, 1, 0]
+    assert "results" not in answer
+
+
+def test_an_embedder_ranks_where_there_is_no_reranker(make_client: Any) -> None:
+    from embedlib.testing import fake_embedder
+
+    client = make_client({"embed": fake_embedder()})
+    answer = client.post("/rerank", {"query": "a", "documents": ["zzz", "a"]})
+    assert answer["results"][0] == {"index": 1, "relevance_score": pytest.approx(1)}
+
+
+def test_score(client: Client) -> None:
+    answer = client.post("/score", {"text_1": "q", "text_2": TEXTS})
+    scores = [entry["score"] for entry in answer["data"]]
+    assert scores == pytest.approx([score("q", text) for text in TEXTS])
+    status, error = client.refuse("/score", {"text_1": ["a", "b"], "text_2": TEXTS})
+    assert (status, error["error"]["param"]) == (400, "text_1")
+
+
+def test_predict_takes_texts_and_pairs(client: Client) -> None:
+    [one] = [client.post("/predict", {"inputs": "abc"})]
+    assert {entry["label"] for entry in one} == set(LABELS)
+    assert one == sorted(one, key=lambda entry: -entry["score"])
+    assert client.post("/predict", {"inputs": [["abc"], ["b"]]})[0] == one
+    [pair] = client.post("/predict", {"inputs": [["q", "abc"]], "raw_scores": True})
+    assert pair[0]["score"] == pytest.approx(score("q", "abc"))
+    assert client.post("/predict", {"inputs": ["q", "abc"], "raw_scores": True}) == pair
+    status, error = client.refuse("/predict", {"inputs": [["a"], ["b", "c"]]})
+    assert (status, error["error_type"]) == (422, "Validation")
+
+
+def test_classify_as_vllm_and_as_infinity(client: Client) -> None:
+    answer = client.post("/classify", {"input": ["abc"]})
+    [entry] = answer["data"]
+    assert entry["num_classes"] == 3
+    assert entry["label"] == LABELS[int(np.argmax(entry["probs"]))]
+    infinity = client.post("/classify", {"input": ["abc"], "raw_scores": False})
+    assert infinity["object"] == "classify"
+    assert infinity["data"][0][0]["score"] == pytest.approx(max(entry["probs"]))
+
+
+def test_cohere_embed(client: Client) -> None:
+    answer = client.post(
+        "/v2/embed",
+        {
+            "texts": TEXTS,
+            "model": "embed",
+            "input_type": "search_document",
+            "embedding_types": ["float", "base64", "ubinary"],
+        },
+    )
+    assert answer["embeddings"]["float"] == rows_of(TEXTS).tolist()
+    packed = base64.b64decode(answer["embeddings"]["base64"][0])
+    assert struct.unpack(f"<{FAKE_DIM}f", packed) == tuple(rows_of(TEXTS)[0])
+    bits = [int(value > 0) for value in rows_of(TEXTS)[0]] + [0, 0]
+    assert answer["embeddings"]["ubinary"][0] == [int("".join(map(str, bits)), 2)]
+    status, error = client.refuse("/v2/embed", {"texts": TEXTS, "embedding_types": ["int8"]})
+    assert status == 400
+    assert "quantization-ranges" in error["message"]
+
+
+def test_ollama_embed(client: Client) -> None:
+    answer = client.post("/api/embed", {"model": "any:latest", "input": TEXTS})
+    assert np.allclose(answer["embeddings"], unit(rows_of(TEXTS)), atol=1e-6)
+    assert answer["prompt_eval_count"] == 6
+    old = client.post("/api/embeddings", {"model": "embed", "prompt": "a"})
+    assert old["embedding"] == rows_of(["a"])[0].tolist()
+
+
+def test_tokenize_and_decode(client: Client) -> None:
+    [tokens] = client.post("/tokenize", {"inputs": "hé", "model": "embed"})
+    assert [token["id"] for token in tokens] == list("hé".encode())
+    vllm = client.post("/tokenize", {"prompt": "ab", "model": "embed"})
+    assert vllm == {"tokens": [97, 98], "count": 2, "max_model_len": 32}
+    assert client.post("/decode", {"ids": [[97, 98], [99]], "model": "embed"}) == ["ab", "c"]
+    assert client.post("/decode", {"ids": [97], "model": "embed"}) == ["a"]
+    status, error = client.refuse("/decode", {"ids": [256], "model": "embed"})
+    assert (status, error["error"]) == (422, "ids has 256; the ids are 0 to 255")
+
+
+def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
+    body = {"instances": [{"query": "q", "texts": ["a"]}, {"inputs": "a", "model": "embed"}]}
+    first, second = client.post("/vertex", body)["predictions"]
+    assert first[0]["index"] == 0
+    assert np.allclose(second, unit(rows_of(["a"])))
+    assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
+
+
+def test_models_are_described(client: Client) -> None:
+    listed = client.send("GET", "/v1/models").json()["data"]
+    assert [entry["id"] for entry in listed] == ["embed", "rank", "label"]
+    assert [entry["task"] for entry in listed] == ["embed", "rerank", "classify"]
+    assert client.send("GET", "/v1/models/embed").json()["dimensions"] == FAKE_DIM
+    assert client.send("GET", "/v1/models/none").status_code == 404
+
+
+def test_queries_take_the_prompt_of_queries(make_client: Any, embedder: Embedder) -> None:
+    from embedlib.testing import fake_embedder
+
+    client = make_client({"embed": fake_embedder(prompts={"query": "Q:", "document": "D:"})})
+    for role, front in (("query", "Q:"), ("document", "D:"), (None, "")):
+        answer = client.post("/v1/embeddings", {"input": "a", "input_type": role})
+        assert answer["data"][0]["embedding"] == rows_of([front + "a"])[0].tolist()

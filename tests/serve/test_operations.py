@@ -1,0 +1,373 @@
+"""Lanes, admission, deadlines, keys, health and metrics, with engines that the test holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.engines.base import Lane
+from embedlib.errors import ConfigError, EngineRunError
+from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.access_log import AccessLog
+from embedlib.serve.admission import Admission
+from embedlib.serve.catalog import ServedModel
+from embedlib.serve.deadline import seconds_left
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.hosts import check_host
+from embedlib.serve.keys import Keys, read_keys
+from embedlib.testing import FakeEngine, fake_embedder
+from tests.serve.conftest import Client, MakeClient
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_one_text_is_a_query_and_lists_are_bulk(client: Client, engine: FakeEngine) -> None:
+    for body, headers, lane in (
+        ({"input": "a"}, {}, Lane.QUERY),
+        ({"input": ["a", "b"]}, {}, Lane.BULK),
+        ({"input": ["a", "b"], "input_type": "query"}, {}, Lane.QUERY),
+        ({"input": "a", "input_type": "document"}, {}, Lane.BULK),
+        ({"input": "a", "lane": "bulk"}, {}, Lane.BULK),
+        ({"input": ["a", "b"]}, {"x-embedlib-lane": "query"}, Lane.QUERY),
+    ):
+        client.post("/v1/embeddings", body, headers=headers)
+        assert engine.batches[-1].lane is lane, body
+
+
+def test_a_query_overtakes_bulk(client: Client, engine: FakeEngine) -> None:
+    async def work() -> None:
+        async with client.http() as http:
+            engine.hold()
+            bulk = asyncio.ensure_future(http.post("/v1/embeddings", json={"input": ["a"] * 400}))
+            await until(lambda: len(engine.batches) == 2)
+            query = asyncio.ensure_future(http.post("/v1/embeddings", json={"input": "q"}))
+            await until(lambda: len(engine.batches) == 3)
+            assert engine.batches[2].lane is Lane.QUERY
+            engine.release()
+            assert (await query).status_code == (await bulk).status_code == 200
+
+    client.run(work())
+
+
+def test_bulk_waits_at_the_door_and_then_is_told_to_come_again(
+    make_client: MakeClient, engine: FakeEngine
+) -> None:
+    client = make_client(max_bulk_texts=4, max_waiting_requests=1)
+    door = client.application.catalog.find("embed", "embed").admission
+
+    async def work() -> None:
+        async with client.http() as http:
+
+            def send(num_texts: int) -> asyncio.Future[Any]:
+                return asyncio.ensure_future(
+                    http.post("/v1/embeddings", json={"input": ["a"] * num_texts})
+                )
+
+            engine.hold()
+            inside = send(3)
+            await until(lambda: door.inside[Lane.BULK] == 3)
+            waiting = send(2)
+            await until(lambda: door.num_waiting == 1)
+            refused = await send(2)
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            assert int(refused.headers["retry-after-ms"]) > 0
+            assert refused.json()["error"]["code"] == "overloaded"
+            engine.release()
+            assert (await inside).status_code == (await waiting).status_code == 200
+            assert door.inside == {Lane.QUERY: 0, Lane.BULK: 0}
+            assert door.waiting_texts == 0
+
+    client.run(work())
+
+
+def test_queries_have_a_bound_of_their_own(make_client: MakeClient, engine: FakeEngine) -> None:
+    client = make_client(max_query_texts=1)
+
+    async def work() -> None:
+        async with client.http() as http:
+            engine.hold()
+            first = asyncio.ensure_future(http.post("/embed", json={"inputs": "a"}))
+            await until(lambda: engine.batches)
+            second = await http.post("/embed", json={"inputs": "b"})
+            assert (second.status_code, second.json()["error_type"]) == (429, "Overloaded")
+            engine.release()
+            assert (await first).status_code == 200
+
+    client.run(work())
+
+
+def test_a_place_is_given_back_by_who_leaves_the_queue() -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_bulk_texts=1), lambda: 0.0)
+
+        async def enter() -> None:
+            async with door.enter(Lane.BULK, 1):
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.ensure_future(enter()) for _ in range(3)]
+        await until(lambda: door.num_waiting == 2)
+        tasks[1].cancel()
+        await until(lambda: door.num_waiting == 1)
+        tasks[0].cancel()
+        await until(lambda: door.num_waiting == 0)
+        assert (door.inside[Lane.BULK], door.waiting_texts) == (1, 0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert door.inside[Lane.BULK] == 0
+
+    asyncio.run(work())
+
+
+def test_one_who_was_let_in_and_left_at_once_lets_the_next_in() -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_bulk_texts=1), lambda: 0.0)
+        leave = asyncio.Event()
+
+        async def enter() -> None:
+            async with door.enter(Lane.BULK, 1):
+                await leave.wait()
+
+        first, second, third = (asyncio.ensure_future(enter()) for _ in range(3))
+        await until(lambda: door.num_waiting == 2)
+        leave.set()
+        await until(lambda: first.done())
+        second.cancel()  # its turn may have come, and its task has not run yet
+        await asyncio.gather(second, third, return_exceptions=True)
+        assert (door.inside[Lane.BULK], door.num_waiting) == (0, 0)
+
+    asyncio.run(work())
+
+
+def test_bulk_waits_only_so_long() -> None:
+    async def work() -> None:
+        door = Admission(ServeOptions(max_bulk_texts=1, max_wait_seconds=0.001), lambda: 2.0)
+        async with door.enter(Lane.BULK, 1):
+            with pytest.raises(HTTPError, match="come again") as caught:
+                async with door.enter(Lane.BULK, 9):
+                    pass
+        assert caught.value.status == 429
+        assert door.num_rejected == 1
+
+    asyncio.run(work())
+
+
+def test_a_deadline_drops_the_texts(client: Client, engine: FakeEngine) -> None:
+    engine.hold()
+    answer = client.send(
+        "POST", "/v1/embeddings", {"input": ["a"] * 400}, headers={"request-timeout-ms": "20"}
+    )
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+    engine.release()
+    client.post("/v1/embeddings", {"input": "b"})
+    num_texts = sum(batch.num_seqs for batch in engine.batches)
+    assert num_texts < 400  # those in flight were computed, the others dropped
+
+
+def test_the_earliest_deadline_counts() -> None:
+    assert seconds_left({}, 100.0) is None
+    assert seconds_left({"request-timeout-ms": "1500"}, 100.0) == 1.5
+    both = {"request-timeout-ms": "5000", "request-deadline-ms": "101000"}
+    assert seconds_left(both, 100.0) == pytest.approx(1.0)
+    assert seconds_left({"x-stainless-read-timeout": "2"}, 100.0) == 2
+    assert seconds_left({"request-deadline-ms": "99000"}, 100.0) == 0
+    assert seconds_left({"request-deadline-ms": "1"}, 1e9) is None  # the clocks differ
+    for wrong in ("", "soon", "nan", "inf", "-1"):
+        assert seconds_left({"request-timeout-ms": wrong}, 100.0) is None
+
+
+def test_a_client_that_leaves_costs_nothing_more(client: Client, engine: FakeEngine) -> None:
+    application = client.application
+    body = b'{"input": [' + b",".join([b'"abc"'] * 500) + b"]}"
+    messages = iter([{"type": "http.request", "body": body}])
+    gone = asyncio.Event()
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        for message in messages:
+            return message
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def work() -> None:
+        engine.hold()
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/embeddings",
+            "headers": [],
+            "client": None,
+        }
+        answering = asyncio.ensure_future(application(scope, receive, send))
+        await until(lambda: len(engine.batches) == 2)
+        gone.set()
+        await answering
+        engine.release()
+
+    client.run(work())
+    assert sent == []
+    client.post("/v1/embeddings", {"input": "b"})
+    assert sum(batch.num_seqs for batch in engine.batches) < 500
+    assert application.metrics.failures["gone"] == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"authorization": "Bearer k2"},
+        {"authorization": "bearer Bearer k2"},
+        {"authorization": "Api-Key k2"},
+        {"x-api-key": "k2"},
+        {"api-key": "k2"},
+    ],
+)
+def test_keys_in_every_spelling(make_client: MakeClient, header: dict[str, str]) -> None:
+    client = make_client(api_keys=("k1", "k2"))
+    assert client.send("POST", "/embed", {"inputs": "a"}, headers=header).status_code == 200
+
+
+def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
+    client = make_client(api_keys=("secret",))
+    for headers, words in (({}, "is missing"), ({"authorization": "Bearer secre"}, "is wrong")):
+        answer = client.send("POST", "/v1/embeddings", {"input": "a"}, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert words in answer.json()["error"]["message"]
+        assert "secret" not in answer.text
+    for path in ("/health", "/ready", "/metrics", "/ping", "/openapi.json"):
+        assert client.send("GET", path).status_code == 200
+
+
+def test_keys_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# ours\nk1\n\n k2 \n")
+    assert read_keys(path) == ("k1", "k2")
+    path.write_text("# none\n")
+    with pytest.raises(ConfigError, match="has no API key"):
+        read_keys(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_keys(tmp_path / "other")
+    Keys(()).check({})
+
+
+def test_the_header_host() -> None:
+    for host in ("localhost:80", "127.0.0.1", "[::1]:8080", "LOCALHOST"):
+        check_host(host, ("localhost", "127.0.0.1", "::1"))
+    with pytest.raises(HTTPError, match=r"evil\.example' is not served here"):
+        check_host("evil.example", ("localhost",))
+    check_host("evil.example", None)
+
+
+def test_a_server_listens_before_its_models_are_loaded() -> None:
+    application = create_app({"a": fake_embedder(), "b": "no/such-model-folder"})
+    broken = application.catalog.find("b", "embed")
+    client = Client(application)
+    assert client.send("GET", "/health").status_code == 200
+    assert client.send("GET", "/ready").status_code == 503
+    status, error = client.refuse("/v1/embeddings", {"input": "a", "model": "a"})
+    assert status == 503
+    assert "is loading" in error["error"]["message"]
+
+    def fail() -> Any:
+        raise ConfigError("there is no such model")
+
+    broken.load = fail
+    client.start()
+    assert client.post("/v1/embeddings", {"input": "a", "model": "a"})
+    status, error = client.refuse("/v1/embeddings", {"input": "a", "model": "b"})
+    assert (status, error["error"]["message"]) == (
+        503,
+        "b could not be loaded: there is no such model",
+    )
+    ready = client.send("GET", "/ready")
+    assert ready.status_code == 503
+    assert ready.json()["models"] == {"a": "ready", "b": "there is no such model"}
+    client.close()
+
+
+def test_a_server_that_drains_is_not_ready_and_serves_on(client: Client) -> None:
+    assert client.send("GET", "/ready").json()["status"] == "ready"
+    client.application.drain()
+    assert client.send("GET", "/ready").json()["status"] == "draining"
+    assert client.send("GET", "/ready").status_code == 503
+    client.post("/embed", {"inputs": "a"})
+
+
+def test_metrics_are_there_from_the_start(client: Client) -> None:
+    before = client.send("GET", "/metrics").text
+    assert 'embedlib_texts_total{model="embed",lane="query"} 0' in before
+    client.post("/v1/embeddings", {"input": ["a", "b" * 40]})
+    client.refuse("/v1/embeddings", {})
+    after = client.send("GET", "/metrics").text
+    assert 'embedlib_texts_total{model="embed",lane="bulk"} 2' in after
+    assert 'embedlib_truncated_total{model="embed",lane="bulk"} 1' in after
+    assert 'embedlib_failures_total{reason="invalid"} 1' in after
+    assert 'embedlib_duration_seconds_count{model="embed",lane="bulk"} 1' in after
+    assert "te_request_success 1" in after
+    names = {line.rpartition(" ")[0] for line in before.splitlines()}
+    assert names == {line.rpartition(" ")[0] for line in after.splitlines()}
+
+
+def test_an_engine_that_fails_is_no_bug_of_the_server(client: Client, engine: FakeEngine) -> None:
+    engine.fail_next(EngineRunError("the engine has failed"))
+    status, error = client.refuse("/v1/embeddings", {"input": "a"})
+    assert status == 500
+    assert error["error"]["message"].endswith("the engine has failed")
+    engine.fail_next(EngineRunError("the engine has failed"))
+    status, error = client.refuse("/embed", {"inputs": "a"})
+    assert (status, error["error_type"]) == (424, "Backend")
+
+
+def test_a_bug_is_logged_and_its_text_not_told(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(ServedModel, "open", fail)
+    with caplog.at_level(logging.ERROR):
+        answer = client.send("POST", "/embed", {"inputs": "a"}, headers={"x-request-id": "r7"})
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert answer.headers["x-request-id"] == "r7"
+    assert "request r7" in caplog.text
+
+
+def test_a_line_for_each_request_without_its_texts(engine: FakeEngine, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+") as stream:
+        application = create_app({"embed": fake_embedder(engine)}, log=AccessLog(stream))
+        client = Client(application)
+        client.start()
+        client.send(
+            "POST", "/v1/embeddings?key=abc", {"input": "hidden"}, headers={"x-api-key": "k"}
+        )
+        client.close()
+        stream.seek(0)
+        [line] = stream.read().splitlines()
+    assert "hidden" not in line
+    assert '"k"' not in line
+    assert '"status":200' in line
+    assert '"lane":"query"' in line
+    assert '"tokens":6' in line
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ConfigError, match="max_texts = 0; it must be 1 or more"):
+        ServeOptions(max_texts=0)
+    with pytest.raises(ConfigError, match="body_seconds = 'soon'"):
+        ServeOptions(body_seconds="soon")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="api_keys: it must be a tuple"):
+        ServeOptions(api_keys=("",))
+    with pytest.raises(ConfigError, match="there is no model to serve"):
+        create_app([])
