@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic
 
 import msgspec
 
+from embedlib.errors import EmbedlibError
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import Work, embed, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.version import __version__
 
 CANARY_SECONDS = 30.0
 """A model that has answered within this time is known to answer."""
+ANSWER_SECONDS = 5.0
+"""A model that needs more for one short query is not ready; probes give up after some seconds."""
 
 
 async def health(exchange: Exchange) -> Response:
@@ -29,8 +34,9 @@ async def ready(exchange: Exchange) -> Response:
     is_ready = shared.catalog.is_ready and not shared.is_draining
     if is_ready:
         for model in shared.catalog:
-            if monotonic() - model.answered_at > CANARY_SECONDS or not model.answered_at:
-                await _embed_canary(model)
+            if not await _answers(model):
+                is_ready = False
+                states[model.name] = f"it has not answered within {ANSWER_SECONDS:g} seconds"
     content = {
         "status": "ready" if is_ready else "draining" if shared.is_draining else "not ready",
         "models": states,
@@ -38,7 +44,18 @@ async def ready(exchange: Exchange) -> Response:
     return Response(msgspec.json.encode(content), 200 if is_ready else 503)
 
 
-async def _embed_canary(model: ServedModel) -> None:
+async def _answers(model: ServedModel) -> bool:
+    """Return whether a model has answered lately, or answers a canary."""
+    if model.answered_at and monotonic() - model.answered_at <= CANARY_SECONDS:
+        return True
+    try:
+        await asyncio.wait_for(_compute_canary(model), ANSWER_SECONDS)
+    except (EmbedlibError, HTTPError, asyncio.TimeoutError):
+        return False
+    return True
+
+
+async def _compute_canary(model: ServedModel) -> None:
     match model.task:
         case "embed":
             await embed(model, ["a"], Work())

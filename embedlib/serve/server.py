@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -55,7 +56,6 @@ def serve(application: Application, listen: Listen) -> None:
         application,
         host=listen.host,
         port=listen.port,
-        uds=str(listen.unix_socket) if listen.unix_socket else None,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.private_key,
         http=protocol,
@@ -71,9 +71,9 @@ def serve(application: Application, listen: Listen) -> None:
         backlog=2048,
     )
     server = _Server(config, application)
-    with _socket_file(listen.unix_socket):
+    with _own_socket(listen.unix_socket) as sockets:
         try:
-            server.run()
+            server.run(sockets)
         except SystemExit as error:  # uvicorn has logged why
             raise ConfigError(
                 f"{listen} cannot be listened on; another program may, take another --port"
@@ -150,18 +150,29 @@ def _with_head_limit(seconds: float) -> type[HttpToolsProtocol]:
 
 
 @contextmanager
-def _socket_file(path: Path | None) -> Iterator[None]:
-    """Make a unix socket for this user alone, and remove its file at the end."""
+def _own_socket(path: Path | None) -> Iterator[list[socket.socket] | None]:
+    """Yield a unix socket for this user alone, and remove its file at the end; None: no path.
+
+    uvicorn would make one for everybody, and leave the file behind.
+
+    Raises:
+        ConfigError: the socket cannot be made.
+    """
     if path is None:
-        yield
+        yield None
         return
-    with suppress(FileNotFoundError):
-        if path.is_socket():
-            path.unlink()
     before = os.umask(0o177)
     try:
-        yield
+        if path.is_socket():
+            path.unlink()  # of a server that was killed
+        found = socket.socket(socket.AF_UNIX)
+        found.bind(str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be listened on: {error.strerror or error}") from error
     finally:
         os.umask(before)
+    try:
+        yield [found]
+    finally:
         with suppress(FileNotFoundError):
             path.unlink()

@@ -371,3 +371,15 @@ def test_options_are_checked() -> None:
         ServeOptions(api_keys=("",))
     with pytest.raises(ConfigError, match="there is no model to serve"):
         create_app([])
+
+
+def test_a_model_that_does_not_answer_is_not_ready(
+    client: Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embedlib.serve.operations.ANSWER_SECONDS", 0.01)
+    engine.hold()
+    answer = client.send("GET", "/ready")
+    assert answer.status_code == 503
+    assert answer.json()["models"]["embed"] == "it has not answered within 0.01 seconds"
+    engine.release()
+    assert client.send("GET", "/ready").status_code == 200
