@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,40 @@ async def embed(
         work.on_truncate,
     )
     return call.finish(await run(model, session, call, work))
+
+
+async def embed_tokens(
+    model: ServedModel,
+    texts: Sequence[str],
+    work: Work,
+    output: Literal["token_embeddings", "sparse"],
+    *,
+    prompt_name: str | None = None,
+) -> list[Any]:
+    """Return the per-token vectors float32[L, H] of each text, or its {token id: weight}.
+
+    A thread of the model waits for them: a second engine computes them.
+
+    Raises:
+        HTTPError: the model has no place for it.
+        what `Embedder.encode` raises.
+    """
+    session = model.open()
+    assert isinstance(session, Embedder), "the catalog finds models by their task"
+    work.lane = Lane.BULK
+    async with model.admission.enter(Lane.BULK, len(texts)):
+        outputs: list[Any] = await asyncio.get_running_loop().run_in_executor(
+            model.feeders,
+            lambda: session.encode(
+                list(texts),
+                prompt_name,
+                show_progress_bar=False,
+                output_value=output,
+                usage=work.usage,
+            ),
+        )
+    model.note_answer()
+    return outputs
 
 
 async def score_pairs(

@@ -53,7 +53,10 @@ def create_app(
         raise ConfigError(f"two models are called {twice!r}; give one another name")
     config, options = config or Config(), options or ServeOptions()
     num_loaded = sum(isinstance(model, str) for _, model in named)
-    shared = replace(config, threads=max(1, config.num_threads // max(1, num_loaded)))
+    # Who sends a long text reads of it in the answer; a warning would reach nobody.
+    told = "ignore" if config.on_truncate == "warn" else config.on_truncate
+    threads = max(1, config.num_threads // max(1, num_loaded))
+    shared = replace(config, threads=threads, on_truncate=told)
     return Application(
         [_served(name, model, shared, options) for name, model in named], options, log
     )

@@ -246,3 +246,18 @@ def test_queries_take_the_prompt_of_queries(make_client: Any, embedder: Embedder
     for role, front in (("query", "Q:"), ("document", "D:"), (None, "")):
         answer = client.post("/v1/embeddings", {"input": "a", "input_type": role})
         assert answer["data"][0]["embedding"] == rows_of([front + "a"])[0].tolist()
+
+
+def test_vectors_of_tokens_and_lexical_weights(make_client: Any, tmp_path: Any) -> None:
+    from embedlib.testing import write_tiny_model
+
+    folder = write_tiny_model(tmp_path / "model", "bert")
+    client = make_client({"tiny": str(folder)})
+    body = {"inputs": ["a b", "c"]}
+    with Embedder(folder) as own:
+        expected = own.encode(body["inputs"], output_value="token_embeddings")
+    for rows, right in zip(client.post("/embed_all", body), expected, strict=True):
+        assert (np.array(rows, np.float32) == right).all()
+    status, error = client.refuse("/embed_sparse", body)
+    assert status == 422
+    assert "sparse_linear" in error["error"]

@@ -5,7 +5,7 @@ Source: text-embeddings-inference 1.9, router/src/http/{types,server}.rs.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ from embedlib.embedder import Embedder
 from embedlib.reranker import Reranker
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import embed, score_pairs, score_texts
+from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import TEI, Handle, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive, labelled, ranked
@@ -42,6 +42,12 @@ class EmbedBody(Truncating, kw_only=True):
     inputs: Input
     normalize: bool | None = None
     dimensions: int | None = None
+
+
+class EmbedAllBody(Truncating, kw_only=True):
+    """The body of `POST /embed_all` and `/embed_sparse`."""
+
+    inputs: Input
 
 
 class PredictBody(Truncating, kw_only=True):
@@ -115,6 +121,41 @@ async def embed_texts(exchange: Exchange) -> Response:
         dimensions=body.dimensions,
     )
     return _timed(exchange, await exchange.answer(await exchange.encode_rows(rows), len(rows)))
+
+
+async def embed_all(exchange: Exchange) -> Response:
+    """Answer `POST /embed_all`: the vector of every token, special ones included."""
+    rows = await _embed_tokens(exchange, "token_embeddings")
+    encoded = [await exchange.encode_rows(row) for row in rows]
+    return _timed(exchange, await exchange.answer(encoded, sum(map(len, encoded))))
+
+
+async def embed_sparse(exchange: Exchange) -> Response:
+    """Answer `POST /embed_sparse`: lexical weights."""
+    weights = await _embed_tokens(exchange, "sparse")
+    content = [
+        [{"index": index, "value": float(value)} for index, value in row.items() if value]
+        for row in weights
+    ]
+    return _timed(exchange, await exchange.answer(content, len(content)))
+
+
+async def _embed_tokens(
+    exchange: Exchange, output: Literal["token_embeddings", "sparse"]
+) -> list[Any]:
+    body = await exchange.read(EmbedAllBody)
+    _take_truncation(exchange, body.truncate, body.truncation_direction)
+    if body.truncate is False:
+        raise HTTPError(
+            422, "truncate = false; long texts are truncated here, leave it out", param="truncate"
+        )
+    return await embed_tokens(
+        exchange.find(body.model, "embed"),
+        texts_of(body.inputs, "inputs", max_texts=exchange.shared.options.max_texts),
+        exchange.work,
+        output,
+        prompt_name=body.prompt_name,
+    )
 
 
 async def predict(exchange: Exchange) -> Response:
@@ -333,6 +374,8 @@ def _post(path: str, handle: Handle, summary: str, body: type) -> Route:
 
 ROUTES = (
     _post("/embed", embed_texts, "The vectors of texts, as a list of lists.", EmbedBody),
+    _post("/embed_all", embed_all, "The vectors of all tokens of texts.", EmbedAllBody),
+    _post("/embed_sparse", embed_sparse, "The lexical weights of texts.", EmbedAllBody),
     _post("/predict", predict, "The labels of texts or pairs.", PredictBody),
     _post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
     _post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
