@@ -62,6 +62,7 @@ async def rerank(exchange: Exchange) -> Response:
     check_count(body.documents, "documents", exchange.shared.options.max_texts)
     documents = [_text(document, place) for place, document in enumerate(body.documents)]
     is_voyage = body.top_k is not msgspec.UNSET
+    is_v1 = exchange.request.path.endswith("/v1/rerank")
     top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
     if top_k is not None and top_k < 0:
         raise HTTPError(422, f"top_n = {top_k}; it must be 0 (all) or more", param="top_n")
@@ -85,7 +86,9 @@ async def rerank(exchange: Exchange) -> Response:
         "id": f"rerank-{uuid4().hex}",
         "object": "list" if is_voyage else "rerank",
         "model": exchange.model.name,
-        "data" if is_voyage else "results": results,
+        **({} if is_voyage else {"results": results}),
+        # Voyage's own client sends top_k; others that speak to it name only its path.
+        **({"data": results} if is_voyage or is_v1 else {}),
         "usage": usage_of(exchange),
         "meta": {
             "api_version": {"version": "2"},

@@ -1,0 +1,75 @@
+"""A real server in a process of its own, with a tiny model of each kind, for real clients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from embedlib import Classifier, Embedder, Reranker
+from embedlib.testing import write_tiny_model
+
+KEY = "k-clients"
+SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and the models that it serves, in this process."""
+
+    url: str
+    embedder: Embedder
+    reranker: Reranker
+    classifier: Classifier
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("served")
+    names = {"embed": "bert", "rank": "bert-reranker", "label": "bert-classifier"}
+    folders = {name: write_tiny_model(root / name, kind) for name, kind in names.items()}
+    keys = root / "keys"
+    keys.write_text(f"{KEY}\n")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [sys.executable, "-m", "embedlib", "serve", *map(str, folders.values())]
+    for name, folder in folders.items():
+        command += ["--name", f"{name}={folder}"]
+    command += ["--port", str(port), "--api-keys-file", str(keys)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1"}
+    with Path(root / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        _wait_ready(port, process, root / "log")
+        with (
+            Embedder(folders["embed"]) as embedder,
+            Reranker(folders["rank"]) as reranker,
+            Classifier(folders["label"]) as classifier,
+        ):
+            yield Served(f"http://127.0.0.1:{port}", embedder, reranker, classifier)
+    finally:
+        process.terminate()
+        assert process.wait(SECONDS) == 0, (root / "log").read_text()
+
+
+def _wait_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        assert process.poll() is None, log.read_text()
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) == 0:
+                client.sendall(
+                    b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+                )
+                if client.recv(100).startswith(b"HTTP/1.1 200"):
+                    return
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
