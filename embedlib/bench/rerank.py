@@ -20,10 +20,10 @@ from embedlib.bench.contestants import (
 from embedlib.bench.options import INT8, RERANK_PEER, ReportLine, RerankOptions
 from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
 from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance
+from embedlib.bench.shapes import find_or_write
 from embedlib.errors import EmbedlibError
 from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import docstring_pieces, read_lines
-from embedlib.models.hub import find_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.testing.models.heads import HEADS
@@ -140,7 +140,7 @@ def _figures(race: Race, entry: Entry, peer_scores: Vectors | None) -> RerankFig
 def _folder(options: RerankOptions, scratch: Path) -> Path:
     """Return the folder of the model; write a seeded one where none was named."""
     if options.model is not None:
-        return find_model(options.model, options.config).path
+        return find_or_write(options.model, options.config, scratch).path
     tiny = HEADS["bert-cross-encoder"]
     row = replace(
         tiny,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,11 @@ from embedlib.bench.result import (
     Start,
     provenance,
 )
+from embedlib.bench.shapes import find_or_write
 from embedlib.measuring.process import ContestantFailedError, Process
 from embedlib.measuring.sgemm import ROWS, SGEMM, flop_per_token, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines
-from embedlib.models.hub import find_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Encoder
 
@@ -60,23 +61,22 @@ def run_bench(
         EmbedlibError: the model or the texts cannot be read, or embedlib itself failed. A peer that
             fails is left out and named in the result.
     """
-    folder = find_model(options.model, options.config)
-    encoder = read_model_files(folder.path).spec.encoder
     if options.texts_path is None:
         texts, origin = docstrings(options.num_texts), "documentation strings of Python's library"
     else:
         texts, origin = read_lines(options.texts_path, options.num_texts), options.texts_path.name
-    course = Course(
-        folder=folder.path,
-        texts=texts,
-        queries=QUERIES,
-        config=options.config,
-        rounds=options.rounds,
-    )
-    with (
-        tempfile.TemporaryDirectory(prefix="embedlib-bench-") as scratch,
-        open_race(course, Path(scratch), report, start) as race,
-    ):
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embedlib-bench-")))
+        folder = find_or_write(options.model, options.config, scratch)
+        encoder = read_model_files(folder.path).spec.encoder
+        course = Course(
+            folder=folder.path,
+            texts=texts,
+            queries=QUERIES,
+            config=options.config,
+            rounds=options.rounds,
+        )
+        race = stack.enter_context(open_race(course, scratch, report, start))
         bench = _Bench(race, options, encoder)
         bench.enter_all()
         bench.race_bulk()
