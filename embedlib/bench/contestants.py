@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from embedlib.bench.options import INT8, PEERS
-from embedlib.measuring.packages import missing_of
+from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8
+from embedlib.measuring.child import Memory, own_memory
 from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
 
 
-EMBEDLIB = "embedlib"
-
 # The contestants of `--task rerank`.
 RERANKER = "embedlib-reranker"
 INT8_RERANKER = "embedlib-int8-reranker"
 CROSS_ENCODER = "sentence-transformers-cross-encoder"
 
-OURS = (EMBEDLIB, INT8, RERANKER, INT8_RERANKER)
+OURS = (EMBEDLIB, FLOAT32, INT8, RERANKER, INT8_RERANKER)
 """They make batches by a token budget, and take embedlib's options."""
 
 BATCH_SIZES = (4, 8, 16, 32, 64)
@@ -37,7 +35,7 @@ class Contestant(Protocol):
         """Import what is needed, so that the constructor can be timed without it."""
 
     def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Load a model, in float32 unless its name says otherwise.
+        """Load a model as the name of the contestant says.
 
         `cache_dir` outlives the process and is empty the first time.
         """
@@ -54,9 +52,15 @@ class Contestant(Protocol):
     def stats(self) -> dict[str, float]:
         """Return the counts since the model was loaded; may be empty."""
 
+    def precision(self) -> str:
+        """Return what the loaded model multiplies in: "float32", "bf16" or "int8"."""
+
+    def memory(self) -> Memory:
+        """Return the memory of the process that holds the model."""
+
 
 class EmbedlibContestant:
-    """This library."""
+    """This library as it comes: the options are `threads`, and where this run keeps its cache."""
 
     packages: tuple[str, ...] = ("openvino", "tokenizers", "numpy")
 
@@ -92,6 +96,14 @@ class EmbedlibContestant:
         vector: Vectors = self._loaded.encode(text, show_progress_bar=False)
         return vector
 
+    def precision(self) -> str:
+        """Return the precision that the Embedder has chosen."""
+        return self._loaded.precision.split()[0]
+
+    def memory(self) -> Memory:
+        """Return the memory of this process."""
+        return own_memory()
+
     def stats(self) -> dict[str, float]:
         """Return the counts of `Embedder.stats` that tell where time went."""
         stats = self._loaded.stats()
@@ -106,6 +118,14 @@ class EmbedlibContestant:
     def _loaded(self) -> Embedder:
         assert self._embedder is not None, "load comes first; this is a bug in embedlib"
         return self._embedder
+
+
+class EmbedlibFloat32Contestant(EmbedlibContestant):
+    """This library in float32, whatever it would choose."""
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Make an Embedder."""
+        super().load(folder, cache_dir, threads, {**options, "precision": "float32"})
 
 
 class EmbedlibInt8Contestant(EmbedlibContestant):
@@ -130,89 +150,3 @@ def compile_int8(folder: Path, cache_dir: Path, threads: int) -> None:
     versions = compiled_versions(files, config)
     if not any(version.report and version.report.passes(Gate()) for version in versions):
         compile_to_gate(folder, "int8", config=config)
-
-
-class SentenceTransformersContestant:
-    """sentence-transformers with its torch backend."""
-
-    packages: tuple[str, ...] = ("sentence-transformers", "transformers", "torch", "numpy")
-
-    def __init__(self) -> None:
-        self._model: Any = None
-
-    def import_library(self) -> None:
-        """Import it, and with it torch and transformers."""
-        import sentence_transformers  # noqa: F401
-
-    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
-        """Make a SentenceTransformer."""
-        import torch
-
-        torch.set_num_threads(threads)
-        self._model = self._construct(folder, cache_dir, threads)
-
-    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
-        import torch
-        from sentence_transformers import SentenceTransformer
-
-        # Models stored in half precision would otherwise be computed in it.
-        return SentenceTransformer(
-            str(folder),
-            device="cpu",
-            local_files_only=True,
-            model_kwargs={"dtype": torch.float32},
-        )
-
-    def fill_cache(self, cache_dir: Path) -> None:
-        """Do nothing: it keeps no cache."""
-
-    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
-        """Encode in batches of `batch_size` texts; the library sorts them by length."""
-        assert batch_size is not None, "peers get a batch size; this is a bug in embedlib"
-        vectors: Vectors = self._model.encode(texts, batch_size=batch_size, show_progress_bar=False)
-        return vectors
-
-    def query(self, text: str) -> Vectors:
-        """Encode one text."""
-        vector: Vectors = self._model.encode(text, show_progress_bar=False)
-        return vector
-
-    def stats(self) -> dict[str, float]:
-        """Return nothing: it does not count."""
-        return {}
-
-
-class SentenceTransformersOpenVINOContestant(SentenceTransformersContestant):
-    """sentence-transformers with its openvino backend."""
-
-    packages: tuple[str, ...] = (
-        *("sentence-transformers", "transformers", "torch"),
-        *("optimum-intel", "openvino", "numpy"),
-    )
-
-    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
-        from sentence_transformers import SentenceTransformer
-
-        exported = cache_dir / "exported"
-        return SentenceTransformer(
-            str(exported if exported.is_dir() else folder),
-            backend="openvino",
-            device="cpu",
-            local_files_only=True,
-            model_kwargs={
-                "export": not exported.is_dir(),
-                "ov_config": {
-                    "INFERENCE_PRECISION_HINT": "f32",
-                    "INFERENCE_NUM_THREADS": str(threads),
-                },
-            },
-        )
-
-    def fill_cache(self, cache_dir: Path) -> None:
-        """Keep the exported model: a user would not convert it at every start."""
-        self._model.save_pretrained(str(cache_dir / "exported"))
-
-
-def missing_modules(name: str) -> list[str]:
-    """Return the modules a peer needs that are not installed; imports no peer."""
-    return missing_of(PEERS[name])

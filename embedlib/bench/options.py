@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from embedlib.bench.peers import PEERS, RERANK_PEERS
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 
 ReportLine = Callable[[str], None]
 """Called with one line of progress."""
-
-INT8 = "embedlib-int8"
-
-PEERS = {
-    "sentence-transformers": ("sentence_transformers", "torch"),
-    "sentence-transformers-openvino": ("sentence_transformers", "optimum.intel", "openvino"),
-    INT8: ("openvino",),
-}
-"""The names allowed in `vs`, and the modules each needs; the last is embedlib itself."""
-
-RERANK_PEER = "sentence-transformers"
-"""The only peer with a reranker that takes the same folders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +23,13 @@ class BenchOptions:
     """
 
     model: str
-    """A folder, a hub name, or `package:NAME`."""
+    """A folder, a hub name, `package:NAME` or `shape:NAME`."""
     vs: tuple[str, ...] = ()
     """Peers to run beside embedlib."""
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    """Peers with an interpreter of their own, whose packages do not go with the others'."""
+    text_tokens: int | None = None
+    """Length of the texts in the mean; None: as they are."""
     texts_path: Path | None = None
     """A file with one text per line; None: the documentation strings of Python's own library."""
     num_texts: int = 1000
@@ -53,7 +46,12 @@ class BenchOptions:
         check_counts(self, "num_texts", "rounds")
         if self.query_seconds <= 0:
             raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
+        if self.text_tokens is not None:
+            check_counts(self, "text_tokens")
+            if self.texts_path is not None:
+                raise ConfigError("text_tokens is for the texts of embedlib; leave out texts_path")
         check_peers(self.vs, tuple(PEERS))
+        check_peers(tuple(self.pythons), tuple(PEERS), "pythons")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +63,10 @@ class RerankOptions:
     """
 
     model: str | None = None
-    """A folder, a hub name, or `package:NAME`; None: one of MiniLM's size is written, with
-    seeded random weights."""
+    """A folder, a hub name, `package:NAME` or `shape:NAME`; None: one of MiniLM's size is written,
+    with seeded random weights."""
     vs: tuple[str, ...] = ()
-    """Peers to run beside embedlib: `RERANK_PEER` for its CrossEncoder, `INT8`."""
+    """Peers to run beside embedlib: `ST` for its CrossEncoder, `INT8`."""
     texts_path: Path | None = None
     """A file with one candidate per line; None: pieces of the documentation of Python's library."""
     num_texts: int = 1000
@@ -81,7 +79,7 @@ class RerankOptions:
     def __post_init__(self) -> None:
         """Check every field that has a range."""
         check_counts(self, "num_texts", "rounds")
-        check_peers(self.vs, (RERANK_PEER, INT8))
+        check_peers(self.vs, RERANK_PEERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +125,7 @@ def check_counts(options: object, *names: str) -> None:
             raise ConfigError(f"{name} = {getattr(options, name)}; it must be at least 1")
 
 
-def check_peers(vs: tuple[str, ...], known: tuple[str, ...]) -> None:
+def check_peers(vs: tuple[str, ...], known: tuple[str, ...], option: str = "vs") -> None:
     """Refuse peers that are unknown, or named twice.
 
     Raises:
@@ -135,6 +133,6 @@ def check_peers(vs: tuple[str, ...], known: tuple[str, ...]) -> None:
     """
     for name in vs:
         if name not in known:
-            raise ConfigError(f"vs = {name!r}; it must be one of {', '.join(known)}")
+            raise ConfigError(f"{option} = {name!r}; it must be one of {', '.join(known)}")
     if len(set(vs)) < len(vs):
-        raise ConfigError(f"vs = {','.join(vs)!r}; name each peer once")
+        raise ConfigError(f"{option} = {','.join(vs)!r}; name each peer once")

@@ -5,17 +5,20 @@ However many processes there are, only one of them computes at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from embedlib.bench.contestants import BATCH_SIZES, OURS
 from embedlib.bench.options import ReportLine
+from embedlib.bench.peers import PEERS
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError
+from embedlib.measuring.child import Memory
 from embedlib.measuring.process import ChildProcess, ContestantFailedError, Process
 from embedlib.measuring.spread import aba_ratios
 from embedlib.vectors.arrays import Vectors
@@ -23,13 +26,25 @@ from embedlib.vectors.arrays import Vectors
 PROBE_TEXTS = 128
 """About as many texts are spent on each batch size tried, each twice."""
 
+PROBE_SECONDS = 60
+"""When the search has taken as long, the best size so far is taken."""
+
+MAX_PASS_SECONDS = 300
+"""Of a bulk pass: torch in bfloat16 takes longer where the CPU has no instructions for it."""
+
 StartProcess = Callable[[str, int, "int | None"], Process]
 """`start_contestant`, or a fake in a test."""
 
 
-def start_contestant(name: str, threads: int, library_threads: int | None) -> ChildProcess:
-    """Start the process of a contestant."""
-    return ChildProcess("embedlib.bench.worker", name, threads, library_threads)
+def start_contestant(
+    name: str,
+    threads: int,
+    library_threads: int | None,
+    pythons: Mapping[str, str] = MappingProxyType({}),
+) -> ChildProcess:
+    """Start the process of a contestant, with its own interpreter where it has one."""
+    python = pythons.get(name)
+    return ChildProcess("embedlib.bench.worker", name, threads, library_threads, python)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +68,8 @@ class Loaded:
     first_vector_s: float
     """From starting Python to having the first vector."""
     constructor_s: float
-    peak_memory_mib: float
+    memory_mib: Memory
+    precision: str
     versions: dict[str, str]
 
 
@@ -142,7 +158,8 @@ class Race:
         return Loaded(
             first_vector_s=process.age_s,
             constructor_s=loaded["constructor_s"],
-            peak_memory_mib=loaded["peak_memory_mib"],
+            memory_mib=loaded["memory_mib"],
+            precision=loaded["precision"],
             versions=loaded["versions"],
         )
 
@@ -163,9 +180,10 @@ class Race:
         process.call("set_texts", texts=self.course.texts, queries=self.course.queries)
         if name in OURS:
             self._count_tokens(entry)
-        else:
-            entry.batch_size = self._best_batch_size(process)
-            process.call("bulk", batch_size=entry.batch_size)
+            return entry
+        if name not in PEERS or PEERS[name].own_batches is None:
+            entry.batch_size = self._best_batch_size(name, process)
+        process.call("bulk", batch_size=entry.batch_size)
         return entry
 
     def _count_tokens(self, entry: Entry) -> None:
@@ -175,15 +193,27 @@ class Race:
         self.num_tokens = int(after["num_tokens"] - before["num_tokens"])
         self.num_truncated = int(after["num_truncated"] - before["num_truncated"])
 
-    def _best_batch_size(self, process: Process) -> int:
-        """Try every size twice, up and down, on a part of the texts."""
+    def _best_batch_size(self, name: str, process: Process) -> int:
+        """Try every size twice, up and down, on a part of the texts.
+
+        Raises:
+            ContestantFailedError: a pass over all texts would take too long.
+        """
         stride = max(1, len(self.course.texts) // PROBE_TEXTS)
-        process.call("bulk", batch_size=BATCH_SIZES[0], stride=stride)
+        spent = process.call("bulk", batch_size=BATCH_SIZES[0], stride=stride)
         seconds: dict[int, float] = {}
         for size in (*BATCH_SIZES, *reversed(BATCH_SIZES)):
+            if seconds and spent > PROBE_SECONDS:
+                break
             measured = process.call("bulk", batch_size=size, stride=stride)
+            spent += measured
             seconds[size] = min(measured, seconds.get(size, measured))
-        return min(seconds, key=seconds.__getitem__)
+        best = min(seconds, key=seconds.__getitem__)
+        pass_s = seconds[best] * stride
+        if pass_s > MAX_PASS_SECONDS:
+            reason = f"a bulk pass takes {pass_s:,.0f} s of {MAX_PASS_SECONDS}; give fewer texts"
+            raise ContestantFailedError(name, reason)
+        return best
 
     def take_turns(self, end_round: Callable[[], None] = lambda: None) -> None:
         """Do the bulk passes: ours before the first, between any two, and after the last peer.

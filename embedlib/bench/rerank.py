@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.bench.contestants import (
-    CROSS_ENCODER,
-    EMBEDLIB,
-    INT8_RERANKER,
-    RERANKER,
-    missing_modules,
-)
-from embedlib.bench.options import INT8, RERANK_PEER, ReportLine, RerankOptions
+from embedlib.bench.contestants import CROSS_ENCODER, INT8_RERANKER, RERANKER
+from embedlib.bench.options import ReportLine, RerankOptions
+from embedlib.bench.peers import EMBEDLIB, INT8, ST, missing_modules
 from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
 from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance
 from embedlib.bench.shapes import find_or_write
@@ -68,7 +63,7 @@ def run_rerank(
         EmbedlibError: the model or the candidates cannot be read, a module of the peer is missing,
             or one of the two failed.
     """
-    if RERANK_PEER in options.vs and (missing := missing_modules(RERANK_PEER)):
+    if ST in options.vs and (missing := missing_modules(ST)):
         raise EmbedlibError(f'{", ".join(missing)} missing; pip install "embedlib[bench]"')
     with tempfile.TemporaryDirectory(prefix="embedlib-bench-") as scratch:
         folder = _folder(options, Path(scratch))
@@ -92,8 +87,8 @@ def _enter_all(race: Race, options: RerankOptions) -> None:
         if name != INT8 or INT8 in options.vs:
             race.report(f"{name}: starting")
             race.ours.append(race.enter(contestant))
-    if RERANK_PEER in options.vs:
-        race.report(f"{RERANK_PEER}: starting and looking for its best batch size")
+    if ST in options.vs:
+        race.report(f"{ST}: starting and looking for its best batch size")
         race.peers.append(race.enter(CROSS_ENCODER))
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedlib.bench.contestants import (
-    SentenceTransformersContestant,
-    compile_int8,
-)
+from embedlib.bench.contestants import compile_int8
+from embedlib.bench.sentence_transformers_contestants import SentenceTransformersContestant
+from embedlib.measuring.child import Memory, own_memory
 from embedlib.measuring.texts import RERANK_QUERY
 from embedlib.vectors.arrays import Vectors
 
@@ -50,6 +49,14 @@ class RerankerContestant:
         """Score one pair."""
         return np.array([self._loaded.predict((RERANK_QUERY, text))], np.float32)
 
+    def precision(self) -> str:
+        """Return float32, which a Reranker computes in unless it is told."""
+        return "float32"
+
+    def memory(self) -> Memory:
+        """Return the memory of this process."""
+        return own_memory()
+
     def stats(self) -> dict[str, float]:
         """Return the counts since the model was loaded."""
         stats = self._loaded.stats()
@@ -68,6 +75,10 @@ class Int8RerankerContestant(RerankerContestant):
         """Make a Reranker; the first time the layers to keep are searched, which takes minutes."""
         compile_int8(folder, cache_dir, threads)
         super().load(folder, cache_dir, threads, {**options, "precision": "int8"})
+
+    def precision(self) -> str:
+        """Return int8."""
+        return "int8"
 
 
 class CrossEncoderContestant(SentenceTransformersContestant):

@@ -35,33 +35,8 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContestantResult:
-    """What was measured of one contestant."""
-
-    name: str
-    versions: Mapping[str, str]
-    batch_size: int | None
-    """The best one found; None: the contestant makes batches by a token budget."""
-    tokens_per_s: Spread
-    texts_per_s: Spread
-    embedlib_ratio: Spread | None
-    """embedlib's bulk rate divided by this one's, turn by turn; None for embedlib itself."""
-    query: Latency
-    query_ratio: float | None
-    """This one's query p50 divided by embedlib's; None for embedlib itself."""
-    cold_start: Start
-    """The first one, with nothing prepared."""
-    warm_start: Start
-    """The second one, with a compiled engine or an exported model where it keeps one."""
-    peak_memory_after_load_mib: float
-    peak_memory_after_bulk_mib: float
-    max_difference: float | None
-    """Largest difference of any element of any vector to embedlib's; None for embedlib itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class DuringBulk:
-    """Queries answered by embedlib while it works on a bulk job."""
+    """Queries answered by a contestant while it works on a bulk job."""
 
     query: Latency
     query_interval_ms: float
@@ -72,18 +47,72 @@ class DuringBulk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgemm:
-    """The machine's own rate for float32 matrix products of the model's shapes."""
+class Closeness:
+    """Cosines between the vectors of a contestant and embedlib's in float32."""
+
+    mean: float
+    p1: float
+    min: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTheLimit:
+    """How near a contestant comes to what the machine can do in its precision."""
+
+    bulk_share: float
+    """Its bulk rate over the one that products alone would allow."""
+    query_floor_ms: float
+    """Reading the weights once, or their products for one query: what takes longer."""
+    query_ratio: float
+    """Its query p50 over that floor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContestantResult:
+    """What was measured of one contestant."""
+
+    name: str
+    precision: str
+    """What it multiplied in: "float32", "bf16" or "int8"."""
+    versions: Mapping[str, str]
+    batches: str
+    """How it makes them: its own way, or the best number of texts found."""
+    tokens_per_s: Spread
+    texts_per_s: Spread
+    embedlib_ratio: Spread | None
+    """The bulk rate of embedlib as it comes over this one's, turn by turn; None for itself."""
+    float32_ratio: Spread | None
+    """The same of embedlib in float32; None for embedlib itself."""
+    query: Latency
+    query_ratio: float | None
+    """This one's query p50 over embedlib's; None for embedlib itself."""
+    during_bulk: DuringBulk | None
+    during_bulk_failure: str | None
+    """Why there is no `during_bulk`."""
+    cold_start: Start
+    """The first one, with nothing prepared."""
+    warm_start: Start
+    """The second one, with a compiled engine or an exported model where it keeps one."""
+    memory_after_load_mib: Mapping[str, float]
+    """"peak", and "anonymous": what no file backs."""
+    memory_after_bulk_mib: Mapping[str, float]
+    closeness: Closeness
+    of_the_limit: OfTheLimit | None
+    """None: its precision was not measured alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the machine can do for the shapes of the model."""
 
     rows: int
     flop_per_token: int
     """In the model's linear layers."""
-    gflop_per_s: Mapping[str, Spread]
-    """By the library that computed them."""
-    ceiling_tokens_per_s: float
-    """What the fastest library would allow if there were nothing but linear layers."""
-    embedlib_share: float
-    """embedlib's bulk rate divided by the ceiling."""
+    num_weights: int
+    """Of the linear layers."""
+    gflop_per_s: Mapping[str, Mapping[str, Spread]]
+    """By precision and by the library that computed them."""
+    read_gb_per_s: Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +156,6 @@ class BenchResult(Measured):
 
     model: str
     revision: str | None
-    precision: str
     texts: str
     """Where they come from."""
     num_texts: int
@@ -138,14 +166,15 @@ class BenchResult(Measured):
     threads: int
     rounds: int
     contestants: tuple[ContestantResult, ...]
-    """embedlib is the first."""
+    """embedlib as it comes is the first, embedlib in float32 the second."""
     skipped: tuple[Skipped, ...]
-    during_bulk: DuringBulk
+    weights_mib: float
+    """Of the weights files."""
     padding_share: float
-    """Of what embedlib computed in the bulk passes."""
+    """Of what embedlib, as it comes, computed in the bulk passes."""
     engine_idle_share: float
     """Share of embedlib's bulk passes in which its engine had nothing to do."""
-    sgemm: Sgemm
+    limits: Limits
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> BenchResult:

@@ -6,36 +6,37 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from embedlib.bench.contestants import EMBEDLIB, missing_modules
+from embedlib.bench.findings import closeness, limits_of, of_the_limit, weights_mib
 from embedlib.bench.options import BenchOptions, ReportLine
+from embedlib.bench.peers import BY_TOKENS, EMBEDLIB, FLOAT32, PEERS
 from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, start_contestant
 from embedlib.bench.result import (
     BenchResult,
     ContestantResult,
     DuringBulk,
-    Sgemm,
+    Limits,
     Skipped,
     Start,
     provenance,
 )
 from embedlib.bench.shapes import find_or_write
 from embedlib.measuring.process import ContestantFailedError, Process
-from embedlib.measuring.sgemm import ROWS, SGEMM, flop_per_token, linear_shapes
+from embedlib.measuring.sgemm import SGEMM, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
-from embedlib.measuring.texts import QUERIES, docstrings, read_lines
-from embedlib.models.reading.files import read_model_files
-from embedlib.models.spec import Encoder
+from embedlib.measuring.texts import QUERIES, docstrings, read_lines, texts_of_about
+from embedlib.models.hub import ModelFolder
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
 
 QUERY_INTERVAL_S = 0.1
 """Between two queries during a bulk job."""
 
-SGEMM_SECONDS = 1.0
-"""Per library and round."""
+SGEMM_SECONDS = 0.5
+"""Per library, precision and round."""
 
 
 def run_bench(
@@ -45,7 +46,7 @@ def run_bench(
     embedlib_version: str,
     command: str = "",
     report: ReportLine = lambda _: None,
-    start: StartProcess = start_contestant,
+    start: StartProcess | None = None,
 ) -> BenchResult:
     """Run embedlib and its peers side by side.
 
@@ -55,20 +56,17 @@ def run_bench(
         embedlib_version: the version to keep with the result.
         command: what the user typed, to keep with the result.
         report: called with progress, one line at a time.
-        start: starts the process of a contestant.
+        start: starts the process of a contestant; None: as `options` say.
 
     Raises:
         EmbedlibError: the model or the texts cannot be read, or embedlib itself failed. A peer that
             fails is left out and named in the result.
     """
-    if options.texts_path is None:
-        texts, origin = docstrings(options.num_texts), "documentation strings of Python's library"
-    else:
-        texts, origin = read_lines(options.texts_path, options.num_texts), options.texts_path.name
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embedlib-bench-")))
         folder = find_or_write(options.model, options.config, scratch)
-        encoder = read_model_files(folder.path).spec.encoder
+        files = read_model_files(folder.path)
+        texts, origin = _texts(options, files)
         course = Course(
             folder=folder.path,
             texts=texts,
@@ -76,32 +74,23 @@ def run_bench(
             config=options.config,
             rounds=options.rounds,
         )
+        start = start or partial(start_contestant, pythons=options.pythons)
         race = stack.enter_context(open_race(course, scratch, report, start))
-        bench = _Bench(race, options, encoder)
-        bench.enter_all()
-        bench.race_bulk()
-        stats = bench.ours.entry.stats()
-        bench.race_queries()
-        during_bulk = bench.measure_mixed()
-        return BenchResult(
-            **provenance(machine, embedlib_version, command),
-            model=options.model,
-            revision=folder.revision,
-            precision="float32",
-            texts=origin,
-            num_texts=len(texts),
-            num_tokens=race.num_tokens,
-            num_truncated=race.num_truncated,
-            mean_query_tokens=bench.mean_query_tokens,
-            threads=options.config.num_threads,
-            rounds=options.rounds,
-            contestants=tuple(map(bench.result, bench.figures)),
-            skipped=tuple(bench.skipped),
-            during_bulk=during_bulk,
-            padding_share=stats["padding_share"],
-            engine_idle_share=stats["engine_idle_share"],
-            sgemm=bench.sgemm_result(),
-        )
+        bench = _Bench(race, options, files)
+        bench.run()
+        about_run = provenance(machine, embedlib_version, command)
+        return bench.result(folder, origin, about_run)
+
+
+def _texts(options: BenchOptions, files: ModelFiles) -> tuple[list[str], str]:
+    """Return the texts of a bulk pass, and where they come from."""
+    if options.texts_path is not None:
+        return read_lines(options.texts_path, options.num_texts), options.texts_path.name
+    origin = "documentation strings of Python's library"
+    if options.text_tokens is None:
+        return docstrings(options.num_texts), origin
+    tokenizer = load_tokenizer(files)
+    return texts_of_about(options.text_tokens, options.num_texts, tokenizer), f"pieces of {origin}"
 
 
 @dataclass(kw_only=True)
@@ -110,71 +99,79 @@ class _Figures:
 
     entry: Entry
     cold: Start
-    memory_after_bulk: float = 0.0
+    memory_after_bulk: dict[str, float] = field(default_factory=dict)
     latencies_ms: list[float] = field(default_factory=list)
     vectors: Any = None
+    during_bulk: DuringBulk | None = None
+    during_bulk_failure: str | None = None
 
 
 class _Bench:
     """A run in progress; its phases are in the order of the methods."""
 
-    def __init__(self, race: Race, options: BenchOptions, encoder: Encoder) -> None:
+    def __init__(self, race: Race, options: BenchOptions, files: ModelFiles) -> None:
         self.race = race
         self.options = options
-        self.encoder = encoder
+        self.files = files
         self.figures: list[_Figures] = []
         self.skipped: list[Skipped] = []
-        self.sgemm: dict[str, list[float]] = {}
+        self.products: list[dict[str, dict[str, float]]] = []
+        self.reads: list[float] = []
+        self.stats: dict[str, float] = {}
         self.mean_query_tokens = 0.0
 
     @property
     def ours(self) -> _Figures:
         return self.figures[0]
 
-    def enter_all(self) -> None:
+    def run(self) -> None:
+        """Run all phases."""
+        self._enter_all()
+        self._race_bulk()
+        self.stats = self.ours.entry.stats()
+        self._race_queries()
+        for figures in self.figures:
+            self._measure_mixed(figures)
+
+    def _enter_all(self) -> None:
         """Start every contestant, embedlib first, and let each warm up."""
-        self.race.ours.append(self._enter(EMBEDLIB))
+        for name in (EMBEDLIB, FLOAT32):
+            self.race.ours.append(self._enter(name))
         for name in self.options.vs:
-            missing = missing_modules(name)
-            if missing:
-                reason = f'{", ".join(missing)} missing; pip install "embedlib[bench]"'
-                self._skip(name, reason)
-                continue
             try:
                 self.race.peers.append(self._enter(name))
             except ContestantFailedError as error:
-                self._skip(name, error.reason)
-
-    def _skip(self, name: str, reason: str) -> None:
-        self.race.report(f"{name}: not measured: {reason}")
-        self.skipped.append(Skipped(name=name, reason=reason))
+                self.race.report(f"{name}: not measured: {error.reason}")
+                self.skipped.append(Skipped(name=name, reason=error.reason))
 
     def _enter(self, name: str) -> Entry:
         """Start a contestant twice: first with nothing prepared, then to stay."""
         self.race.report(f"{name}: starting, first with nothing prepared, then again")
         with self.race.start(name) as process:
+            if name in PEERS and (missing := process.call("missing", peer=name)):
+                reason = f"{', '.join(missing)} missing; {PEERS[name].remedy}"
+                raise ContestantFailedError(name, reason)
             cold = self.race.load(name, process)
             process.call("fill_cache", cache_dir=str(self.race.cache_of(name)))
         entry = self.race.enter(name)
         self.figures.append(_Figures(entry=entry, cold=Start.of(cold)))
         return entry
 
-    def race_bulk(self) -> None:
-        """Measure bulk passes in turns, and the machine's own limit after each round."""
+    def _race_bulk(self) -> None:
+        """Measure bulk passes in turns, and the machine's own limits after each round."""
         # One thread per library call: the process that measures starts its own threads.
-        with self.race.start(SGEMM, 1) as sgemm:
-            self.race.take_turns(lambda: self._measure_sgemm(sgemm))
+        with self.race.start(SGEMM, 1) as limits:
+            self.race.take_turns(lambda: self._measure_limits(limits))
         for figures in self.figures:
-            figures.memory_after_bulk = figures.entry.process.call("peak_memory_mib")
+            figures.memory_after_bulk = figures.entry.process.call("memory")
             figures.vectors = self.race.vectors(figures.entry)
 
-    def _measure_sgemm(self, process: Process) -> None:
-        shapes = linear_shapes(self.encoder)
-        rates = process.call("measure", shapes=shapes, seconds=SGEMM_SECONDS)
-        for library, rate in rates.items():
-            self.sgemm.setdefault(library, []).append(rate)
+    def _measure_limits(self, process: Process) -> None:
+        shapes = linear_shapes(self.files.spec.encoder)
+        self.products.append(process.call("measure", shapes=shapes, seconds=SGEMM_SECONDS))
+        self.reads.append(process.call("read", seconds=SGEMM_SECONDS))
 
-    def race_queries(self) -> None:
+    def _race_queries(self) -> None:
         """Measure single queries, one after the other, in turns."""
         before = self.ours.entry.stats()["num_tokens"]
         seconds = self.options.query_seconds / self.options.rounds
@@ -185,16 +182,26 @@ class _Bench:
         after = self.ours.entry.stats()["num_tokens"]
         self.mean_query_tokens = (after - before) / len(self.ours.latencies_ms)
 
-    def measure_mixed(self) -> DuringBulk:
-        """Measure our queries beside our bulk job."""
-        self.race.report("queries during a bulk job")
-        mixed = self.ours.entry.process.call(
-            "mixed", seconds=self.options.query_seconds, interval_s=QUERY_INTERVAL_S
-        )
+    def _measure_mixed(self, figures: _Figures) -> None:
+        """Measure a contestant's queries beside its own bulk job."""
+        entry = figures.entry
+        self.race.report(f"{entry.name}: queries during a bulk job")
+        try:
+            mixed = entry.process.call(
+                "mixed",
+                seconds=self.options.query_seconds,
+                interval_s=QUERY_INTERVAL_S,
+                batch_size=entry.batch_size,
+            )
+        except ContestantFailedError as error:
+            if entry in self.race.ours:
+                raise
+            figures.during_bulk_failure = error.reason
+            return
         rates_without = [self.race.num_tokens / seconds for seconds in mixed["without_s"]]
         rates_with = [self.race.num_tokens / seconds for seconds in mixed["with_s"]]
         losses = [1 - 1 / ratio for ratio in aba_ratios(rates_without, rates_with)]
-        return DuringBulk(
+        figures.during_bulk = DuringBulk(
             query=Latency.of(mixed["latencies_ms"]),
             query_interval_ms=QUERY_INTERVAL_S * 1e3,
             tokens_per_s_without=Spread.of(rates_without),
@@ -202,44 +209,63 @@ class _Bench:
             bulk_loss=Spread.of(losses),
         )
 
-    def result(self, figures: _Figures) -> ContestantResult:
-        """Return what a contestant did."""
-        entry, ours = figures.entry, self.ours
-        ratio = query_ratio = max_difference = None
-        query = Latency.of(figures.latencies_ms)
-        if figures is not ours:
-            ratio = Spread.of(self.race.ratios(ours.entry, entry))
-            query_ratio = query.p50_ms / Latency.of(ours.latencies_ms).p50_ms
-            max_difference = float(np.abs(figures.vectors - ours.vectors).max())
-        return ContestantResult(
-            name=entry.name,
-            versions=entry.loaded.versions,
-            batch_size=entry.batch_size,
-            tokens_per_s=Spread.of(entry.rates(self.race.num_tokens)),
-            texts_per_s=Spread.of(entry.rates(len(self.race.course.texts))),
-            embedlib_ratio=ratio,
-            query=query,
-            query_ratio=query_ratio,
-            cold_start=figures.cold,
-            warm_start=Start.of(entry.loaded),
-            peak_memory_after_load_mib=entry.loaded.peak_memory_mib,
-            peak_memory_after_bulk_mib=figures.memory_after_bulk,
-            max_difference=max_difference,
+    def result(self, folder: ModelFolder, origin: str, about_run: dict[str, Any]) -> BenchResult:
+        """Return what was found."""
+        limits = limits_of(self.files.spec.encoder, self.products, self.reads)
+        return BenchResult(
+            **about_run,
+            model=self.options.model,
+            revision=folder.revision,
+            texts=origin,
+            num_texts=len(self.race.course.texts),
+            num_tokens=self.race.num_tokens,
+            num_truncated=self.race.num_truncated,
+            mean_query_tokens=self.mean_query_tokens,
+            threads=self.options.config.num_threads,
+            rounds=self.options.rounds,
+            contestants=tuple(self._contestant(figures, limits) for figures in self.figures),
+            skipped=tuple(self.skipped),
+            weights_mib=weights_mib(self.files),
+            padding_share=self.stats["padding_share"],
+            engine_idle_share=self.stats["engine_idle_share"],
+            limits=limits,
         )
 
-    def sgemm_result(self) -> Sgemm:
-        """Return the machine's limit and our share of it."""
-        flop = flop_per_token(self.encoder)
-        gflop_per_s = {
-            library: Spread.of([value / 1e9 for value in values])
-            for library, values in self.sgemm.items()
-        }
-        ceiling = max(rate.median for rate in gflop_per_s.values()) * 1e9 / flop
-        ours = Spread.of(self.ours.entry.rates(self.race.num_tokens))
-        return Sgemm(
-            rows=ROWS,
-            flop_per_token=flop,
-            gflop_per_s=gflop_per_s,
-            ceiling_tokens_per_s=ceiling,
-            embedlib_share=ours.median / ceiling,
+    def _contestant(self, figures: _Figures, limits: Limits) -> ContestantResult:
+        """Return what a contestant did."""
+        entry, peers = figures.entry, self.race.peers
+        query = Latency.of(figures.latencies_ms)
+        tokens_per_s = Spread.of(entry.rates(self.race.num_tokens))
+        ratios = [
+            Spread.of(self.race.ratios(ours, entry)) if entry in peers else None
+            for ours in self.race.ours
+        ]
+        own = PEERS[entry.name].own_batches if entry.name in PEERS else BY_TOKENS
+        return ContestantResult(
+            name=entry.name,
+            precision=entry.loaded.precision,
+            versions=entry.loaded.versions,
+            batches=own or f"{entry.batch_size} texts",
+            tokens_per_s=tokens_per_s,
+            texts_per_s=Spread.of(entry.rates(len(self.race.course.texts))),
+            embedlib_ratio=ratios[0],
+            float32_ratio=ratios[1],
+            query=query,
+            query_ratio=query.p50_ms / Latency.of(self.ours.latencies_ms).p50_ms
+            if entry in peers
+            else None,
+            during_bulk=figures.during_bulk,
+            during_bulk_failure=figures.during_bulk_failure,
+            cold_start=figures.cold,
+            warm_start=Start.of(entry.loaded),
+            memory_after_load_mib=entry.loaded.memory_mib,
+            memory_after_bulk_mib=figures.memory_after_bulk,
+            closeness=closeness(figures.vectors, self.figures[1].vectors),
+            of_the_limit=of_the_limit(
+                limits,
+                entry.loaded.precision,
+                tokens_per_s.median,
+                query.p50_ms,
+                self.mean_query_tokens,
+            ),
         )

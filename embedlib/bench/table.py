@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from embedlib.bench.contestants import BATCH_SIZES
-from embedlib.bench.options import RERANK_PEER
+from embedlib.bench.peers import ST
 from embedlib.bench.result import TOP, BenchResult, ContestantResult, Measured, RerankResult
 from embedlib.measuring.markdown import Row, markdown
 from embedlib.measuring.spread import Spread
 
 _NONE = "–"  # noqa: RUF001 - a dash in an empty cell
 
-_ROWS: tuple[tuple[str, Callable[[ContestantResult], str]], ...] = (
+Cell = Callable[[ContestantResult], str]
+
+_SPEED: tuple[tuple[str, Cell], ...] = (
+    ("precision", lambda one: one.precision),
+    ("batches", lambda one: one.batches),
     ("bulk, tokens/s", lambda one: f"{one.tokens_per_s.median:,.0f}"),
-    ("bulk, texts/s", lambda one: f"{one.texts_per_s.median:,.0f}"),
-    (
-        "embedlib, times as fast in bulk",
-        lambda one: _NONE if one.embedlib_ratio is None else _spread(one.embedlib_ratio, "x"),
-    ),
-    ("batch size", lambda one: "by tokens" if one.batch_size is None else f"{one.batch_size}"),
+    ("bulk, texts/s", lambda one: f"{one.texts_per_s.median:,.1f}"),
+    ("embedlib, times as fast in bulk", lambda one: _ratio(one.embedlib_ratio)),
+    ("embedlib-float32, times as fast in bulk", lambda one: _ratio(one.float32_ratio)),
     ("query p50, ms", lambda one: f"{one.query.p50_ms:.1f}"),
     ("query p99, ms", lambda one: f"{one.query.p99_ms:.1f}"),
     (
         "embedlib, times as fast for a query",
         lambda one: _NONE if one.query_ratio is None else f"{one.query_ratio:.2f}x",
     ),
+    ("query during bulk p50 / p99, ms", lambda one: _during(one)),
+    (
+        "bulk rate lost to those queries",
+        lambda one: f"{one.during_bulk.bulk_loss.median:.1%}" if one.during_bulk else _NONE,
+    ),
+)
+_REST: tuple[tuple[str, Cell], ...] = (
     (
         "first vector, s, cold / warm",
         lambda one: f"{one.cold_start.first_vector_s:.2f} / {one.warm_start.first_vector_s:.2f}",
@@ -34,13 +42,33 @@ _ROWS: tuple[tuple[str, Callable[[ContestantResult], str]], ...] = (
         "of that, constructor, s",
         lambda one: f"{one.cold_start.constructor_s:.2f} / {one.warm_start.constructor_s:.2f}",
     ),
-    ("peak memory after loading, MiB", lambda one: f"{one.peak_memory_after_load_mib:,.0f}"),
-    ("peak memory after bulk, MiB", lambda one: f"{one.peak_memory_after_bulk_mib:,.0f}"),
     (
-        "largest difference to embedlib",
-        lambda one: _NONE if one.max_difference is None else f"{one.max_difference:.1e}",
+        "cosine to embedlib-float32, mean / lowest",
+        lambda one: f"{one.closeness.mean:.5f} / {one.closeness.min:.5f}",
+    ),
+    (
+        "share of the machine's products",
+        lambda one: f"{one.of_the_limit.bulk_share:.0%}" if one.of_the_limit else _NONE,
+    ),
+    (
+        "floor of a query, ms",
+        lambda one: f"{one.of_the_limit.query_floor_ms:.2f}" if one.of_the_limit else _NONE,
+    ),
+    (
+        "query p50 over its floor",
+        lambda one: f"{one.of_the_limit.query_ratio:.1f}x" if one.of_the_limit else _NONE,
     ),
 )
+
+
+def _ratio(spread: Spread | None) -> str:
+    return _NONE if spread is None else _spread(spread, "x")
+
+
+def _during(one: ContestantResult) -> str:
+    if one.during_bulk is None:
+        return f"failed: {one.during_bulk_failure}"
+    return f"{one.during_bulk.query.p50_ms:.1f} / {one.during_bulk.query.p99_ms:.1f}"
 
 
 def render(result: BenchResult) -> str:
@@ -62,14 +90,30 @@ def _heading(result: BenchResult) -> str:
     mean = result.num_tokens / result.num_texts
     cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
     return (
-        f"{result.model}, {result.precision}, threads: {result.threads}, rounds: {result.rounds}; "
+        f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
         f"{result.num_texts:,} texts, {result.num_tokens:,} tokens (mean {mean:.0f}{cut}) of "
         f"{result.texts}; queries of {result.mean_query_tokens:.1f} tokens"
     )
 
 
 def _contestants(result: BenchResult) -> list[Row]:
-    rows = [(name, *map(cell, result.contestants)) for name, cell in _ROWS]
+    """One row per figure, one column per contestant."""
+    memory: tuple[tuple[str, Cell], ...] = (
+        ("peak memory after loading, MiB", lambda one: f"{one.memory_after_load_mib['peak']:,.0f}"),
+        ("peak memory after bulk, MiB", lambda one: f"{one.memory_after_bulk_mib['peak']:,.0f}"),
+        (
+            "that over the weights file",
+            lambda one: f"{one.memory_after_bulk_mib['peak'] / result.weights_mib:.1f}x",
+        ),
+        (
+            "of it not in any file, now, MiB",
+            lambda one: f"{one.memory_after_bulk_mib.get('anonymous', float('nan')):,.0f}",
+        ),
+    )
+    rows: list[Row] = [
+        (label, *(cell(one) for one in result.contestants))
+        for label, cell in (*_SPEED, *memory, *_REST)
+    ]
     return [
         ("", *(one.name for one in result.contestants)),
         *(row for row in rows if set(row[1:]) != {_NONE}),  # nothing to compare with
@@ -77,24 +121,22 @@ def _contestants(result: BenchResult) -> list[Row]:
 
 
 def _own(result: BenchResult) -> list[Row]:
-    mixed, sgemm = result.during_bulk, result.sgemm
-    rates = ", ".join(
-        f"{library} {rate.median:,.0f}" for library, rate in sorted(sgemm.gflop_per_s.items())
-    )
+    limits = result.limits
+    rows = [
+        ("the machine and the model", ""),
+        ("weights file", f"{result.weights_mib:,.0f} MiB"),
+        ("linear layers per token", f"{limits.flop_per_token / 1e6:,.1f} MFLOP"),
+    ]
+    for precision, libraries in limits.gflop_per_s.items():
+        rates = ", ".join(
+            f"{library} {rate.median:,.0f}" for library, rate in sorted(libraries.items())
+        )
+        rows.append((f"products alone in {precision}, {limits.rows} rows", f"{rates} GFLOP/s"))
     return [
-        ("embedlib", ""),
-        (
-            f"query p50 / p99 during bulk, one each {mixed.query_interval_ms:.0f} ms",
-            f"{mixed.query.p50_ms:.1f} / {mixed.query.p99_ms:.1f} ms "
-            f"({mixed.query.num_queries} queries)",
-        ),
-        ("bulk rate lost to those queries", _spread(mixed.bulk_loss, "%")),
-        ("padding share", f"{result.padding_share:.1%}"),
-        ("engine idle share", f"{result.engine_idle_share:.1%}"),
-        ("linear layers per token", f"{sgemm.flop_per_token / 1e6:,.1f} MFLOP"),
-        (f"sgemm of this machine, {sgemm.rows} rows", f"{rates} GFLOP/s"),
-        ("which would allow", f"{sgemm.ceiling_tokens_per_s:,.0f} tokens/s"),
-        ("embedlib's share of that", f"{sgemm.embedlib_share:.0%}"),
+        *rows,
+        ("reading memory", f"{limits.read_gb_per_s.median:.1f} GB/s"),
+        ("embedlib's padding share", f"{result.padding_share:.1%}"),
+        ("embedlib's engine idle share", f"{result.engine_idle_share:.1%}"),
     ]
 
 
@@ -128,7 +170,7 @@ def render_rerank(result: RerankResult) -> str:
     if result.peer_documents_per_s is not None:
         rate = _spread(result.peer_documents_per_s, "")
         rows += [
-            (f"{RERANK_PEER} CrossEncoder, documents/s", rate),
+            (f"{ST} CrossEncoder, documents/s", rate),
             (f"its batch size, the best of {list(BATCH_SIZES)}", f"{result.peer_batch_size}"),
         ]
     for name, figures in result.ours.items():

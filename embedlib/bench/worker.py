@@ -17,7 +17,8 @@ import numpy as np
 
 from embedlib.bench.contestants import Contestant
 from embedlib.bench.line_up import make_contestant
-from embedlib.measuring.child import peak_memory_mib, serve_standard_streams
+from embedlib.bench.peers import missing_modules
+from embedlib.measuring.child import Memory, serve_standard_streams
 from embedlib.measuring.packages import versions
 from embedlib.measuring.sgemm import SGEMM, SgemmCalls
 from embedlib.vectors.arrays import Vectors
@@ -35,6 +36,10 @@ class ContestantCalls:
         self._queries: list[str] = []
         self._vectors: Vectors | None = None
 
+    def missing(self, peer: str) -> list[str]:
+        """Return the modules that a peer needs and this interpreter lacks."""
+        return missing_modules(peer)
+
     def load(
         self, folder: str, cache_dir: str, threads: int, options: dict[str, Any], query: str
     ) -> dict[str, Any]:
@@ -46,7 +51,8 @@ class ContestantCalls:
         self._contestant.query(query)
         return {
             "constructor_s": constructor_s,
-            "peak_memory_mib": peak_memory_mib(),
+            "precision": self._contestant.precision(),
+            "memory_mib": self._contestant.memory(),
             "versions": versions(self._contestant.packages),
         }
 
@@ -74,12 +80,14 @@ class ContestantCalls:
             latencies_ms.append(self._ask(len(latencies_ms)))
         return latencies_ms
 
-    def mixed(self, seconds: float, interval_s: float) -> dict[str, list[float]]:
+    def mixed(
+        self, seconds: float, interval_s: float, batch_size: int | None
+    ) -> dict[str, list[float]]:
         """Alternate bulk passes without and with queries beside them, beginning and ending without.
 
         Returns the times of both kinds of passes, and the latencies of the queries.
         """
-        without_s = [self.bulk(None)]
+        without_s = [self.bulk(batch_size)]
         with_s: list[float] = []
         latencies_ms: list[float] = []
         with ThreadPoolExecutor(1) as pool:
@@ -87,11 +95,11 @@ class ContestantCalls:
                 is_over = threading.Event()
                 asker = pool.submit(self._ask_until, is_over, interval_s, latencies_ms)
                 try:
-                    with_s.append(self.bulk(None))
+                    with_s.append(self.bulk(batch_size))
                 finally:
                     is_over.set()
                 asker.result()
-                without_s.append(self.bulk(None))
+                without_s.append(self.bulk(batch_size))
         return {"without_s": without_s, "with_s": with_s, "latencies_ms": latencies_ms}
 
     def _ask_until(
@@ -115,9 +123,9 @@ class ContestantCalls:
         """Return what the contestant has counted."""
         return self._contestant.stats()
 
-    def peak_memory_mib(self) -> float:
-        """Return the peak memory of this process."""
-        return peak_memory_mib()
+    def memory(self) -> Memory:
+        """Return the memory of the process that holds the model."""
+        return self._contestant.memory()
 
     def save_vectors(self, path: str) -> None:
         """Write the vectors of the last bulk pass as .npy."""

@@ -6,13 +6,15 @@ import json
 import os.path
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from embedlib.bench.options import INT8, PEERS, RERANK_PEER, BenchOptions
+from embedlib.bench.options import BenchOptions
+from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
 from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
@@ -36,8 +38,23 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     "--vs",
     metavar="PEER[,PEER]",
     default="",
-    help=f"Peers to compare with: {', '.join(PEERS)}. For rerank: {RERANK_PEER}, {INT8}. "
-    "pip install 'embedlib[bench]' installs the libraries.  [default: none]",
+    help=f"Peers to compare with, or {ALL_PEERS}: {', '.join(PEERS)}. For rerank: "
+    f"{', '.join(RERANK_PEERS)}. One that is not installed is named in the result, with what "
+    "brings it.  [default: none]",
+)
+@click.option(
+    "--python",
+    "pythons",
+    metavar="PEER=INTERPRETER",
+    multiple=True,
+    help="Run this peer with another interpreter, whose environment has it and embedlib. Give it "
+    "once for each such peer.",
+)
+@click.option(
+    "--text-tokens",
+    type=int,
+    help="Mean length of the texts, which are cut from the docstrings; lengths spread by a third "
+    "of it.  [default: docstrings as they are]",
 )
 @click.option(
     "--texts",
@@ -79,6 +96,8 @@ def bench(
     model: str | None,
     task: str,
     vs: str,
+    pythons: tuple[str, ...],
+    text_tokens: int | None,
     texts_path: Path | None,
     num_texts: int,
     rounds: int,
@@ -91,7 +110,8 @@ def bench(
     Measures on this machine the bulk rate, query latency alone and during a bulk job, start time,
     memory, and how close embedlib comes to the matrix-multiplication speed of the machine. Embedlib
     and its peers take turns, each in its own process, on the same texts with the same number of
-    threads; all compute in float32, except embedlib-int8. MODEL is a folder, a hub name,
+    threads. A library computes as it comes, unless its name here says otherwise; what each makes of
+    the vectors stands beside its speed. MODEL is a folder, a hub name,
     package:NAME, or shape:NAME: seeded random weights in the shape of minilm, bert-base,
     bert-large, qwen3-0.6b, mistral-7b or, for rerank, bge-reranker-v2-m3; shape:NAME/2 has two
     layers of it.
@@ -102,54 +122,79 @@ def bench(
       embedlib bench ./model --vs sentence-transformers,sentence-transformers-openvino --json r.json
       embedlib bench --task rerank --vs sentence-transformers
     """  # noqa: D301 - click takes \b as "keep these lines"
-    if json_path is not None and not Path(json_path).parent.is_dir():
-        # Reject it now, not after minutes of measuring.
-        raise click.UsageError(f"--json {json_path!r}: no such folder; create it first")
-    if json_path is not None and os.path.isdir(json_path):
-        raise click.UsageError(f"--json {json_path!r} is a folder; give a file")
+    _check_json_path(json_path)
     if model is None and task == "encode":
         raise click.UsageError("Missing argument 'MODEL'.")
-    config = Config(**options)
-
-    from embedlib.measuring.machine_facts import describe_machine
-
     shared: dict[str, Any] = {
         "model": model,
-        "vs": _names(vs),
+        "vs": _names(vs, PEERS if task == "encode" else RERANK_PEERS),
         "texts_path": texts_path,
         "num_texts": num_texts,
         "rounds": rounds,
-        "config": config,
-    }
-    circumstances: dict[str, Any] = {
-        "machine": describe_machine(),
-        "embedlib_version": __version__,
-        "command": _command(),
+        "config": Config(**options),
     }
     if task == "rerank":
-        from embedlib.bench.options import RerankOptions
-        from embedlib.bench.rerank import run_rerank
-        from embedlib.bench.table import render_rerank
+        if pythons or text_tokens is not None:
+            raise click.UsageError("--python and --text-tokens are for --task encode; leave it out")
+        values, table = _rank(shared)
+    else:
+        encode = {"pythons": _pairs(pythons), "text_tokens": text_tokens}
+        values, table = _encode(shared | encode | {"query_seconds": query_seconds})
+    _show(values, table, json_path)
 
-        with measuring() as report:
-            ranked = run_rerank(RerankOptions(**shared), **circumstances, report=report)
-        _show(ranked.as_json(), render_rerank(ranked), json_path)
-        return
+
+def _encode(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the result as plain values and as a table."""
     from embedlib.bench.run import run_bench
     from embedlib.bench.table import render
 
-    asked = BenchOptions(**shared, query_seconds=query_seconds)
+    asked = BenchOptions(**options)
     with measuring() as report:
-        result = run_bench(asked, **circumstances, report=report)
-    _show(result.as_json(), render(result), json_path)
+        result = run_bench(asked, **_circumstances(), report=report)
+    return result.as_json(), render(result)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def _rank(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the result of --task rerank as plain values and as a table."""
+    from embedlib.bench.options import RerankOptions
+    from embedlib.bench.rerank import run_rerank
+    from embedlib.bench.table import render_rerank
+
+    asked = RerankOptions(**options)
+    with measuring() as report:
+        result = run_rerank(asked, **_circumstances(), report=report)
+    return result.as_json(), render_rerank(result)
 
 
-def _command() -> str:
-    return shlex.join(["embedlib", *sys.argv[1:]])
+def _circumstances() -> dict[str, Any]:
+    from embedlib.measuring.machine_facts import describe_machine
+
+    return {
+        "machine": describe_machine(),
+        "embedlib_version": __version__,
+        "command": shlex.join(["embedlib", *sys.argv[1:]]),
+    }
+
+
+def _check_json_path(path: str | None) -> None:
+    """Reject a file that cannot be written now, not after minutes of measuring."""
+    if path is not None and not Path(path).parent.is_dir():
+        raise click.UsageError(f"--json {path!r}: no such folder; create it first")
+    if path is not None and os.path.isdir(path):
+        raise click.UsageError(f"--json {path!r} is a folder; give a file")
+
+
+def _names(text: str, known: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    return tuple(known) if names == (ALL_PEERS,) else names
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, python in pairs:
+        if not (name and equals and python):
+            raise click.UsageError(f"--python {name!r}: give PEER=INTERPRETER")
+    return {name: python for name, _, python in pairs}
 
 
 def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:

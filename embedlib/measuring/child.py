@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 _MIB = 1 << 20
+_STATUS_LINES = {"VmHWM:": "peak", "RssAnon:": "anonymous"}
 
 
 def serve_standard_streams(calls: object) -> None:
@@ -42,20 +43,28 @@ def serve(calls: object, requests: IO[str], replies: IO[str]) -> None:
         replies.flush()
 
 
-def peak_memory_mib() -> float:
-    """Return the peak resident memory of this process.
+Memory = dict[str, float]
+"""In MiB: "peak" is the most that was ever resident, "anonymous" what no file backs now."""
+
+
+def own_memory() -> Memory:
+    """Return the memory of this process."""
+    return memory_of("self")
+
+
+def memory_of(process: int | str) -> Memory:
+    """Return the memory of a process; without /proc, the peak of this one alone.
 
     Not `ru_maxrss` where it can be avoided: on Linux a child starts with its parent's.
-    Source: proc_pid_status(5), `VmHWM`.
+    Source: proc_pid_status(5), `VmHWM` and `RssAnon`.
     """
     try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+        text = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / _MIB
-    import resource
+        import resource
 
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _MIB
+        unit = 1 if sys.platform == "darwin" else 1024
+        return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / _MIB}
+    lines = (line.split() for line in text.splitlines())
+    kib = {words[0]: int(words[1]) for words in lines if words[0] in _STATUS_LINES}
+    return {name: kib[line] * 1024 / _MIB for line, name in _STATUS_LINES.items() if line in kib}

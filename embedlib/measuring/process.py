@@ -161,7 +161,12 @@ class ChildProcess(JsonProcess):
     """Runs a Python module as `python -m MODULE NAME THREADS`, offline."""
 
     def __init__(
-        self, module: str, name: str, threads: int, library_threads: int | None = None
+        self,
+        module: str,
+        name: str,
+        threads: int,
+        library_threads: int | None = None,
+        python: str | None = None,
     ) -> None:
         """Start the process.
 
@@ -170,8 +175,9 @@ class ChildProcess(JsonProcess):
             name: the name of the contestant.
             threads: the number of cores it may use.
             library_threads: threads that its numeric libraries start; None: `threads`.
+            python: the interpreter; None: this one.
         """
-        command = [sys.executable, "-m", module, name, str(threads)]
+        command = [python or sys.executable, "-m", module, name, str(threads)]
         super().__init__(name, command, _environment(library_threads or threads))
 
     def __enter__(self) -> ChildProcess:

@@ -1,4 +1,4 @@
-"""The machine's own limit: how fast it multiplies float32 matrices of the model's shapes."""
+"""The machine's own limits: how fast it multiplies matrices of the model's shapes, and reads."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from embedlib.measuring.openvino_products import ROWS, openvino_multiply
 from embedlib.models.spec import Encoder
 
 SGEMM = "sgemm"
 """Name of the contestant that measures this."""
 
-ROWS = 512
-"""Tokens multiplied at once: about a batch of the CPU engine."""
+READ_BYTES = 256 << 20
+"""Read by each thread at a time: more than the caches hold."""
 
-Multiply = Callable[[], None]
+Multiply = Callable[[], object]
 """One product of each shape."""
+
+Shapes = list[tuple[int, int]]
+"""(inputs, outputs) of each matrix."""
+
+Rates = dict[str, dict[str, float]]
+"""FLOP/s, by precision and library."""
 
 
 def linear_shapes(encoder: Encoder) -> list[tuple[int, int]]:
@@ -53,19 +61,35 @@ class SgemmCalls:
         self._threads = threads
         self._clock = clock
 
-    def measure(self, shapes: list[tuple[int, int]], seconds: float) -> dict[str, float]:
-        """Return FLOP/s by library, of numpy and, where it is installed, torch."""
-        makers: dict[str, Callable[..., Multiply]] = {"numpy": _numpy_multiply}
+    def measure(self, shapes: list[tuple[int, int]], seconds: float) -> Rates:
+        """Return FLOP/s by precision and library; torch only where it is installed.
+
+        What "bf16" and "int8" say is what the library makes of them on this CPU: without
+        instructions for them it multiplies something else.
+        """
+        makers: list[tuple[str, str, Callable[[Shapes], Multiply]]] = [
+            ("float32", "numpy", _numpy_multiply)
+        ]
         if importlib.util.find_spec("torch") is not None:
-            makers["torch"] = _torch_multiply
+            makers.append(("float32", "torch", _torch_multiply))
+        makers += [
+            (precision, "openvino", partial(openvino_multiply, precision))
+            for precision in ("float32", "bf16", "int8")
+        ]
         flop = 2 * ROWS * sum(inputs * outputs for inputs, outputs in shapes)
-        rates = {}
-        for library, make in makers.items():
+        rates: Rates = {}
+        for precision, library, make in makers:
             multiplies = [make(shapes) for _ in range(self._threads)]
             for multiply in multiplies:
                 multiply()  # the first one loads code and reserves buffers
-            rates[library] = flop * self._race(multiplies, seconds)
+            rates.setdefault(precision, {})[library] = flop * self._race(multiplies, seconds)
         return rates
+
+    def read(self, seconds: float) -> float:
+        """Return bytes/s of reading memory that is in no cache, all threads together."""
+        blocks = [np.ones(READ_BYTES // 4, np.float32) for _ in range(self._threads)]
+        # A product with itself: numpy's own sum is slower than memory.
+        return self._race([partial(np.dot, block, block) for block in blocks], seconds) * READ_BYTES
 
     def _race(self, multiplies: list[Multiply], seconds: float) -> float:
         """Return calls per second of all threads together."""

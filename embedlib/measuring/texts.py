@@ -12,6 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from embedlib.errors import SourceError
 
 if TYPE_CHECKING:
@@ -65,6 +67,28 @@ def docstring_pieces(
                 return pieces
             pieces.append(text[spans[start][0] : spans[start + num_tokens - 1][1]])
     return pieces
+
+
+def texts_of_about(num_tokens: int, num_texts: int, tokenizer: tokenizers.Tokenizer) -> list[str]:
+    """Return pieces of the same text whose lengths spread around `num_tokens`.
+
+    Lengths are normally distributed with a third of their mean as deviation, the same on every
+    call: of one length, no batch would have padding.
+    """
+    random = np.random.default_rng(0)
+    drawn = random.normal(num_tokens, num_tokens / 3, num_texts)
+    lengths = np.clip(drawn.round(), max(1, num_tokens // 4), 2 * num_tokens).astype(int).tolist()
+    texts: list[str] = []
+    for text in _blocks():
+        spans = tokenizer.encode(text, add_special_tokens=False).offsets
+        start = 0
+        while len(texts) < num_texts and start + lengths[len(texts)] <= len(spans):
+            end = start + lengths[len(texts)]
+            texts.append(text[spans[start][0] : spans[end - 1][1]])
+            start = end
+        if len(texts) == num_texts:
+            break
+    return texts
 
 
 def _blocks() -> Iterator[str]:

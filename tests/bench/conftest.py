@@ -72,6 +72,12 @@ class FakeContestant:
         self.num_tokens += len(text)
         return np.array([len(text), self.offset], np.float32)
 
+    def precision(self) -> str:
+        return "float32"
+
+    def memory(self) -> dict[str, float]:
+        return {"peak": 3.0, "anonymous": 1.0}
+
     def stats(self) -> dict[str, float]:
         return {
             "num_tokens": self.num_tokens,
@@ -113,14 +119,17 @@ class FakeProcess:
 
 
 class FakeSgemm:
-    """Finds rates that rise from round to round."""
+    """Finds rates that rise from round to round; memory is read at 1 GB/s."""
 
     def __init__(self) -> None:
         self.rounds = itertools.count(1)
 
-    def measure(self, shapes: list[list[int]], seconds: float) -> dict[str, float]:
+    def measure(self, shapes: list[list[int]], seconds: float) -> dict[str, Any]:
         number = next(self.rounds)
-        return {"numpy": number * 1e9, "torch": number * 2e9}
+        return {"float32": {"numpy": number * 1e9, "torch": number * 2e9}}
+
+    def read(self, seconds: float) -> float:
+        return 1e9
 
 
 @pytest.fixture
@@ -161,6 +170,8 @@ class Course:
         self.fakes: dict[str, FakeContestant] = {}
         self.broken: dict[str, set[str]] = {}
         """Calls that fail, by contestant."""
+        self.lacking: dict[str, tuple[str, ...]] = {}
+        """Modules that are not installed, by contestant."""
         self.sgemm = FakeSgemm()
 
     def start(self, name: str, threads: int, library_threads: int | None) -> FakeProcess:
@@ -168,6 +179,7 @@ class Course:
         if name == "sgemm":
             return FakeProcess(name, self.sgemm, 0, self.log)
         calls: Any = FakeCalls(self.fakes[name], self.clock)
+        calls.lacking = self.lacking.get(name, ())
         for broken in self.broken.get(name, ()):
             setattr(calls, broken, None)  # not callable: an error like any other
         return FakeProcess(name, calls, len(self.threads), self.log)
@@ -176,7 +188,14 @@ class Course:
 class FakeCalls(ContestantCalls):
     """Beside a bulk job, queries take 20 ms and slow it down by a quarter."""
 
-    def mixed(self, seconds: float, interval_s: float) -> dict[str, list[float]]:
+    lacking: tuple[str, ...] = ()
+
+    def missing(self, peer: str) -> list[str]:
+        return list(self.lacking)
+
+    def mixed(
+        self, seconds: float, interval_s: float, batch_size: int | None
+    ) -> dict[str, list[float]]:
         return {
             "without_s": [3.0, 3.0, 3.0],
             "with_s": [4.0, 4.0],
@@ -190,6 +209,7 @@ def course(clock: FakeClock) -> Course:
     course = Course(clock)
     course.fakes = {
         "embedlib": FakeContestant(clock, seconds_per_text=1 * MS),
+        "embedlib-float32": FakeContestant(clock, seconds_per_text=1.5 * MS),
         "sentence-transformers": FakeContestant(
             clock, seconds_per_text=2 * MS, best_batch_size=16, offset=0.5
         ),

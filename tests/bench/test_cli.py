@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from embedlib.bench.contestants import missing_modules
-from embedlib.bench.options import PEERS
+from embedlib.bench import peers as peers_module
+from embedlib.bench.line_up import make_contestant
+from embedlib.bench.peers import PEERS, Peer, missing_modules
 from embedlib.bench.race import start_contestant
 from embedlib.bench.result import BenchResult
 from embedlib.cli import main
@@ -28,9 +29,11 @@ def test_help_shows_the_defaults_and_the_peers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--vs", "fastembed"], "Error: vs = 'fastembed'"),
+        (["--vs", "faster"], "Error: vs = 'faster'"),
         (["--rounds", "0"], "Error: rounds = 0"),
         (["--json", "no-such-folder/result.json"], "no such folder"),
+        (["--python", "fastembed"], "--python 'fastembed': give PEER=INTERPRETER"),
+        (["--task", "rerank", "--text-tokens", "9"], "are for --task encode"),
         (["--json", "."], "--json '.' is a folder; give a file"),
     ],
 )
@@ -82,10 +85,16 @@ def test_an_error_in_a_child_reaches_the_parent(tmp_path: Path) -> None:
                 options={},
                 query="q",
             )
-        assert child.call("peak_memory_mib") > 0
+        assert child.call("missing", peer="embedlib-int8") == []
         assert child.age_s > 0
 
 
 def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "other", ("json", "no_such_module.part", "no_such_other"))
+    other = Peer(modules=("json", "no_such_module.part", "no_such_other"), remedy="")
+    monkeypatch.setattr(peers_module, "PEERS", {"other": other})
     assert missing_modules("other") == ["no_such_module.part", "no_such_other"]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_peer_of_the_table_can_be_made(name: str) -> None:
+    assert make_contestant(name).packages is not None

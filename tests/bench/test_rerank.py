@@ -17,7 +17,8 @@ from embedlib.bench.contestants import (
     RERANKER,
 )
 from embedlib.bench.line_up import make_contestant
-from embedlib.bench.options import INT8, RERANK_PEER, RerankOptions
+from embedlib.bench.options import RerankOptions
+from embedlib.bench.peers import INT8, ST
 from embedlib.bench.rerank import SEEDED_MODEL, run_rerank
 from embedlib.bench.result import RerankResult
 from embedlib.bench.table import render_rerank
@@ -58,7 +59,7 @@ def options(tiny_folder: Callable[[str], Path], tmp_path: Path) -> dict[str, Any
     path.write_text("".join("x" * length + "\n" for length in range(1, NUM_TEXTS + 1)))
     return {
         "model": str(tiny_folder("bert-cross-encoder")),
-        "vs": (RERANK_PEER,),
+        "vs": (ST,),
         "texts_path": path,
         "rounds": 3,
         "config": Config(threads=2, max_batch_tokens=99),
@@ -90,7 +91,7 @@ def test_the_figures(options: dict[str, Any], rerank_course: Any) -> None:
 
 
 def test_int8_beside_float32(options: dict[str, Any], rerank_course: Any) -> None:
-    result = run(rerank_course, options | {"vs": (RERANK_PEER, INT8)})
+    result = run(rerank_course, options | {"vs": (ST, INT8)})
     assert list(result.ours) == ["embedlib", INT8]
     assert result.num_tokens == 820
     int8 = result.ours[INT8]
@@ -178,7 +179,7 @@ def test_what_goes_wrong(
             {"vs": ("sentence-transformers-openvino",)},
             "one of sentence-transformers, embedlib-int8$",
         ),
-        ({"vs": (RERANK_PEER, RERANK_PEER)}, "once"),
+        ({"vs": (ST, ST)}, "once"),
         ({"rounds": 0}, "rounds = 0"),
     ],
 )

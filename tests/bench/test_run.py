@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,24 +9,22 @@ from typing import Any
 
 import pytest
 
-from embedlib.bench import run as run_module
-from embedlib.bench.options import PEERS, BenchOptions
+from embedlib.bench.options import BenchOptions
+from embedlib.bench.peers import FLOAT32, INT8, ST
 from embedlib.bench.result import BenchResult
 from embedlib.bench.run import run_bench
 from embedlib.bench.table import render
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
 
-TORCH, OPENVINO, INT8 = PEERS
+TORCH, OPENVINO = ST, f"{ST}-openvino"
+OURS = ["embedlib", FLOAT32]
 NUM_TEXTS = 40
 
 
 @pytest.fixture
-def options(
-    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> BenchOptions:
-    """Both peers, as if they were installed, on a file of texts of 1 to 40 characters."""
-    monkeypatch.setattr(run_module, "missing_modules", lambda name: [])
+def options(tiny_folder: Callable[[str], Path], tmp_path: Path) -> BenchOptions:
+    """Both peers on a file of texts of 1 to 40 characters."""
     path = tmp_path / "texts.txt"
     path.write_text("".join("x" * length + "\n" for length in range(1, NUM_TEXTS + 1)))
     return BenchOptions(
@@ -46,30 +45,49 @@ def run(options: BenchOptions, course: Any, **more: Any) -> BenchResult:
 
 def test_the_figures(options: BenchOptions, course: Any) -> None:
     result = run(options, course)
-    ours, torch, openvino = result.contestants
-    assert [one.name for one in result.contestants] == ["embedlib", TORCH, OPENVINO]
+    ours, float32, torch, openvino = result.contestants
+    assert [one.name for one in result.contestants] == [*OURS, TORCH, OPENVINO]
     assert (result.num_texts, result.num_tokens) == (NUM_TEXTS, 820)
     assert ours.texts_per_s.median == pytest.approx(1000)
     assert ours.tokens_per_s.median == pytest.approx(820 / NUM_TEXTS * 1000)
-    assert (ours.batch_size, torch.batch_size, openvino.batch_size) == (None, 16, 64)
-    assert (ours.embedlib_ratio, ours.query_ratio, ours.max_difference) == (None, None, None)
+    assert (ours.batches, torch.batches, openvino.batches) == ("by tokens", "16 texts", "64 texts")
+    assert (ours.embedlib_ratio, ours.float32_ratio, ours.query_ratio) == (None, None, None)
     assert torch.embedlib_ratio is not None
     assert torch.embedlib_ratio.values == pytest.approx((2, 2, 2))
     assert openvino.embedlib_ratio is not None
     assert openvino.embedlib_ratio.values == pytest.approx((4, 4, 4))
+    assert torch.float32_ratio is not None
+    assert torch.float32_ratio.values == pytest.approx((4 / 3,) * 3)
     assert (torch.query_ratio, openvino.query_ratio) == (pytest.approx(2), pytest.approx(4))
-    assert (torch.max_difference, openvino.max_difference) == (0.5, 0.25)
+    # The fakes' vectors are [length, offset]: the shortest text has the largest angle.
+    assert (float32.closeness.mean, float32.closeness.min) == pytest.approx((1, 1))
+    assert torch.closeness.min == pytest.approx(1 / math.hypot(1, 0.5))
+    assert torch.closeness.min < torch.closeness.p1 < torch.closeness.mean < 1
     assert (ours.cold_start.constructor_s, ours.warm_start.constructor_s) == (8, 2)
     assert (ours.cold_start.first_vector_s, ours.warm_start.first_vector_s) == (1, 2)
     assert (result.padding_share, result.engine_idle_share) == (0.25, 0.125)
-    assert result.during_bulk.bulk_loss.median == pytest.approx(0.25)
-    assert result.during_bulk.query.p50_ms == 20
+    for one in result.contestants:
+        assert one.during_bulk is not None
+        assert one.during_bulk.bulk_loss.median == pytest.approx(0.25)
+        assert one.during_bulk.query.p50_ms == 20
+
+
+def test_the_machines_limits(options: BenchOptions, course: Any) -> None:
+    result = run(options, course)
+    limits, ours = result.limits, result.contestants[0]
     # Of three rounds' 1, 2, 3 (numpy) and 2, 4, 6 GFLOP/s (torch) the better median counts.
-    assert result.sgemm.gflop_per_s["numpy"].values == (1, 2, 3)
-    assert result.sgemm.ceiling_tokens_per_s == pytest.approx(4e9 / result.sgemm.flop_per_token)
-    assert result.sgemm.embedlib_share == pytest.approx(
-        ours.tokens_per_s.median / result.sgemm.ceiling_tokens_per_s
+    assert limits.gflop_per_s["float32"]["numpy"].values == (1, 2, 3)
+    assert limits.num_weights * 2 == limits.flop_per_token
+    assert ours.of_the_limit is not None
+    assert ours.of_the_limit.bulk_share == pytest.approx(
+        ours.tokens_per_s.median / (4e9 / limits.flop_per_token)
     )
+    # Reading the weights at 1 GB/s, or multiplying each query's tokens at 4 GFLOP/s.
+    reading_ms = limits.num_weights * 4 / 1e9 * 1e3
+    products_ms = result.mean_query_tokens * limits.flop_per_token / 4e9 * 1e3
+    assert products_ms > reading_ms
+    assert ours.of_the_limit.query_floor_ms == pytest.approx(products_ms)
+    assert ours.of_the_limit.query_ratio == pytest.approx(1 / products_ms)
 
 
 def test_a_pass_of_ours_stands_between_any_two_of_the_peers(
@@ -78,7 +96,7 @@ def test_a_pass_of_ours_stands_between_any_two_of_the_peers(
     run(options, course)
     begin, end = course.log.index("sgemm starts"), course.log.index("sgemm ends")
     passes = [line.split()[0] for line in course.log[begin:end] if line.endswith(" bulk")]
-    assert passes == ["embedlib", *[TORCH, "embedlib", OPENVINO, "embedlib"] * 3]
+    assert passes == [*OURS, *[TORCH, *OURS, OPENVINO, *OURS] * 3]
 
 
 def test_a_drift_of_the_machine_is_not_taken_for_speed(options: BenchOptions, course: Any) -> None:
@@ -89,7 +107,7 @@ def test_a_drift_of_the_machine_is_not_taken_for_speed(options: BenchOptions, co
 
     encode = course.fakes["embedlib"].encode
     course.fakes["embedlib"].encode = slower
-    torch = run(options, course).contestants[1]
+    torch = run(options, course).contestants[2]
     assert torch.embedlib_ratio is not None
     assert torch.embedlib_ratio.values == pytest.approx((2, 2, 2), rel=0.03)
 
@@ -99,26 +117,32 @@ def test_all_get_the_same_threads_and_the_products_bring_their_own(
 ) -> None:
     run(options, course)
     assert set(course.threads) == {
-        *(("embedlib", 2, None), (TORCH, 2, None), (OPENVINO, 2, None), ("sgemm", 2, 1))
+        *(
+            ("embedlib", 2, None),
+            (FLOAT32, 2, None),
+            (TORCH, 2, None),
+            (OPENVINO, 2, None),
+            ("sgemm", 2, 1),
+        )
     }
     loads = [fake.events[0] for fake in course.fakes.values()]
-    assert [(load[0], load[3]) for load in loads] == [("load", 2)] * 3
-    assert [load[4] for load in loads] == [{"max_batch_tokens": 99}, {}, {}]
+    assert [(load[0], load[3]) for load in loads] == [("load", 2)] * 4
+    assert [load[4] for load in loads] == [{"max_batch_tokens": 99}] * 2 + [{}, {}]
 
 
 def test_embedlib_in_int8_makes_its_own_batches_and_takes_turns_like_a_peer(
     options: BenchOptions, course: Any, make_fake: Callable[..., Any]
 ) -> None:
     course.fakes[INT8] = make_fake(seconds_per_text=0.5e-3)
-    ours, faster, torch = run(replace(options, vs=(INT8, TORCH)), course).contestants
+    ours, _, faster, torch = run(replace(options, vs=(INT8, TORCH)), course).contestants
     assert (ours.name, faster.name, torch.name) == ("embedlib", INT8, TORCH)
-    assert (faster.batch_size, torch.batch_size) == (None, 16)
+    assert (faster.batches, torch.batches) == ("by tokens", "16 texts")
     assert faster.embedlib_ratio is not None
     assert faster.embedlib_ratio.values == pytest.approx((0.5,) * 3)
     assert course.fakes[INT8].events[0][4] == {"max_batch_tokens": 99}
     begin, end = course.log.index("sgemm starts"), course.log.index("sgemm ends")
     passes = [line.split()[0] for line in course.log[begin:end] if line.endswith(" bulk")]
-    assert passes == ["embedlib", *[INT8, "embedlib", TORCH, "embedlib"] * 3]
+    assert passes == [*OURS, *[INT8, *OURS, TORCH, *OURS] * 3]
 
 
 def test_everybody_starts_twice_and_ends(options: BenchOptions, course: Any) -> None:
@@ -129,17 +153,15 @@ def test_everybody_starts_twice_and_ends(options: BenchOptions, course: Any) -> 
 
 
 def test_a_peer_that_is_not_installed_is_told_and_the_others_go_on(
-    options: BenchOptions, course: Any, monkeypatch: pytest.MonkeyPatch
+    options: BenchOptions, course: Any
 ) -> None:
-    monkeypatch.setattr(
-        run_module, "missing_modules", lambda name: ["optimum.intel"] if name == OPENVINO else []
-    )
+    course.lacking[OPENVINO] = ("optimum.intel",)
     told: list[str] = []
     result = run(options, course, report=told.append)
     [line] = [line for line in told if line.startswith(OPENVINO)]
     assert "optimum.intel missing" in line
     assert 'pip install "embedlib[bench]"' in line
-    assert [one.name for one in result.contestants] == ["embedlib", TORCH]
+    assert [one.name for one in result.contestants] == [*OURS, TORCH]
     assert [one.name for one in result.skipped] == [OPENVINO]
     assert line in render(result)
 
@@ -147,8 +169,19 @@ def test_a_peer_that_is_not_installed_is_told_and_the_others_go_on(
 def test_a_peer_that_cannot_load_is_left_out(options: BenchOptions, course: Any) -> None:
     course.broken[TORCH] = {"load"}
     result = run(options, course)
-    assert [one.name for one in result.contestants] == ["embedlib", OPENVINO]
+    assert [one.name for one in result.contestants] == [*OURS, OPENVINO]
     assert result.skipped[0].reason.startswith("TypeError")
+
+
+def test_a_peer_that_fails_beside_queries_keeps_its_other_figures(
+    options: BenchOptions, course: Any
+) -> None:
+    course.broken[TORCH] = {"mixed"}
+    result = run(options, course)
+    torch = result.contestants[2]
+    assert torch.during_bulk is None
+    assert torch.during_bulk_failure is not None
+    assert "| failed: TypeError" in render(result)
 
 
 @pytest.mark.parametrize("call", ["load", "mixed"])
@@ -162,7 +195,7 @@ def test_embedlib_itself_must_not_fail(call: str, options: BenchOptions, course:
 
 def test_alone(options: BenchOptions, course: Any) -> None:
     result = run(replace(options, vs=()), course)
-    [ours] = result.contestants
+    ours, _ = result.contestants
     assert len(ours.tokens_per_s.values) == 4
     assert "embedlib, times as fast" not in render(result)
 
@@ -183,12 +216,12 @@ def test_the_table(options: BenchOptions, course: Any) -> None:
         for cells in (line.replace("\\|", "/").split("|") for line in text.splitlines())
         if len(cells) > 2
     }
-    assert rows[""] == ["embedlib", TORCH, OPENVINO]
-    assert rows["bulk, texts/s"] == ["1,000", "500", "250"]
-    assert rows["batch size"] == ["by tokens", "16", "64"]
-    assert rows["embedlib, times as fast in bulk"][1] == "2.00x (2.00 to 2.00)"
-    assert rows["largest difference to embedlib"][1:] == ["5.0e-01", "2.5e-01"]
-    assert rows["bulk rate lost to those queries"] == ["25.0% (25.0 to 25.0)"]
+    assert rows[""] == [*OURS, TORCH, OPENVINO]
+    assert rows["bulk, texts/s"] == ["1,000.0", "666.7", "500.0", "250.0"]
+    assert rows["batches"] == ["by tokens", "by tokens", "16 texts", "64 texts"]
+    assert rows["embedlib, times as fast in bulk"][2] == "2.00x (2.00 to 2.00)"
+    assert rows["cosine to embedlib-float32, mean / lowest"][1] == "1.00000 / 1.00000"
+    assert rows["bulk rate lost to those queries"] == ["25.0%"] * 4
     assert rows["command"] == ["`embedlib bench x`"]
     assert rows["cpu"] == ["a / b"]
     assert "embedlib 9.9" in rows["versions"][0]
@@ -197,11 +230,14 @@ def test_the_table(options: BenchOptions, course: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"vs": ("fastembed",)}, "vs = 'fastembed'; it must be one of sentence-transformers"),
+        ({"vs": ("faster",)}, "vs = 'faster'; it must be one of embedlib-int8, sentence-transf"),
         ({"vs": (TORCH, TORCH)}, "once"),
         ({"rounds": 0}, "rounds = 0; it must be at least 1"),
         ({"num_texts": -1}, "num_texts"),
         ({"query_seconds": 0.0}, "query_seconds"),
+        ({"text_tokens": 0}, "text_tokens = 0; it must be at least 1"),
+        ({"text_tokens": 9, "texts_path": Path("t")}, "leave out texts_path"),
+        ({"pythons": {"faster": "python"}}, "pythons = 'faster'; it must be one of"),
     ],
 )
 def test_options_out_of_range(wrong: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ from embedlib.bench.contestants import EmbedlibInt8Contestant
 from embedlib.bench.worker import ContestantCalls
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
-from embedlib.measuring.child import peak_memory_mib
+from embedlib.measuring.child import own_memory
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
 from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
@@ -36,7 +36,8 @@ def test_load_times_the_constructor_without_the_imports(
     arguments = {"folder": "a/model", "cache_dir": str(tmp_path), "threads": 3, "query": "q"}
     [reply] = serve_lines(calls(fake), request("load", options={"x": 1}, **arguments))
     assert reply["result"]["constructor_s"] == 8
-    assert reply["result"]["peak_memory_mib"] > 1
+    assert reply["result"]["memory_mib"] == {"peak": 3.0, "anonymous": 1.0}
+    assert reply["result"]["precision"] == "float32"
     assert reply["result"]["versions"] == {"pytest": pytest.__version__}
     assert fake.events == [("load", "model", True, 3, {"x": 1}), ("query", "q")]
 
@@ -106,7 +107,7 @@ def test_queries_beside_a_bulk_pass() -> None:
     fake = Meeting()
     calls = ContestantCalls(fake)  # type: ignore[arg-type] # only what is called
     calls.set_texts(["t"], ["q"])
-    mixed = calls.mixed(seconds=1e-9, interval_s=0)
+    mixed = calls.mixed(seconds=1e-9, interval_s=0, batch_size=None)
     assert (len(mixed["without_s"]), len(mixed["with_s"])) == (2, 1)
     assert len(mixed["latencies_ms"]) >= 1
     assert fake.num_passes == 3
@@ -117,7 +118,7 @@ def test_a_query_that_fails_beside_a_bulk_pass_is_told(serve_lines: Ask) -> None
     fake.error = ValueError("no answer\nof this")
     calls = ContestantCalls(fake)  # type: ignore[arg-type] # only what is called
     calls.set_texts(["t"], ["q"])
-    [reply] = serve_lines(calls, request("mixed", seconds=1e-9, interval_s=0))
+    [reply] = serve_lines(calls, request("mixed", seconds=1e-9, interval_s=0, batch_size=None))
     assert reply == {"error": "ValueError: no answer"}
 
 
@@ -130,9 +131,11 @@ def test_after_an_error_the_next_request_is_answered(
 
 
 def test_peak_memory_never_falls() -> None:
-    before = peak_memory_mib()
+    before = own_memory()
     block = np.ones(8 << 20, np.uint8)
-    assert peak_memory_mib() >= before > block.nbytes / (1 << 20)
+    after = own_memory()
+    assert after["peak"] >= before["peak"] > block.nbytes / (1 << 20)
+    assert after["peak"] >= after["anonymous"] > 8
 
 
 def test_embedlib_in_int8_searches_its_layers_once(

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from embedlib.measuring.sgemm import ROWS, SgemmCalls, flop_per_token, linear_shapes
+from embedlib.measuring.openvino_products import ROWS
+from embedlib.measuring.sgemm import SgemmCalls, flop_per_token, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
 from embedlib.models.spec import Encoder
 
@@ -68,9 +69,11 @@ def test_sgemm_adds_up_what_the_threads_do() -> None:
     ticks = iter(range(1_000_000))
     # Every look at the clock is a second later: one call per thread, then the time is over.
     rates = SgemmCalls(1, clock=lambda: float(next(ticks))).measure([(4, 8), (8, 4)], seconds=1)
-    assert rates["numpy"] == 2 * ROWS * (32 + 32)
+    assert rates["float32"]["numpy"] == 2 * ROWS * (32 + 32)
+    assert rates.keys() == {"float32", "bf16", "int8"}
+    assert rates["int8"]["openvino"] == rates["float32"]["numpy"]
 
 
 def test_sgemm_on_several_threads_with_a_real_clock() -> None:
     rates = SgemmCalls(2).measure([(4, 8)], seconds=1e-6)
-    assert rates["numpy"] > 0
+    assert rates["float32"]["numpy"] > 0

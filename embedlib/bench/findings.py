@@ -1,0 +1,77 @@
+"""What follows from the measurements: cosines, and how near the machine's limits are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from embedlib.bench.result import Closeness, Limits, OfTheLimit
+from embedlib.measuring.openvino_products import ROWS
+from embedlib.measuring.sgemm import Rates, flop_per_token
+from embedlib.measuring.spread import Spread
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.spec import Encoder
+from embedlib.vectors.arrays import Vectors
+
+_WEIGHT_BYTES: Final = {"float32": 4, "bf16": 2, "int8": 1}
+
+
+def closeness(vectors: Vectors, reference: Vectors) -> Closeness:
+    """Return the cosines between rows of two float32[N, D]."""
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(reference, axis=1)
+    # A row of zeros has no direction: its cosine is 0, as of a wrong vector.
+    cosines = np.einsum("nd,nd->n", vectors, reference) / np.maximum(lengths, 1e-30)
+    return Closeness(
+        mean=float(cosines.mean()), p1=float(np.percentile(cosines, 1)), min=float(cosines.min())
+    )
+
+
+def weights_mib(files: ModelFiles) -> float:
+    """Return the size of a model's weights files."""
+    found = (path for folder in files.directories for path in folder.glob("*.safetensors"))
+    return sum(path.stat().st_size for path in found) / (1 << 20)
+
+
+def limits_of(encoder: Encoder, products: Sequence[Rates], reads: Sequence[float]) -> Limits:
+    """Return the machine's limits of all rounds.
+
+    Args:
+        encoder: the model.
+        products: FLOP/s by precision and library, of each round.
+        reads: bytes/s, of each round.
+    """
+    flop = flop_per_token(encoder)
+    return Limits(
+        rows=ROWS,
+        flop_per_token=flop,
+        num_weights=flop // 2,
+        gflop_per_s={
+            precision: {
+                library: Spread.of([one[precision][library] / 1e9 for one in products])
+                for library in libraries
+            }
+            for precision, libraries in products[0].items()
+        },
+        read_gb_per_s=Spread.of([rate / 1e9 for rate in reads]),
+    )
+
+
+def of_the_limit(
+    limits: Limits, precision: str, tokens_per_s: float, query_ms: float, query_tokens: float
+) -> OfTheLimit | None:
+    """Return how near a contestant is to the machine's limits in its precision.
+
+    Attention, norms and tokenizing count as free, and weights as read once: nothing is faster.
+    """
+    if precision not in limits.gflop_per_s:
+        return None
+    rate = max(spread.median for spread in limits.gflop_per_s[precision].values()) * 1e9
+    reading_s = limits.num_weights * _WEIGHT_BYTES[precision] / (limits.read_gb_per_s.median * 1e9)
+    floor_ms = max(reading_s, query_tokens * limits.flop_per_token / rate) * 1e3
+    return OfTheLimit(
+        bulk_share=tokens_per_s * limits.flop_per_token / rate,
+        query_floor_ms=floor_ms,
+        query_ratio=query_ms / floor_ms,
+    )

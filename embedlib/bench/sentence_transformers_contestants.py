@@ -1,0 +1,140 @@
+"""sentence-transformers by each of its backends."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from embedlib.bench.peer import PeerContestant
+from embedlib.engines.machine import Machine
+from embedlib.vectors.arrays import Vectors
+
+_ONNX_FILES = (("avx512_vnni", "avx512_vnni"), ("avx512f", "avx512"), ("", "avx2"))
+"""By the best instruction of the CPU, the name of the int8 configuration made for it.
+
+Source: sentence-transformers 6.2, `export_dynamic_quantized_onnx_model`.
+"""
+
+
+class SentenceTransformersContestant(PeerContestant):
+    """sentence-transformers with its torch backend, in float32."""
+
+    packages: tuple[str, ...] = ("sentence-transformers", "transformers", "torch", "numpy")
+
+    def import_library(self) -> None:
+        """Import it, and with it torch and transformers."""
+        import sentence_transformers  # noqa: F401
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Make a SentenceTransformer."""
+        import torch
+
+        torch.set_num_threads(threads)
+        self._model = self._construct(folder, cache_dir, threads)
+
+    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
+        # Models stored in half precision would otherwise be computed in it.
+        return self._make(folder, model_kwargs={"torch_dtype": "float32"})
+
+    def _make(self, folder: Path, **arguments: Any) -> Any:
+        from sentence_transformers import SentenceTransformer
+
+        return SentenceTransformer(str(folder), device="cpu", local_files_only=True, **arguments)
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
+        """Encode in batches of `batch_size` texts; the library sorts them by length."""
+        assert batch_size is not None, "peers get a batch size; this is a bug in embedlib"
+        vectors: Vectors = self._model.encode(texts, batch_size=batch_size, show_progress_bar=False)
+        return vectors
+
+    def query(self, text: str) -> Vectors:
+        """Encode one text."""
+        vector: Vectors = self._model.encode(text, show_progress_bar=False)
+        return vector
+
+
+class Bf16Contestant(SentenceTransformersContestant):
+    """sentence-transformers with its torch backend, in bfloat16 by one argument."""
+
+    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
+        return self._make(folder, model_kwargs={"torch_dtype": "bfloat16"})
+
+    def precision(self) -> str:
+        """Return bf16."""
+        return "bf16"
+
+
+class OpenVINOContestant(SentenceTransformersContestant):
+    """sentence-transformers with its openvino backend, as it comes."""
+
+    packages: tuple[str, ...] = (
+        *("sentence-transformers", "transformers", "torch"),
+        *("optimum-intel", "openvino", "numpy"),
+    )
+    hints: tuple[tuple[str, str], ...] = ()
+
+    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
+        exported = cache_dir / "exported"
+        is_exported = exported.is_dir()
+        config = {"INFERENCE_NUM_THREADS": str(threads), **dict(self.hints)}
+        return self._make(
+            exported if is_exported else folder,
+            backend="openvino",
+            model_kwargs={"export": not is_exported, "ov_config": config},
+        )
+
+    def fill_cache(self, cache_dir: Path) -> None:  # type: ignore[override] # called with a Path
+        """Keep the exported model: a user would not convert it at every start."""
+        self._model.save_pretrained(str(cache_dir / "exported"))
+
+    def precision(self) -> str:
+        """Return what OpenVINO chose for this CPU."""
+        compiled = self._model[0].model.request.get_compiled_model()
+        chosen = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+        return {"f32": "float32"}.get(chosen, str(chosen))
+
+
+class OpenVINOFloat32Contestant(OpenVINOContestant):
+    """sentence-transformers with its openvino backend, in float32 whatever the CPU has."""
+
+    hints = (("INFERENCE_PRECISION_HINT", "f32"),)
+
+
+class OnnxInt8Contestant(SentenceTransformersContestant):
+    """sentence-transformers with its onnx backend and the int8 file that its docs have one make."""
+
+    packages: tuple[str, ...] = (
+        *("sentence-transformers", "transformers", "torch"),
+        *("optimum-onnx", "onnxruntime", "numpy"),
+    )
+
+    def _construct(self, folder: Path, cache_dir: Path, threads: int) -> Any:
+        exported = cache_dir / "exported"
+        flags = Machine().read("/proc/cpuinfo")
+        kind = next(kind for flag, kind in _ONNX_FILES if flag in flags)
+        if not exported.is_dir():
+            self._quantize(folder, exported, kind)
+        session = import_module("onnxruntime").SessionOptions()
+        session.intra_op_num_threads = threads
+        return self._make(
+            exported,
+            backend="onnx",
+            model_kwargs={
+                "file_name": f"onnx/model_qint8_{kind}.onnx",
+                "provider": "CPUExecutionProvider",
+                "session_options": session,
+            },
+        )
+
+    def _quantize(self, folder: Path, exported: Path, kind: str) -> None:
+        from sentence_transformers import export_dynamic_quantized_onnx_model
+
+        arguments = {"export": True, "provider": "CPUExecutionProvider"}
+        model = self._make(folder, backend="onnx", model_kwargs=arguments)
+        model.save_pretrained(str(exported))
+        export_dynamic_quantized_onnx_model(model, kind, str(exported))
+
+    def precision(self) -> str:
+        """Return int8."""
+        return "int8"
