@@ -158,7 +158,7 @@ def test_a_peer_that_is_not_installed_is_told_and_the_others_go_on(
     course.lacking[OPENVINO] = ("optimum.intel",)
     told: list[str] = []
     result = run(options, course, report=told.append)
-    [line] = [line for line in told if line.startswith(OPENVINO)]
+    [line] = [line for line in told if line.startswith(f"{OPENVINO}: not")]
     assert "optimum.intel missing" in line
     assert 'pip install "embedlib[bench]"' in line
     assert [one.name for one in result.contestants] == [*OURS, TORCH]
@@ -182,6 +182,15 @@ def test_a_peer_that_fails_beside_queries_keeps_its_other_figures(
     assert torch.during_bulk is None
     assert torch.during_bulk_failure is not None
     assert "| failed: TypeError" in render(result)
+
+
+def test_a_peer_that_would_take_all_day_is_left_out(options: BenchOptions, course: Any) -> None:
+    course.fakes[TORCH].seconds_per_text = 10
+    result = run(options, course)
+    assert [one.name for one in result.contestants] == [*OURS, OPENVINO]
+    assert "a bulk pass takes 800 s of 300; give fewer texts" in result.skipped[0].reason
+    sizes = {event[2] for event in course.fakes[TORCH].events if event[0] == "encode"}
+    assert len(sizes) == 1, "it went on looking for a batch size"
 
 
 @pytest.mark.parametrize("call", ["load", "mixed"])
