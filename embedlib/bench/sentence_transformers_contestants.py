@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ class OpenVINOContestant(SentenceTransformersContestant):
 
     def precision(self) -> str:
         """Return what OpenVINO chose for this CPU."""
-        compiled = self._model[0].model.request.get_compiled_model()
+        compiled = self._model[0].model.request
         chosen = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         return {"f32": "float32"}.get(chosen, str(chosen))
 
@@ -132,6 +133,8 @@ class OnnxInt8Contestant(SentenceTransformersContestant):
 
         arguments = {"export": True, "provider": "CPUExecutionProvider"}
         model = self._make(folder, backend="onnx", model_kwargs=arguments)
+        # Some releases leave out files that loading asks for.
+        shutil.copytree(folder, exported, ignore=shutil.ignore_patterns("*.safetensors"))
         model.save_pretrained(str(exported))
         export_dynamic_quantized_onnx_model(model, kind, str(exported))
 
