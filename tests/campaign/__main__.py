@@ -88,6 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             seeds = itertools.islice(seeds, given.count or part.ci_count)
         results.append(run_part(part, seeds))
+        print(f"{part.name} is done: {results[-1].kinds.total()} drawn", flush=True)
     print("\n| part | drawn | passed | time | verdicts |\n|---|---:|---:|---:|---|")
     for result in results:
         print(result.row())

@@ -1,4 +1,4 @@
-"""Random model folders: families, poolings, Dense chains, prompts and limits, drawn at random.
+"""Random model folders: families, poolings, Dense chains, heads, prompts and limits.
 
 A folder is refused in one line, or its vectors are those of the reference: sentence-transformers
 where it is installed, and always numpy for what follows the transformer. The vectors must not
@@ -28,42 +28,15 @@ from embedlib.testing.models.variant import (
 )
 from embedlib.testing.models.write import write_variant
 from tests.campaign import reference
+from tests.campaign.knobs import KNOBS, TEXTS, TOLERANCE
 from tests.campaign.numpy_model import ACTIVATIONS, FLAGS, vector_of
+from tests.campaign.scoring_folders import judge_scoring_folder
 from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error
 
-TOLERANCE: Final = 1e-4
-"""Of the row's largest number: float32 in another order of adding."""
-TEXTS: Final = (
-    "hello world",
-    "The quick brown fox jumps over the lazy dog.",
-    "a",
-    "ünïcödé 漢字 🙂 text",
-    "words " * 40,
-    "two\nlines\tand a tab",
-    "[SEP] of <s> special </s> tokens",
-)
+SCORERS: Final = 0.3
+"""Share of rerankers and classifiers."""
 OWN_CODE: Final = ("new", "new-types", "gte", "nomic_bert-own-keys", "nomic_bert-both-keys")
 """Variants whose config.json only the model's own code reads: no reference for them."""
-KNOBS: Final[dict[str, tuple[Any, ...]]] = {
-    "num_hidden_layers": (1, 2, 3),
-    "intermediate_size": (16, 48, 64),
-    "max_position_embeddings": (24, 48, 64, 100),
-    "type_vocab_size": (1, 2, 3),
-    "hidden_act": ("gelu", "relu", "silu", "gelu_new", "gelu_pytorch_tanh"),
-    "layer_norm_eps": (1e-12, 1e-5, 1e-3),
-    "rms_norm_eps": (1e-6, 1e-5),
-    "rope_theta": (100.0, 10000.0, 1e6),
-    "sliding_window": (1, 2, 5, 4096, None),
-    "local_attention": (2, 8, 128),
-    "attention_bias": (False, True),
-    "head_dim": (8, 12, 16),
-    "attn_logit_softcapping": (None, 0.5, 50.0),
-    "query_pre_attn_scalar": (4, 7, 256),
-    "relative_attention_num_buckets": (8, 32),
-    "is_causal": (False, True),
-    "attention_dropout": (0.0, 0.5),
-    "use_cache": (False, True),
-}
 
 
 @contextmanager
@@ -71,7 +44,8 @@ def open_judge(folder: Path) -> Iterator[Judge]:
     def judge(rng: random.Random) -> Verdict:
         place = folder / "model"
         try:
-            return judge_folder(rng, place)
+            is_scorer = rng.random() < SCORERS
+            return (judge_scoring_folder if is_scorer else judge_folder)(rng, place)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 

@@ -1,7 +1,8 @@
 """Kill points over every write of every local destination; then the load runs to its end.
 
 A load is killed at a drawn call of the sink's thread, or at a drawn time, or one of its writes
-fails. The rows of the run that ends must equal those of loads that were never disturbed.
+fails. The rows of the run that ends must equal those of loads that were never disturbed. Some loads
+live for five seconds, after which the next one must find rows of theirs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import random
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from tests.campaign import points
+from tests.campaign.lives import judge_lives
 from tests.campaign.loads import (
     Outcome,
     Source,
@@ -26,8 +29,16 @@ from tests.campaign.loads import (
 from tests.campaign.points import Points
 from tests.campaign.verdict import Judge, Verdict, finding
 
-DESTINATIONS: Final = ("jsonl", "jsonl", "npy", "parquet", "edge", "edge", "pglocal")
+DESTINATIONS: Final = (
+    *("jsonl", "jsonl", "npy", "parquet", "edge", "edge"),
+    *("pglocal", "qdrant+local"),
+)
 """Drawn from; a local database takes the longest."""
+OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"pglocal": "?table=t", "qdrant+local": "?collection=c"}
+)
+LIVES: Final = 0.15
+"""Share of the cases in which loads live for seconds."""
 FAIL_WRITES: Final = ("jsonl", "npy", "parquet")
 """Destinations that write files by Python, so that a call can fail."""
 MOST_DOCUMENTS: Final = 150
@@ -56,7 +67,9 @@ def judge_kills(
 ) -> Verdict:
     """Disturb each load of a history some times, run it to its end, and compare the rows."""
     scheme = rng.choice(DESTINATIONS)
-    url = f"{scheme}:{place}/rows{'?table=t' if scheme == 'pglocal' else ''}"
+    url = f"{scheme}:{place}/rows{OPTIONS.get(scheme, '')}"
+    if rng.random() < LIVES:
+        return judge_lives(rng, url, place / "last-words")
     history = draw_history(rng, MOST_DOCUMENTS)
     ends = []
     for source in history:

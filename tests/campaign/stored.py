@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -16,7 +17,7 @@ Stored = dict[str, tuple[str, int, str, str, tuple[float, ...]]]
 
 
 def read(url: str) -> Stored:
-    """Return the rows of a file, an edge folder or a local database.
+    """Return the rows of a file, a folder, a local database or a server's collection.
 
     Raises:
         AssertionError: a row is there twice.
@@ -24,6 +25,8 @@ def read(url: str) -> Stored:
     scheme, _, location = url.partition(":")
     path = Path(location.partition("?")[0])
     readers = {"jsonl": _jsonl, "npy": _npy, "parquet": _parquet, "edge": _edge}
+    if scheme.startswith("qdrant"):
+        return collect(_qdrant(url))
     if scheme == "pglocal":
         return collect(_pglocal(path, location.rpartition("=")[2]))
     return collect(readers[scheme](path))
@@ -101,6 +104,30 @@ def _edge(path: Path) -> Iterator[tuple[Any, ...]]:
             yield of_point(point.id, point.payload or {}, point.vector)
         if offset is None:
             shard.close()
+            return
+
+
+def _qdrant(url: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of `qdrant+local:PATH?collection=NAME` or `qdrant://HOST:PORT/NAME`."""
+    from qdrant_client import QdrantClient
+
+    parts = urlsplit(url)
+    if parts.scheme == "qdrant+local":
+        client = QdrantClient(path=parts.path)
+        name = parts.query.partition("=")[2]
+    else:
+        client = QdrantClient(
+            host=parts.hostname, grpc_port=parts.port, prefer_grpc=True, check_compatibility=False
+        )
+        name = parts.path.strip("/")
+    offset = None
+    while True:
+        records, offset = client.scroll(name, limit=1000, offset=offset, with_vectors=True)
+        for record in records:
+            if "_embedlib" in (record.payload or {}):  # not the lease
+                yield of_point(record.id, record.payload or {}, record.vector)
+        if offset is None:
+            client.close()
             return
 
 

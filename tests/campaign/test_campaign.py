@@ -17,10 +17,24 @@ import pytest
 from embedlib import Classifier, Embedder, Reranker
 from embedlib.errors import ConfigError
 from embedlib.testing import FakeSink, FakeStore, write_tiny_model
-from tests.campaign import calls, child, damaged, kills, loads, oracle, points, stored, table
+from embedlib.testing.models.table import SCORING_VARIANTS
+from tests.campaign import (
+    calls,
+    child,
+    damaged,
+    kills,
+    lives,
+    loads,
+    oracle,
+    points,
+    scoring_folders,
+    stored,
+    table,
+)
 from tests.campaign.__main__ import main
 from tests.campaign.calls import Target, judge_call
 from tests.campaign.hints import conforms
+from tests.campaign.life import Life
 from tests.campaign.verdict import CallersError, Verdict, judge_error
 
 
@@ -195,6 +209,64 @@ def test_a_history_of_kills_ends_with_equal_rows(
     monkeypatch.setattr(kills, "DESTINATIONS", ("jsonl",))
     with kills.open_judge(tmp_path) as judge:
         assert judge(random.Random(0)).kind == "equal"
+
+
+@pytest.mark.parametrize(
+    ("num_unchanged", "waited", "kind"),
+    [
+        (3, "0.1", "equal"),
+        (0, "0.1", "no progress"),
+        (0, "4.5", "no progress on a busy machine"),
+    ],
+)
+def test_a_load_that_leaves_nothing_after_seconds_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_unchanged: int, waited: str, kind: str
+) -> None:
+    note = tmp_path / "note"
+
+    def load(source: loads.Source, url: str, life: Any = None) -> loads.Outcome:
+        note.write_text(waited)
+        ended = "done" if life is None else "killed"
+        return loads.Outcome(Verdict(ended, ""), num_unchanged=num_unchanged)
+
+    monkeypatch.setattr(loads, "load", load)
+    monkeypatch.setattr(loads, "compare", lambda url, history, what: Verdict("equal", what))
+    verdict = lives.judge_lives(random.Random(0), "jsonl:rows", note)
+    assert (verdict.kind, verdict.is_finding) == (kind, kind == "no progress")
+
+
+def test_a_life_ends_and_leaves_rows(tmp_path: Path) -> None:
+    url, note = f"jsonl:{tmp_path}/rows", tmp_path / "note"
+    endless = loads.Source(lives.ENDLESS, 0, 20, 1000.0)
+    assert loads.load(endless, url, life=Life(note, 1.0)).verdict.kind == "killed"
+    assert float(note.read_text()) >= 0
+
+
+# Folders.
+
+
+@pytest.mark.parametrize("change", [0.0, 0.5])
+def test_another_score_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: float
+) -> None:
+    rows = {"bert-classifier": SCORING_VARIANTS["bert-classifier"]}
+    monkeypatch.setattr(scoring_folders, "SCORING_VARIANTS", rows)
+    monkeypatch.setattr("tests.campaign.reference.is_installed", lambda: True)
+
+    def scores(place: Path, texts: list[str], *_others: Any) -> Any:
+        with Classifier(place, precision="float32", on_truncate="ignore") as classifier:
+            return classifier.predict_scores(texts) + change
+
+    monkeypatch.setattr("tests.campaign.reference.class_scores", scores)
+    seed = next(seed for seed in range(99) if _draws_classifier(seed))
+    verdict = scoring_folders.judge_scoring_folder(random.Random(seed), tmp_path / "model")
+    assert verdict.kind == ("different" if change else "same")
+
+
+def _draws_classifier(seed: int) -> bool:
+    rng = random.Random(seed)
+    scoring_folders.draw_scoring_row(rng)
+    return rng.random() >= 0.5
 
 
 # Damage.
