@@ -24,7 +24,7 @@ from typing import Any
 from tests.campaign.table import Part
 from tests.campaign.verdict import Judge, OpenJudge, Verdict, finding
 
-SETUP_SECONDS = 120.0
+SETUP_SECONDS = 300.0
 
 
 def run(part: Part, seeds: Iterable[int]) -> Iterator[tuple[int, Verdict]]:

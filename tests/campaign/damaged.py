@@ -32,6 +32,7 @@ TOLERANCE: Final = 1e-4
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge that knows the vectors of the folders before they are damaged."""
+    reference.prepare()
     healthy = {base: write_tiny_model(folder / base, base) for base in BASES}
     expected = {base: _compute(place, base) for base, place in healthy.items()}
 

@@ -41,6 +41,9 @@ OWN_CODE: Final = ("new", "new-types", "gte", "nomic_bert-own-keys", "nomic_bert
 
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
+    """Open a judge that has imported the reference."""
+    reference.prepare()
+
     def judge(rng: random.Random) -> Verdict:
         place = folder / "model"
         try:

@@ -40,6 +40,18 @@ FLAGS: Final = (
 """In the order in which the vectors of several modes are put together."""
 
 
+FLAG_OF: Final = MappingProxyType(
+    dict(
+        zip(
+            ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"),
+            FLAGS,
+            strict=True,
+        )
+    )
+)
+"""By the name that the newer format gives a mode."""
+
+
 def vector_of(tokens: NDArray[np.float32], folder: Path, row: TinyVariant) -> Array:
     """Return the vector that a model's modules make of the token vectors of one text.
 
@@ -58,7 +70,7 @@ def _apply(values: Array, folder: Path, module: TinyModule) -> Array:
     kind = module.type.rpartition(".")[2]
     config: dict[str, Any] = module.config or {}
     if kind == "Pooling":
-        modes = [flag for flag in FLAGS if config.get(f"pooling_mode_{flag}")]
+        modes = _modes(config)
         return np.concatenate([_pool(values, mode) for mode in modes])
     if kind == "Normalize":
         return values / max(float(np.linalg.norm(values)), 1e-12)
@@ -72,6 +84,14 @@ def _apply(values: Array, folder: Path, module: TinyModule) -> Array:
     centred = values - values.mean()
     scaled = centred / np.sqrt((centred**2).mean() + 1e-5)
     return scaled * weights["norm.weight"] + weights["norm.bias"]
+
+
+def _modes(config: dict[str, Any]) -> list[str]:
+    """Return the flags of a Pooling, in the older or the newer format."""
+    if "pooling_mode" not in config:
+        return [flag for flag in FLAGS if config.get(f"pooling_mode_{flag}")]
+    given = config["pooling_mode"]
+    return [FLAG_OF[name] for name in ([given] if isinstance(given, str) else given)]
 
 
 def _pool(tokens: Array, mode: str) -> Array:

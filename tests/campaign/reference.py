@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ from numpy.typing import NDArray
 @cache
 def is_installed() -> bool:
     return find_spec("sentence_transformers") is not None and find_spec("torch") is not None
+
+
+def prepare() -> None:
+    """Import the reference: on a busy machine that takes as long as a case may take."""
+    if is_installed():
+        for name in ("sentence_transformers", "transformers", "transformers.pipelines"):
+            import_module(name)
 
 
 def open_reference(folder: Path, *, is_scorer: bool = False) -> Any:

@@ -22,6 +22,7 @@ from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_erro
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge that writes every folder at the same place."""
+    reference.prepare()
 
     def judge(rng: random.Random) -> Verdict:
         place = folder / "model"

@@ -26,6 +26,17 @@ PREFIX: Final = re.compile(r'"continuing_subword_prefix"\s*:\s*"[^"]')
 
 MERGES: Final = re.compile(r'"merges"\s*:')
 
+LISTED_VOCAB: Final = re.compile(r'"vocab"\s*:\s*\[')
+"""Finds the vocabulary of a Unigram model; those of others are objects."""
+
+LONGEST_PIECE: Final = 4096
+"""Characters of a piece of a Unigram model; SentencePiece writes 16 at most if it is not told.
+
+The library keeps the pieces in a tree with a level for every byte, and frees it by recursion, so that
+a piece of a million characters overflows the stack.
+Source: tokenizers/src/models/unigram/trie.rs, release 0.23.
+"""
+
 PROBE: Final = "a"
 """A text to try a tokenizer with."""
 
@@ -88,7 +99,7 @@ class TokenizerJson:
         with refusing(name):
             text = read_file(path, folder).decode("utf-8")
             if exact_scores:
-                found = cls(name, *_read_unigram(text))
+                found = cls(name, *_read_unigram(text, name))
             else:
                 found = cls(name, _read(text, name))
             found._check_model()
@@ -185,7 +196,9 @@ def state(part: Any) -> Any:
 
 
 def _read(text: str, name: str) -> Tokenizer:
-    """Return the tokenizer of a file that does not make the library panic."""
+    """Return the tokenizer of a file that does not make the library panic or crash."""
+    if LISTED_VOCAB.search(text):
+        _check_pieces(json.loads(text)["model"], name)
     if MERGES.search(text) and PREFIX.search(text):  # else a second reading of 30 MB is not needed
         model = json.loads(text)["model"]
         prefix = model["continuing_subword_prefix"]
@@ -199,7 +212,18 @@ def _read(text: str, name: str) -> Tokenizer:
     return Tokenizer.from_str(text)
 
 
-def _read_unigram(text: str) -> tuple[Tokenizer, Mapping[str, object]]:
+def _check_pieces(model: Mapping[str, Any], name: str) -> None:
+    """Refuse the pieces of a Unigram model with which the library crashes when it is freed."""
+    vocab = model["vocab"]
+    for piece, _score in vocab if isinstance(vocab, list) else ():
+        if len(piece) > LONGEST_PIECE:
+            raise ModelUnsupportedError(
+                f"{name}: model.vocab has the piece {quote(piece)} of {len(piece)} characters; "
+                f"accepted: up to {LONGEST_PIECE}"
+            )
+
+
+def _read_unigram(text: str, name: str) -> tuple[Tokenizer, Mapping[str, object]]:
     """Return a tokenizer with the scores as Python reads them, and the options of its model.
 
     The library's own reader of JSON rounds some numbers to a neighbour of the nearest one; then two
@@ -209,6 +233,7 @@ def _read_unigram(text: str) -> tuple[Tokenizer, Mapping[str, object]]:
     model = content["model"]
     if not isinstance(model["vocab"], list):
         return Tokenizer.from_str(text), {}
+    _check_pieces(model, name)
     options = {"unk_id": model.get("unk_id"), "byte_fallback": model.get("byte_fallback", False)}
     tokens = content.get("added_tokens", [])
     stub = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}

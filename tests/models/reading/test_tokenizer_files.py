@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, processors
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.reading.tokenizer_json import LONGEST_PIECE
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 
@@ -204,6 +205,17 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert-cls-dense")
     (folder / "0_Transformer" / "tokenizer.json").write_text('{"version": 1')
     with pytest.raises(ModelUnsupportedError, match=r"^0_Transformer/tokenizer.json: cannot be"):
+        _load(folder)
+
+
+@pytest.mark.parametrize("variant", ["mistral", "xlm-roberta"])
+def test_a_piece_with_which_the_library_crashes_is_refused(tmp_path: Path, variant: str) -> None:
+    folder = write_tiny_model(tmp_path, variant)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"][42][0] = "é" * (LONGEST_PIECE + 1)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelUnsupportedError, match=r'"éé.*of 4097 characters; accepted'):
         _load(folder)
 
 
