@@ -103,6 +103,7 @@ def _serve(pipe: Connection, part: Part, folder: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(folder)
+    os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "cache")
     try:
         open_judge: OpenJudge = import_module(f"tests.campaign.{part.name}").open_judge
         with open_judge(Path(folder)) as judge:

@@ -68,7 +68,7 @@ ODD_WORDS: Final = (
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge in a folder with tiny models, texts and a loaded destination."""
-    os.environ |= {"HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(folder / "cache")}
+    os.environ["HF_HUB_OFFLINE"] = "1"
     write_tiny_model(folder / "embedder", "bert")
     write_tiny_model(folder / "reranker", "bert-reranker")
     write_tiny_model(folder / "classifier", "bert-classifier")

@@ -36,7 +36,6 @@ LASTING: Final = ("INTERNAL", "INVALID_ARGUMENT", "PERMISSION_DENIED", "UNKNOWN"
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge with a Postgres server and a stub of Qdrant's."""
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     with _postgres() as dsn, _stub() as stub:
 
         def judge(rng: random.Random) -> Verdict:

@@ -80,6 +80,8 @@ def draw_row(rng: random.Random) -> tuple[str, TinyVariant, str]:
     chosen = {key: rng.choice(KNOBS[key]) for key in rng.sample(known, rng.randrange(4))}
     dim = next(row.config[key] for key in ("hidden_size", "n_embd", "dim") if key in row.config)
     prompts = rng.choice((None, {"query": "query: ", "document": ""}, {"any": "search text "}))
+    # Truncated vectors differ by length from sentence-transformers', which is documented.
+    own = None if row.general is None else {**row.general, "truncate_dim": None}
     general = {"prompts": prompts, "default_prompt_name": rng.choice((None, *(prompts or ())))}
     limit = rng.choice((None, 8, 20))
     drawn = replace(
@@ -88,7 +90,7 @@ def draw_row(rng: random.Random) -> tuple[str, TinyVariant, str]:
         modules=draw_modules(rng, dim) if rng.random() < 0.8 else row.modules,
         transformer_path=rng.choice(("", "0_Transformer")) if row.modules else "",
         settings=row.settings if limit is None else {"max_seq_length": limit},
-        general=row.general if prompts is None else general,
+        general=own if prompts is None else general,
         dtype=rng.choice(("F32", "F16", "BF16")),
         num_shards=rng.choice((1, 1, 2, 3)),
     )

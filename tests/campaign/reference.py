@@ -28,17 +28,22 @@ def prepare() -> None:
 def open_reference(folder: Path, *, is_scorer: bool = False) -> Any:
     """Return a SentenceTransformer or CrossEncoder that computes in float32.
 
-    Attention is the plain one: torch's own leaves out Gemma 2's cap of the scores.
+    Attention is the plain one: torch's own leaves out Gemma 2's cap of the scores. Texts are cut to
+    the positions that the model has, as docs/models.md says; the reference lets rotary ones pass.
     """
     import sentence_transformers
 
     kind = "CrossEncoder" if is_scorer else "SentenceTransformer"
-    return getattr(sentence_transformers, kind)(
+    model = getattr(sentence_transformers, kind)(
         str(folder),
         device="cpu",
         local_files_only=True,
         model_kwargs={"torch_dtype": "float32", "attn_implementation": "eager"},
     )
+    positions = getattr(model[0].model.config, "max_position_embeddings", None)
+    if isinstance(positions, int) and model.max_seq_length is not None:
+        model.max_seq_length = min(model.max_seq_length, positions)
+    return model
 
 
 def class_scores(

@@ -32,8 +32,8 @@ LISTED_VOCAB: Final = re.compile(r'"vocab"\s*:\s*\[')
 LONGEST_PIECE: Final = 4096
 """Characters of a piece of a Unigram model; SentencePiece writes 16 at most if it is not told.
 
-The library keeps the pieces in a tree with a level for every byte, and frees it by recursion, so that
-a piece of a million characters overflows the stack.
+The library keeps the pieces in a tree with a level for every byte, and frees it by recursion: a
+piece of a million characters overflows the stack.
 Source: tokenizers/src/models/unigram/trie.rs, release 0.23.
 """
 
