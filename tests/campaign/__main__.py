@@ -33,10 +33,12 @@ class Result:
     kinds: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, Verdict]] = field(default_factory=list)
     places: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
     def add(self, seed: int, verdict: Verdict) -> None:
         self.kinds[verdict.kind] += 1
+        self.counts.update(verdict.counts)
         if verdict.is_finding:
             self.findings.append((seed, verdict))
 
@@ -49,6 +51,8 @@ class Result:
     def row(self) -> str:
         drawn = self.kinds.total()
         kinds = ", ".join(f"{kind} {number}" for kind, number in self.kinds.most_common())
+        if self.counts:
+            kinds += "; " + ", ".join(f"{what} {n}" for what, n in sorted(self.counts.items()))
         passed = drawn - len(self.findings)
         return f"| {self.part.name} | {drawn} | {passed} | {self.seconds:.0f} s | {kinds} |"
 

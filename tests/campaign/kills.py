@@ -13,6 +13,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -83,7 +84,8 @@ def judge_kills(
             why = last.verdict.what
             return finding("the next run fails", f"{scheme} after {', '.join(ends)}: {why}")
         num_points[scheme, False] = last.num_points
-    return compare(url, history, f"{scheme} after {', '.join(ends)}")
+    compared = compare(url, history, f"{scheme} after {', '.join(ends)}")
+    return replace(compared, counts={f"kills of {scheme}": ends.count("killed")})
 
 
 def _disturb(

@@ -8,6 +8,7 @@ keeps the load's threads from computing nothing is said: the kernel tells how lo
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -55,7 +56,7 @@ def judge_lives(rng: random.Random, url: str, note: Path) -> Verdict:
         return finding("the next run fails", f"{what}: {last.verdict.what}")
     compared = loads.compare(url, [short], what)
     if compared.is_finding or last.num_unchanged:
-        return compared
+        return replace(compared, counts={f"kills of {url.partition(':')[0]}": num_lives})
     if max(waited) > MOST_WAITED_S:
         return Verdict("no progress on a busy machine", what)
     return finding("no progress", what)

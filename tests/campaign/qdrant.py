@@ -38,6 +38,7 @@ def judge_trial(rng: random.Random) -> Verdict:
     if found.skipped is not None:
         return Verdict("skipped", found.skipped)
     what = f"{found.num_load_kills} loads and {found.num_server_kills} servers killed"
+    kills = {"kills of qdrant": found.num_load_kills, "kills of servers": found.num_server_kills}
     if found.failures:
         return finding("other rows", f"{what}: {'; '.join(found.failures)}")
-    return Verdict("equal", what)
+    return Verdict("equal", what, counts=kills)

@@ -330,11 +330,13 @@ def test_a_finding_is_printed_with_the_line_that_draws_it_again(
 ) -> None:
     def run(part: table.Part, seeds: Any) -> Any:
         for seed in seeds:
-            yield seed, Verdict("wrong result" if seed == 8 else "right", "a", seed == 8)
+            kind = "wrong result" if seed == 8 else "right"
+            yield seed, Verdict(kind, "a", seed == 8, {"kills of a": 2})
 
     monkeypatch.setattr("tests.campaign.__main__.run", run)
     assert main(["--only", "calls", "--seed", "7", "--count", "3"]) == 1
     printed = capsys.readouterr().out
     assert "python -m tests.campaign --only calls --seed 8 --count 1" in printed
     assert "| calls | 3 | 2 |" in printed
+    assert "right 2, wrong result 1; kills of a 6 |" in printed
     assert main(["--only", "calls", "--count", "3"]) == 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ class Verdict:
         kind: "refused", "same", "foreign exception" and so on: a column of the table.
         what: what was drawn, and for a finding what happened; one line.
         is_finding: whether the library broke a promise.
+        counts: how often something was done in the case, by name: kills, for example.
     """
 
     kind: str
     what: str
     is_finding: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 Judge = Callable[[random.Random], Verdict]
