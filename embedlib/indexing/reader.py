@@ -287,22 +287,22 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
     if not isinstance(item, Document):
         raise no_document(item)
     id_: str | None = None
-    # Files may have numbers as ids too, and are read in the same way.
-    if isinstance(item.id, (int, np.integer)) and not isinstance(item.id, bool):
-        item = replace(item, id=str(item.id))
     try:
+        # Files may have numbers as ids too, and are read in the same way.
+        if isinstance(item.id, (int, np.integer)) and not isinstance(item.id, bool):
+            item = replace(item, id=_number_as_text(item.id))
         if not isinstance(item.id, str) or not item.id:
-            raise BadValueError(f"has the id {item.id!r:.60}, which must be a str and not empty")
+            raise BadValueError(f"has the id {shown(item.id)}, which must be a str and not empty")
         if len(item.id) > MAX_ID_CHARACTERS:
             raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters")
         check_text(item.id)
         id_ = item.id
         if not isinstance(item.text, str) or not item.text.strip():
-            raise BadValueError(f"has the text {item.text!r:.60}, which must be a str with words")
+            raise BadValueError(f"has the text {shown(item.text)}, which must be a str with words")
         check_text(item.text)
         metadata = {} if item.metadata is None else item.metadata
         if not isinstance(metadata, Mapping):
-            raise BadValueError(f"has the metadata {metadata!r:.60}, which must be a mapping")
+            raise BadValueError(f"has the metadata {shown(metadata)}, which must be a mapping")
         # Always replaced: a Decimal compares equal to the number it becomes, but JSON rejects it.
         return replace(item, metadata=json_value(metadata))
     except BadValueError as error:
@@ -311,5 +311,12 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
         return BadRow(place=_place(item), reason="has metadata nested too deeply", id=id_)
 
 
+def _number_as_text(number: int | np.integer[Any]) -> str:
+    try:
+        return str(number)
+    except ValueError as error:  # Python prints numbers of up to 4,300 digits
+        raise BadValueError(f"has an id of more than {MAX_ID_CHARACTERS} characters") from error
+
+
 def _place(item: Document | BadRow) -> str:
-    return item.place or repr(item.id)
+    return item.place or shown(item.id, MAX_ID_CHARACTERS)

@@ -55,7 +55,7 @@ PARTS: Final = (
     Part(
         name="calls",
         what="calls with wrong and odd arguments",
-        case_seconds=10,
+        case_seconds=30,
         memory_gib=10,
         ci_count=2000,
         share=1,
@@ -71,7 +71,7 @@ PARTS: Final = (
     Part(
         name="kills",
         what="loads killed or failing at a drawn call, then run to their end",
-        case_seconds=300,
+        case_seconds=900,
         memory_gib=10,
         ci_count=6,
         share=2,
@@ -79,7 +79,7 @@ PARTS: Final = (
     Part(
         name="disks",
         what="loads on a disk that is too small, then run to their end",
-        case_seconds=300,
+        case_seconds=900,
         memory_gib=10,
         ci_count=4,
         share=1,
@@ -87,7 +87,7 @@ PARTS: Final = (
     Part(
         name="databases",
         what="faults of Postgres and of Qdrant's stub in mid-load",
-        case_seconds=120,
+        case_seconds=600,
         memory_gib=10,
         ci_count=12,
         share=1,

@@ -644,6 +644,9 @@ def test_bad_rows_are_left_out_told_counted_and_written_down(
         (Document(id=7.0, text="a"), "has the id 7.0"),  # type: ignore[arg-type]
         (Document(id=None, text="a"), "has the id None"),  # type: ignore[arg-type]
         (Document(id="x" * 5000, text="a"), "more than 4096 characters"),
+        (Document(id=10**5000, text="a"), "more than 4096 characters"),  # type: ignore[arg-type]
+        (Document(id="a", text=10**5000), "has the text an int"),  # type: ignore[arg-type]
+        (Document(id="a", text="a", metadata={"x": 10**5000}), "an integer of 16610 bits"),
         (Document(id="a\0", text="a"), "has NUL"),
         (Document(id="\ud800", text="a"), "lone surrogate"),
         (Document(id="a", text=" \n"), "must be a str with words"),

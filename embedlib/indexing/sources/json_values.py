@@ -20,6 +20,11 @@ from uuid import UUID
 
 import numpy as np
 
+from embedlib.errors import shown
+
+MAX_INTEGER_BITS = 14_280
+"""Of 4,299 digits: Python neither prints nor reads integers of more than 4,300, also in JSON."""
+
 _WRITTEN_OUT = (
     *(UUID, timedelta),
     *(IPv4Address, IPv6Address, IPv4Interface, IPv6Interface, IPv4Network, IPv6Network),
@@ -38,9 +43,14 @@ def json_value(value: Any) -> Any:
     otherwise a string. NaN and infinity become None. NumPy scalars are converted to Python first.
 
     Raises:
-        BadValueError: bytes, an unknown type, or a string that `check_text` refuses.
+        BadValueError: bytes, an unknown type, an integer that Python does not print, or a string
+            that `check_text` refuses.
     """
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > MAX_INTEGER_BITS:
+            raise BadValueError(f"holds an integer of {value.bit_length()} bits, which is too long")
         return value
     if isinstance(value, np.generic):
         return json_value(_without_numpy(value))
@@ -112,7 +122,7 @@ def _without_numpy(value: np.generic) -> Any:
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise BadValueError(f"has the key {key!r:.60}, but JSON keys must be strings")
+        raise BadValueError(f"has the key {shown(key)}, but JSON keys must be strings")
     check_text(key)
     return key
 
