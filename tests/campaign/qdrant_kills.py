@@ -20,6 +20,7 @@ from tests.integrations.qdrant.real_server import NONE, QdrantServer, find_binar
 _CHILD = Path(__file__).parents[1] / "integrations" / "kill_child.py"
 _NUM_DOCUMENTS = 6000
 _BATCH_ROWS = 200
+_LEAST_KILLS = 5  # also where the load without kills has used up the time
 _MAX_LIFE_S = 1.0
 _MAX_ABSENCE_S = 3.0
 _END_S = 300.0
@@ -70,8 +71,8 @@ def _try_once(
     if whole.exitcode != 0:
         findings.failures.append(f"{place}: a load without kills ended with {whole.exitcode}")
         return
-    for _ in range(dice.randrange(5, 15)):
-        if time.monotonic() > end:
+    for number in range(dice.randrange(_LEAST_KILLS, 15)):
+        if number >= _LEAST_KILLS and time.monotonic() > end:
             break
         load = _start(server, "killed", folder / "killed.log")
         load.join(dice.uniform(0.0, _MAX_LIFE_S))
