@@ -133,6 +133,23 @@ def test_the_plan_counts_packed_copies_and_widened_weights(
     assert widened.shared - LIBRARY_BYTES > 3 * widened.weights
 
 
+def test_the_plan_for_long_batches_is_linear_in_their_tokens(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    big = replace(big, spec=replace(big.spec, max_seq_tokens=1 << 16))
+    needs = [
+        memory_needs(
+            big,
+            ChosenPrecision(name="float32"),
+            Config(threads=1, max_batch_tokens=num_tokens),
+        ).shared
+        for num_tokens in (512, 1 << 13, 1 << 14, 1 << 15)
+    ]
+    steps = np.diff(needs)
+    assert (steps > 0).all()
+    # In one piece the last step would be four times the one before.
+    assert steps[2] == pytest.approx(2 * steps[1], rel=0.05)
+
+
 def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None:
     big = at_scale(files, 1024, 24)
     machine = fake_machine(files={"/proc/meminfo": f"MemAvailable: {3 * GIB // 2048} kB\n"})

@@ -9,8 +9,11 @@ float32 weights are views onto the memory-mapped file: building a graph does not
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from embedlib.engines.openvino.attention import Attention, Mask, Places
 from embedlib.engines.openvino.layers import Layers, Sight
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import (
@@ -72,6 +75,9 @@ class _GraphBuilder:
             op.unsqueeze(self.seq_lens, int_constant(1)),
         )
         """bool[B, L]: False on padding."""
+        seen = None if self.encoder.is_causal else self.is_token
+        self.places = Places(self.positions, self.positions, seen)
+        self.attention = Attention(self.encoder, self.places, spec.max_seq_tokens)
 
     def build(self) -> ov.Model:
         pooled = self._pooled_place()
@@ -99,7 +105,7 @@ class _GraphBuilder:
         """Return the transformer's output: float32[B, L, H], or float32[B, 1, H] with `pooled`."""
         encoder = self.encoder
         hidden = self._embed()
-        layers = Layers(encoder, self.weighted)
+        layers = Layers(encoder, self.weighted, self.attention)
         places = [(window, _rope_of(encoder, window)) for window in encoder.windows]
         sights = {place: self._sight(*place) for place in dict.fromkeys(places)}
         *before, last = places
@@ -165,29 +171,32 @@ class _GraphBuilder:
 
     def _sight(self, window: int | None, rope: Rope | None, pooled: ov.Node | None = None) -> Sight:
         """Return a layer's mask and rotations, for all tokens or those at `pooled` int32[B, 1]."""
-        encoder = self.encoder
-        if pooled is None:
-            askers = op.unsqueeze(self.positions, int_constants(0, 1, 3))
-        else:
-            askers = op.unsqueeze(pooled, int_constants(2, 3))
-        mask = attention_mask(askers, self.positions, self.is_token, window, encoder.is_causal)
-        if encoder.position_bias is not None:
-            num_positions = encoder.num_positions - encoder.position_offset
-            table = self.weights["position_bias"]
-            mask = op.add(
-                mask,
-                position_scores(
-                    askers, self.positions, encoder.position_bias, table, num_positions
-                ),
-            )
+        sight = Sight(self._mask(window), window, None, None)
         if rope is None:
-            return Sight(mask, None, None)
-        size = encoder.head_dim, self.spec.max_seq_tokens
+            return sight
+        size = self.encoder.head_dim, self.spec.max_seq_tokens
         rotate = rotation(self.positions, rope, *size)
         if pooled is None:
-            return Sight(mask, rotate, rotate)
+            return replace(sight, rotate_query=rotate, rotate_key=rotate)
         place = op.squeeze(pooled, int_constant(1))
-        return Sight(mask, rotation_of_one(place, rope, *size), rotate)
+        rotate_one = rotation_of_one(place, rope, *size)
+        return replace(sight, rotate_query=rotate_one, rotate_key=rotate)
+
+    def _mask(self, window: int | None) -> Mask:
+        """Return the function that makes masks of layers with this window."""
+        encoder = self.encoder
+
+        def mask(askers: ov.Node, positions: ov.Node, is_token: ov.Node | None) -> ov.Node:
+            visible = attention_mask(askers, positions, is_token, window, encoder.is_causal)
+            if encoder.position_bias is None:
+                return visible
+            num_positions = encoder.num_positions - encoder.position_offset
+            table = self.weights["position_bias"]
+            bias = encoder.position_bias
+            scores = position_scores(askers, positions, bias, table, num_positions)
+            return op.add(visible, scores)
+
+        return mask
 
     def _pooled_place(self) -> ov.Node | None:
         """Return int32[B, 1]: the position of the only token pooled; None if several are pooled."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from embedlib.engines.openvino.attention import Attention, Mask
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import activate, float_constant, int_constant, int_constants
 from embedlib.engines.openvino.positions import Rotation
@@ -25,8 +26,9 @@ from embedlib.models.spec import Encoder
 class Sight:
     """How position enters the attention of a layer: mask and rotations."""
 
-    mask: ov.Node
-    """Added to the scores: float32[B or 1, heads or 1, L or 1, L]."""
+    mask: Mask
+    """Makes the mask that is added to the scores."""
+    window: int | None
     rotate_query: Rotation | None
     rotate_key: Rotation | None
 
@@ -34,8 +36,9 @@ class Sight:
 class Layers:
     """Builds the nodes of a model's layers."""
 
-    def __init__(self, encoder: Encoder, weighted: Weighted) -> None:
+    def __init__(self, encoder: Encoder, weighted: Weighted, attention: Attention) -> None:
         self._encoder = encoder
+        self._attend = attention
         self._weighted = weighted
 
     def layer(
@@ -68,11 +71,7 @@ class Layers:
     def _attention(
         self, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node | None
     ) -> ov.Node:
-        """Return softmax(scale q k^T + mask) v, heads in parallel: float32[B, L or 1, H].
-
-        Built from single operators: the plugin fuses these into faster code than it has for its
-        attention operator.
-        """
+        """Return attention's change of the residual stream: float32[B, L or 1, H]."""
         encoder = self._encoder
         query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
         if sight.rotate_query:
@@ -80,27 +79,31 @@ class Layers:
         query = op.multiply(
             query, float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
         )
-        if pooled is not None and self._has_plain_keys:
+        if pooled is not None:
+            mixed = self._attend_from_one(query, hidden, prefix, sight, pooled)
+        else:
+            key = self._keys(hidden, prefix, sight)
+            value = self._heads(hidden, prefix + "v", encoder.num_kv_heads)
+            mixed = self._attend(query, key, value, sight.mask, sight.window)
+        return self._weighted.linear(mixed, prefix + "o")
+
+    def _attend_from_one(
+        self, query: ov.Node, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node
+    ) -> ov.Node:
+        """Return the attention of one query per sequence: float32[B, 1, heads * d]."""
+        if self._has_plain_keys:
             scores = self._scores_without_keys(query, hidden, prefix)
         else:
-            key = self._heads(hidden, prefix + "k", encoder.num_kv_heads)
-            if sight.rotate_key:
-                key = sight.rotate_key(key)
-            scores = op.matmul(query, self._for_queries(key), False, True)
-        if encoder.attention_cap is not None:
-            cap = float_constant(encoder.attention_cap)
-            scores = op.multiply(op.tanh(op.divide(scores, cap)), cap)
-        shares = op.softmax(op.add(scores, sight.mask), -1)
-        if pooled is not None:
-            mixed = self._mix_without_values(shares, hidden, prefix)
-        else:
-            value = self._for_queries(self._heads(hidden, prefix + "v", encoder.num_kv_heads))
-            mixed = op.matmul(shares, value, False, False)
-        width = encoder.num_heads * encoder.head_dim
-        mixed = op.reshape(
-            op.transpose(mixed, int_constants(0, 2, 1, 3)), int_constants(0, 0, width), True
-        )
-        return self._weighted.linear(mixed, prefix + "o")
+            key = self._attend.for_queries(self._keys(hidden, prefix, sight))
+            scores = op.matmul(query, key, False, True)
+        scores = self._attend.capped(scores)
+        shares = op.softmax(op.add(scores, self._attend.mask_at(pooled, sight.mask)), -1)
+        return self._attend.joined(self._mix_without_values(shares, hidden, prefix))
+
+    def _keys(self, hidden: ov.Node, prefix: str, sight: Sight) -> ov.Node:
+        """Return the keys of all tokens: float32[B, kv, L, d]."""
+        key = self._heads(hidden, prefix + "k", self._encoder.num_kv_heads)
+        return sight.rotate_key(key) if sight.rotate_key else key
 
     def _heads(self, vectors: ov.Node, role: str, num_heads: int) -> ov.Node:
         """Return queries, keys or values, with any query or key norm: float32[B, heads, L, d]."""
@@ -110,15 +113,6 @@ class Layers:
         if encoder.has_qk_norm and role.endswith(("q", "k")):
             vectors = self._weighted.rms_norm(vectors, role + "_norm", encoder.norm_eps)
         return op.transpose(vectors, int_constants(0, 2, 1, 3))
-
-    def _for_queries(self, vectors: ov.Node) -> ov.Node:
-        """Repeat key or value heads, one per query head: [B, kv, L, d] to [B, heads, L, d]."""
-        encoder = self._encoder
-        groups = encoder.num_heads // encoder.num_kv_heads
-        if groups == 1:
-            return vectors
-        repeated = op.concat([op.unsqueeze(vectors, int_constant(2))] * groups, 2)
-        return op.reshape(repeated, int_constants(0, encoder.num_heads, -1, encoder.head_dim), True)
 
     @property
     def _has_plain_keys(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.openvino.block_sizes import MAX_WHOLE_TOKENS, num_scores
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.reading.files import ModelFiles
@@ -34,6 +35,9 @@ WIDENING: Final = 1.15
 """Memory for widened weights, over their size: what the allocator keeps is included."""
 LIVE_ROWS: Final = 8
 """Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
+BLOCK_ROWS: Final = 14
+"""What attention in blocks keeps beside them, in rows of all heads. Source: docs/benchmarks.md,
+long texts."""
 
 
 @dataclass(frozen=True)
@@ -96,5 +100,10 @@ def _stores_16_bits(folder: Path) -> bool:
 
 def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
     width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
-    scores = 2 * encoder.num_heads * batch_tokens  # a sequence that fills the batch
-    return 4 * batch_tokens * (width + scores)
+    score_copies = 2
+    if batch_tokens > MAX_WHOLE_TOKENS:
+        width += BLOCK_ROWS * encoder.num_heads * encoder.head_dim
+        score_copies = 4
+    # A sequence that fills the batch.
+    scores = score_copies * encoder.num_heads * num_scores(batch_tokens)
+    return 4 * (batch_tokens * width + scores)

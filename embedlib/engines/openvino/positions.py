@@ -1,7 +1,8 @@
 """Positions in attention: masks, rotary embeddings, relative position biases.
 
 `positions` is int32[L] everywhere: 0, 1, 2 ... `askers` are the positions of the tokens whose
-attention is computed: int32[1, 1, L, 1] for all tokens, int32[B, 1, 1, 1] for one per sequence.
+attention is computed: int32[1, 1, L, 1] for all tokens, fewer for a block of them, and
+int32[B, 1, 1, 1] for one per sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ Rotation = Callable[[ov.Node], ov.Node]
 
 
 def attention_mask(
-    askers: ov.Node, positions: ov.Node, is_token: ov.Node, window: int | None, is_causal: bool
+    askers: ov.Node,
+    positions: ov.Node,
+    is_token: ov.Node | None,
+    window: int | None,
+    is_causal: bool,
 ) -> ov.Node:
     """Return the mask to add to attention scores: float32[B or 1, 1, L or 1, L].
 
@@ -32,7 +37,7 @@ def attention_mask(
     Args:
         askers: see the module's docstring.
         positions: see the module's docstring.
-        is_token: bool[B, L], False on padding.
+        is_token: bool[B, L], False on padding; None only if `is_causal`.
         window: see `Encoder.windows`.
         is_causal: whether a token attends only to itself and the tokens before it.
     """

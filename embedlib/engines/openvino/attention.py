@@ -1,0 +1,239 @@
+"""Attention: in one piece for short batches, in blocks of queries for long ones.
+
+In one piece the scores are float32[B, heads, L, L]: fast, but 4.3 GB at 8,192 tokens and 16 heads.
+In blocks each step of a loop takes Q queries and only the keys that they can see. The scores of a
+step are float32[B, heads, Q, keys] with Q * L constant, so memory grows with L alone.
+
+In a model that takes long texts a short batch is a loop of one step. The loop costs about 0.1 ms
+per layer. A model that takes none has no loop. (An If operator would keep both forms in the graph;
+but in OpenVINO 2026.4 its output is wrong behind some graphs, as if its memory were used twice.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from embedlib.engines.openvino.block_sizes import (
+    BLOCK_SCORES,
+    MAX_WHOLE_TOKENS,
+    MIN_BLOCK_QUERIES,
+)
+from embedlib.engines.openvino.library import op, ov
+from embedlib.engines.openvino.nodes import float_constant, int_constant, int_constants
+from embedlib.models.spec import Encoder
+
+Mask = Callable[[ov.Node, ov.Node, "ov.Node | None"], ov.Node]
+"""Makes a mask, float32[B or 1, heads or 1, queries or 1, keys], of the queries' positions
+int32[B or 1, 1, queries or 1, 1], the keys' positions int32[keys] and `Places.is_token`."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the queries and keys of a batch are."""
+
+    queries: ov.Node
+    """int32[L]: positions."""
+    keys: ov.Node
+    """int32[S]: positions 0, 1, 2 ... S - 1."""
+    is_token: ov.Node | None
+    """bool[B, S]: False on padding. None for a causal model: it never sees the padding, which is on
+    the right."""
+
+    @property
+    def nodes(self) -> dict[str, ov.Node]:
+        """The nodes by name."""
+        named = {"queries": self.queries, "keys": self.keys}
+        return named if self.is_token is None else {**named, "is_token": self.is_token}
+
+
+class Attention:
+    """Builds softmax(cap(q k^T) + mask) v for all tokens of a batch."""
+
+    def __init__(self, encoder: Encoder, places: Places, max_seq_tokens: int) -> None:
+        """Hold what all layers share.
+
+        Args:
+            encoder: the transformer.
+            places: where the tokens are.
+            max_seq_tokens: maximum L.
+        """
+        self._encoder = encoder
+        self._places = places
+        self._takes_long = max_seq_tokens > MAX_WHOLE_TOKENS
+        self._whole_masks: dict[Mask, ov.Node] = {}
+
+    def __call__(
+        self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, window: int | None
+    ) -> ov.Node:
+        """Return float32[B, L, heads * d].
+
+        Args:
+            query: float32[B, heads, L, d], scaled.
+            key: float32[B, kv heads, S, d].
+            value: the same.
+            mask: makes the mask of a layer with this window.
+            window: see `Encoder.windows`.
+        """
+        nodes = {"query": query, "key": key, "value": value, **self._places.nodes}
+        if self._takes_long:
+            return self._blocks(nodes, mask, window)
+        return self._whole(query, key, value, self._whole_mask(mask))
+
+    def _whole_mask(self, mask: Mask) -> ov.Node:
+        """Return the mask of all queries; layers with the same `mask` share it."""
+        if mask not in self._whole_masks:
+            places = self._places
+            queries = op.unsqueeze(places.queries, int_constants(0, 1, 3))
+            self._whole_masks[mask] = mask(queries, places.keys, places.is_token)
+        return self._whole_masks[mask]
+
+    def mask_at(self, pooled: ov.Node, mask: Mask) -> ov.Node:
+        """Return the mask of one query per sequence, at int32[B, 1]: [B, heads or 1, 1, S]."""
+        places = self._places
+        return mask(op.unsqueeze(pooled, int_constants(2, 3)), places.keys, places.is_token)
+
+    def _whole(self, query: ov.Node, key: ov.Node, value: ov.Node, mask: ov.Node) -> ov.Node:
+        """Return attention in one piece.
+
+        Built from single operators: the plugin fuses these into faster code than it has for its
+        attention operator.
+        """
+        key, value = self.for_queries(key), self.for_queries(value)
+        scores = self.capped(op.matmul(query, key, False, True))
+        shares = op.softmax(op.add(scores, mask), -1)
+        return self.joined(op.matmul(shares, value, False, False))
+
+    def capped(self, scores: ov.Node) -> ov.Node:
+        """Return the scores, with the model's cap if it has one."""
+        if self._encoder.attention_cap is None:
+            return scores
+        cap = float_constant(self._encoder.attention_cap)
+        return op.multiply(op.tanh(op.divide(scores, cap)), cap)
+
+    def joined(self, mixed: ov.Node) -> ov.Node:
+        """Lay the heads side by side: [B, heads, L, d] to [B, L, heads * d]."""
+        width = self._encoder.num_heads * self._encoder.head_dim
+        mixed = op.transpose(mixed, int_constants(0, 2, 1, 3))
+        return op.reshape(mixed, int_constants(0, 0, width), True)
+
+    def for_queries(self, vectors: ov.Node) -> ov.Node:
+        """Repeat key or value heads, one per query head: [B, kv, L, d] to [B, heads, L, d]."""
+        encoder = self._encoder
+        groups = encoder.num_heads // encoder.num_kv_heads
+        if groups == 1:
+            return vectors
+        repeated = op.concat([op.unsqueeze(vectors, int_constant(2))] * groups, 2)
+        return op.reshape(repeated, int_constants(0, encoder.num_heads, -1, encoder.head_dim), True)
+
+    def _blocks(self, nodes: Mapping[str, ov.Node], mask: Mask, window: int | None) -> ov.Node:
+        """Return attention in blocks of queries, one after the other."""
+        num_queries, num_keys = (
+            op.squeeze(op.shape_of(nodes[name], "i32"), int_constant(0))
+            for name in ("queries", "keys")
+        )
+        size = op.divide(int_constant(BLOCK_SCORES), num_keys)
+        size = op.minimum(op.maximum(size, int_constant(MIN_BLOCK_QUERIES)), num_queries)
+        is_long = op.greater(num_queries, int_constant(MAX_WHOLE_TOKENS))
+        size = op.select(is_long, size, num_queries)
+        num_blocks = op.divide(op.subtract(op.add(num_queries, size), int_constant(1)), size)
+        inputs = {**nodes, "size": size}
+        inner = {name: _parameter(node) for name, node in inputs.items()}
+        number = op.parameter([], np.int32)
+        block = self._block(number, inner, mask, window)
+        go_on = op.constant(np.array(True))
+        body = ov.Model([go_on, block], [number, *inner.values()], "block")
+        # `output(0)`: given a Node, OpenVINO 2026.4 leaves the input out.
+        loop = op.loop(num_blocks.output(0), op.constant(np.array(True)).output(0))
+        loop.set_function(body)
+        loop.set_special_body_ports([0, 0])
+        for name, parameter in inner.items():
+            loop.set_invariant_input(parameter, inputs[name].output(0))
+        blocks = loop.get_concatenated_slices(body.results[1].output(0), 0, 1, 1, -1, 0)
+        width = self._encoder.num_heads * self._encoder.head_dim
+        rows = op.transpose(blocks, int_constants(1, 0, 2, 3))
+        rows = op.reshape(rows, int_constants(0, -1, width), True)
+        end = op.unsqueeze(num_queries, int_constant(0))
+        return op.slice(rows, int_constants(0), end, int_constants(1), int_constants(1))
+
+    def _block(
+        self, number: ov.Node, nodes: Mapping[str, ov.Node], mask: Mask, window: int | None
+    ) -> ov.Node:
+        """Return one block of queries, attended: float32[1, B, Q, heads * d].
+
+        The last block repeats the last query until it has as many as the others.
+
+        Args:
+            number: int32[], which block.
+            nodes: the inputs of the loop's body.
+            mask: makes the mask.
+            window: see `Encoder.windows`.
+        """
+        encoder = self._encoder
+        start = op.multiply(number, nodes["size"])
+        end = op.add(start, nodes["size"])
+        last = op.subtract(op.shape_of(nodes["queries"], "i32"), int_constant(1))
+        rows = op.minimum(op.range(start, end, int_constant(1), output_type="i32"), last)
+        query = op.gather(nodes["query"], rows, int_constant(2))
+        queries = op.gather(nodes["queries"], rows, int_constant(0))
+        seen = {name: nodes[name] for name in ("key", "value", "keys", "is_token") if name in nodes}
+        if encoder.is_causal or window is not None:
+            first, behind = self._seen(queries, nodes["keys"], window)
+            for name, node in seen.items():
+                axis = int_constants(2 if name in ("key", "value") else -1)
+                seen[name] = op.slice(node, first, behind, int_constants(1), axis)
+        # The queries of the heads that share a key head lie behind one another: no key is repeated.
+        query = op.reshape(
+            query, int_constants(0, encoder.num_kv_heads, -1, encoder.head_dim), True
+        )
+        scores = self.capped(
+            self._by_query(op.matmul(query, seen["key"], False, True), nodes["size"])
+        )
+        added = mask(
+            op.unsqueeze(queries, int_constants(0, 1, 3)), seen["keys"], seen.get("is_token")
+        )
+        shares = op.softmax(op.add(scores, added), -1)
+        mixed = op.matmul(self._by_key(shares, nodes["size"]), seen["value"], False, False)
+        mixed = self._by_query(mixed, nodes["size"])
+        return op.unsqueeze(self.joined(mixed), int_constant(0))
+
+    def _seen(self, queries: ov.Node, keys: ov.Node, window: int | None) -> tuple[ov.Node, ov.Node]:
+        """Return the first key that a block can see and the first one behind those, int32[1]."""
+        lowest = op.reduce_min(queries, int_constant(0), True)
+        highest = op.reduce_max(queries, int_constant(0), True)
+        if self._encoder.is_causal:
+            behind = op.add(highest, int_constant(1))
+            width = None if window is None else window - 1
+        else:
+            assert window is not None
+            behind = op.add(highest, int_constant(window + 1))
+            width = window
+        behind = op.minimum(behind, op.shape_of(keys, "i32"))
+        if width is None:
+            return int_constants(0), behind
+        return op.maximum(op.subtract(lowest, int_constant(width)), int_constant(0)), behind
+
+    def _by_query(self, vectors: ov.Node, size: ov.Node) -> ov.Node:
+        """Reshape [B, kv, heads / kv * Q, n] to [B, heads, Q, n]."""
+        return self._reshaped(vectors, self._encoder.num_heads, size)
+
+    def _by_key(self, vectors: ov.Node, size: ov.Node) -> ov.Node:
+        """Reshape [B, heads, Q, n] to [B, kv, heads / kv * Q, n]."""
+        groups = self._encoder.num_heads // self._encoder.num_kv_heads
+        rows = op.multiply(size, int_constant(groups))
+        return self._reshaped(vectors, self._encoder.num_kv_heads, rows)
+
+    def _reshaped(self, vectors: ov.Node, num_heads: int, num_rows: ov.Node) -> ov.Node:
+        if self._encoder.num_kv_heads == self._encoder.num_heads:
+            return vectors
+        last = op.gather(op.shape_of(vectors, "i32"), int_constants(3), int_constant(0))
+        rows = op.unsqueeze(num_rows, int_constant(0))
+        shape = op.concat([int_constants(0, num_heads), rows, last], 0)
+        return op.reshape(vectors, shape, True)
+
+
+def _parameter(node: ov.Node) -> ov.Node:
+    """Return a parameter of a body that takes a node from outside."""
+    return op.parameter(node.get_output_partial_shape(0), node.get_output_element_type(0))
