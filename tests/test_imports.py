@@ -35,7 +35,10 @@ MAY_IMPORT = {
     "engines.base": LOW,
     "engines": MODELS,
     "engines.*": MODELS
-    | {f"engines.{name}" for name in ("base", "gpu_memory", "gpus", "kind", "machine")},
+    | {
+        f"engines.{name}"
+        for name in ("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine")
+    },
     "measuring": COMPUTE,
     "session": COMPUTE,
     "embedder": COMPUTE | {"session"},

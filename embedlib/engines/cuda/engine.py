@@ -21,9 +21,10 @@ from embedlib.engines.cuda.inputs import Ints, check
 from embedlib.engines.cuda.jobs import BatchInFlight
 from embedlib.engines.cuda.limits import MAX_BATCH_TOKENS
 from embedlib.engines.cuda.loaded_model import CudaPrecision, LoadedModel
-from embedlib.engines.cuda.prefixes import Prefixes, batch_of_one, without_first
+from embedlib.engines.cuda.prefixes import Prefixes
 from embedlib.engines.cuda.results import Results
 from embedlib.engines.cuda.turns import Turn, Turns
+from embedlib.engines.first_tokens import batch_of_one, without_first
 from embedlib.models.spec import ModelSpec, Pooling
 
 MAX_INFLIGHT_BULK: Final = 2

@@ -27,9 +27,10 @@ from embedlib.engines.cuda.jobs import Prepared
 from embedlib.engines.cuda.limits import batch_room
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Step
-from embedlib.engines.cuda.prefix_keys import can_keep_prefix, prefix_keys, prefix_steps
-from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS, batch_of_one
+from embedlib.engines.cuda.prefix_keys import prefix_keys, prefix_steps
+from embedlib.engines.cuda.prefixes import MAX_PREFIX_TOKENS
 from embedlib.engines.cuda.short_batches import TOKENS_PER_SEQ, ShortBatches
+from embedlib.engines.first_tokens import batch_of_one, can_keep_prefix
 from embedlib.errors import EmbedlibError, EngineBuildError, EngineOutOfMemoryError, first_line
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.spec import ModelSpec

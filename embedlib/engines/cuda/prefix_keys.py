@@ -1,4 +1,4 @@
-"""A prefix's keys and values on the device: which models can keep them, the memory, the steps.
+"""A prefix's keys and values on the device: the memory, the steps.
 
 `prefixes` decides which prefix is kept.
 """
@@ -17,22 +17,7 @@ from embedlib.engines.cuda.plan import (
     Rotate,
     Step,
 )
-from embedlib.models.compiled.pooled_rows import pooled_modes
 from embedlib.models.spec import ModelSpec
-
-
-def can_keep_prefix(spec: ModelSpec) -> bool:
-    """Whether vectors depend on a sequence's first tokens only through their keys and values."""
-    encoder = spec.encoder
-    return (
-        encoder.is_causal
-        and pooled_modes(spec) == ("last_token",)
-        and spec.pooling.skipped_token_id is None
-        # Positions that skip padding tokens would have to count the tokens of the prefix too, and
-        # the second token type starts at another place in every sequence.
-        and (encoder.rope is not None or encoder.pad_token_id is None)
-        and encoder.num_token_types <= 1
-    )
 
 
 def prefix_steps(plan: Plan) -> tuple[Step, ...]:

@@ -25,13 +25,14 @@ other threads report what has ended.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.cuda.inputs import Ints
+from embedlib.engines.first_tokens import num_equal, num_shared
 
 MIN_PREFIX_TOKENS: Final = 64
 """A shorter prefix saves nothing: the time of a short query goes into reading the weights."""
@@ -70,7 +71,7 @@ class Prefixes:
         The caller calls `end_use` when the batch is computed.
         """
         with self._lock:
-            num_kept = num_shared(batch, self._kept)
+            num_kept = num_shared(batch, self._kept, MIN_PREFIX_TOKENS)
             self._num_users += bool(num_kept.any())
             return num_kept
 
@@ -91,7 +92,7 @@ class Prefixes:
             if self._is_changing or self._num_users:
                 return None
             candidate.num_votes = 0  # the next vote starts with another sequence
-            gain = len(candidate.ids) - _num_equal(candidate.ids, self._kept)
+            gain = len(candidate.ids) - num_equal(candidate.ids, self._kept)
             if gain < MIN_PREFIX_TOKENS:
                 return None
             self._is_changing = True
@@ -114,62 +115,9 @@ class Prefixes:
             ids = batch.token_ids[start : min(end - 1, start + self._max_tokens)]
             candidate = _Candidate(ids.copy())  # a view would keep the whole batch alive
             self._candidates[batch.lane] = candidate
-        shared = num_shared(batch, candidate.ids)
+        shared = num_shared(batch, candidate.ids, MIN_PREFIX_TOKENS)
         num_for = int(np.count_nonzero(shared))
         if num_for:
             candidate.ids = candidate.ids[: shared[shared > 0].min()]
         candidate.num_votes += 2 * num_for - len(rows)
         return candidate
-
-
-def num_shared(batch: Batch, ids: Ints) -> Ints:
-    """Return int32[B], the first tokens that each sequence shares with `ids`.
-
-    Fewer than `MIN_PREFIX_TOKENS` count as 0. The last token of a sequence is never shared, since
-    at least one token must be computed.
-    """
-    shared = np.zeros(batch.num_seqs, np.int32)
-    (rows,) = np.nonzero(batch.seq_lens > MIN_PREFIX_TOKENS)
-    if len(ids) < MIN_PREFIX_TOKENS or not len(rows):
-        return shared
-    for num_tokens in (MIN_PREFIX_TOKENS, len(ids)):  # a few tokens rule out most sequences
-        places = np.arange(num_tokens)
-        index = batch.cu_seqlens[rows][:, None] + places
-        found = batch.token_ids[np.minimum(index, len(batch.token_ids) - 1)]
-        is_equal = (found == ids[:num_tokens]) & (places < batch.seq_lens[rows][:, None] - 1)
-        num_equal = np.argmin(np.pad(is_equal, ((0, 0), (0, 1))), axis=1)
-        rows, num_equal = (
-            rows[num_equal >= MIN_PREFIX_TOKENS],
-            num_equal[num_equal >= MIN_PREFIX_TOKENS],
-        )
-    shared[rows] = num_equal
-    return shared
-
-
-def without_first(batch: Batch, num_tokens: Ints) -> Batch:
-    """Return a batch without the first `num_tokens[b]` tokens of each sequence b."""
-    if not num_tokens.any():
-        return batch
-    lengths = batch.seq_lens
-    places = np.arange(len(batch.token_ids)) - np.repeat(batch.cu_seqlens[:-1], lengths)
-    ends = np.concatenate([[0], np.cumsum(lengths - num_tokens)]).astype(np.int32)
-    ids = batch.token_ids[places >= np.repeat(num_tokens, lengths)]
-    return replace(batch, token_ids=ids, cu_seqlens=ends)
-
-
-def batch_of_one(ids: Ints) -> Batch:
-    """Return a prefix as a batch."""
-    length = np.array([len(ids)], np.int32)
-    return Batch(
-        lane=Lane.QUERY,
-        token_ids=ids,
-        cu_seqlens=np.array([0, len(ids)], np.int32),
-        num_prompt_tokens=np.zeros(1, np.int32),
-        num_type0_tokens=length,
-    )
-
-
-def _num_equal(left: Ints, right: Ints) -> int:
-    """Return the length of the longest common prefix."""
-    size = min(len(left), len(right))
-    return int(np.argmin(np.append(left[:size] == right[:size], False)))

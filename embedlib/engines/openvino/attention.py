@@ -90,10 +90,10 @@ class Attention:
             self._whole_masks[mask] = mask(queries, places.keys, places.is_token)
         return self._whole_masks[mask]
 
-    def mask_at(self, pooled: ov.Node, mask: Mask) -> ov.Node:
+    def mask_at(self, place: ov.Node, mask: Mask) -> ov.Node:
         """Return the mask of one query per sequence, at int32[B, 1]: [B, heads or 1, 1, S]."""
         places = self._places
-        return mask(op.unsqueeze(pooled, int_constants(2, 3)), places.keys, places.is_token)
+        return mask(op.unsqueeze(place, int_constants(2, 3)), places.keys, places.is_token)
 
     def _whole(self, query: ov.Node, key: ov.Node, value: ov.Node, mask: ov.Node) -> ov.Node:
         """Return attention in one piece.

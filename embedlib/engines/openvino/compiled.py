@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
+from embedlib.engines.first_tokens import without_first
+from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -33,6 +35,8 @@ class CompiledModels:
         """The engine, and every thread."""
         self._changing = threading.Lock()
         self._is_per_token = is_per_token
+        self._prefixes = KeptPrefixes.of(graph)
+        """None: the graph takes no prefix."""
         self._input_names = [node.get_node().get_friendly_name() for node in graph.inputs]
 
     def compile(self, core: ov.Core, settings: Sequence[dict[str, object]]) -> None:
@@ -81,11 +85,14 @@ class CompiledModels:
             EngineOutOfMemoryError: the batch did not fit into memory.
             EngineRunError: it failed.
         """
+        use = self._prefixes.use(batch) if self._prefixes else NO_PREFIX
+        batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         arrays = {
             "token_ids": pad(batch),
             "seq_lens": batch.seq_lens,
             "num_type0_tokens": batch.num_type0_tokens,
             "num_prompt_tokens": batch.num_prompt_tokens,
+            **use.arrays,
         }
         try:
             for index, name in enumerate(self._input_names):
@@ -95,7 +102,9 @@ class CompiledModels:
         except RuntimeError as error:
             raise run_error(error) from error
         # A copy, since a request writes into the same memory again.
-        output: NDArray[np.float32] = request.get_output_tensor().data
+        output: NDArray[np.float32] = request.get_output_tensor(0).data
+        if self._prefixes and len(use.keep):
+            self._prefixes.keep(use, [tensor.data for tensor in request.output_tensors[1:]])
         return output[is_token(batch)] if self._is_per_token else output.copy()
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedlib.engines.openvino.attention import Attention, Mask
+from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import activate, float_constant, int_constant, int_constants
 from embedlib.engines.openvino.positions import Rotation
@@ -29,15 +30,24 @@ class Sight:
     mask: Mask
     """Makes the mask that is added to the scores."""
     window: int | None
-    rotate_query: Rotation | None
-    rotate_key: Rotation | None
+    place: ov.Node | None = None
+    """int32[B, 1]: position of the pooled token; None: all tokens are computed."""
+    rotate_query: Rotation | None = None
+    rotate_key: Rotation | None = None
 
 
 class Layers:
     """Builds the nodes of a model's layers."""
 
-    def __init__(self, encoder: Encoder, weighted: Weighted, attention: Attention) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        weighted: Weighted,
+        attention: Attention,
+        kept: KeptTokens | None = None,
+    ) -> None:
         self._encoder = encoder
+        self._kept = kept
         self._attend = attention
         self._weighted = weighted
 
@@ -80,30 +90,38 @@ class Layers:
             query, float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
         )
         if pooled is not None:
-            mixed = self._attend_from_one(query, hidden, prefix, sight, pooled)
+            mixed = self._attend_from_one(query, hidden, prefix, sight)
         else:
             key = self._keys(hidden, prefix, sight)
             value = self._heads(hidden, prefix + "v", encoder.num_kv_heads)
+            value = self._behind_kept(value, prefix + "v", 2)
             mixed = self._attend(query, key, value, sight.mask, sight.window)
         return self._weighted.linear(mixed, prefix + "o")
 
     def _attend_from_one(
-        self, query: ov.Node, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node
+        self, query: ov.Node, hidden: ov.Node, prefix: str, sight: Sight
     ) -> ov.Node:
         """Return the attention of one query per sequence: float32[B, 1, heads * d]."""
         if self._has_plain_keys:
+            hidden = self._behind_kept(hidden, prefix + "hidden", 1)
             scores = self._scores_without_keys(query, hidden, prefix)
         else:
             key = self._attend.for_queries(self._keys(hidden, prefix, sight))
             scores = op.matmul(query, key, False, True)
+            hidden = self._behind_kept(hidden, prefix + "hidden", 1)
         scores = self._attend.capped(scores)
-        shares = op.softmax(op.add(scores, self._attend.mask_at(pooled, sight.mask)), -1)
+        assert sight.place is not None, "pooled tokens have a place; this is a bug in embedlib"
+        shares = op.softmax(op.add(scores, self._attend.mask_at(sight.place, sight.mask)), -1)
         return self._attend.joined(self._mix_without_values(shares, hidden, prefix))
 
     def _keys(self, hidden: ov.Node, prefix: str, sight: Sight) -> ov.Node:
-        """Return the keys of all tokens: float32[B, kv, L, d]."""
+        """Return the keys of all tokens, those of a prefix first: float32[B, kv, S, d]."""
         key = self._heads(hidden, prefix + "k", self._encoder.num_kv_heads)
-        return sight.rotate_key(key) if sight.rotate_key else key
+        key = sight.rotate_key(key) if sight.rotate_key else key
+        return self._behind_kept(key, prefix + "k", 2)
+
+    def _behind_kept(self, vectors: ov.Node, role: str, axis: int) -> ov.Node:
+        return vectors if self._kept is None else self._kept.behind(vectors, role, axis)
 
     def _heads(self, vectors: ov.Node, role: str, num_heads: int) -> ov.Node:
         """Return queries, keys or values, with any query or key norm: float32[B, heads, L, d]."""

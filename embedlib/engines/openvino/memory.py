@@ -15,6 +15,7 @@ from typing import Final
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.block_sizes import MAX_WHOLE_TOKENS, num_scores
+from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.reading.files import ModelFiles
@@ -77,7 +78,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     batch_tokens = min(batch_tokens, files.spec.max_seq_tokens)
     batches = (config.num_threads + 1) * _activation_bytes(encoder, batch_tokens)
     copy = int(PACKED_COPIES * packed)
-    shared = LIBRARY_BYTES + int(WIDENING * widened) + copy + batches
+    shared = LIBRARY_BYTES + int(WIDENING * widened) + copy + batches + max_kept_bytes(files.spec)
     return MemoryNeeds(
         weights=weights,
         separate=shared + copy,

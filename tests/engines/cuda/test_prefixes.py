@@ -19,9 +19,9 @@ from embedlib.engines.cuda.engine import CudaEngine
 from embedlib.engines.cuda.inputs import packed_heads, tile_table
 from embedlib.engines.cuda.kernels import attention as attention_kernel
 from embedlib.engines.cuda.plan import Attend
-from embedlib.engines.cuda.prefix_keys import can_keep_prefix
-from embedlib.engines.cuda.prefixes import Prefixes, num_shared, without_first
+from embedlib.engines.cuda.prefixes import Prefixes
 from embedlib.engines.cuda.reference import AttentionShape, Prefix
+from embedlib.engines.first_tokens import can_keep_prefix, num_shared, without_first
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Pooling
 from embedlib.models.weights.load import load_weights
@@ -71,7 +71,7 @@ def test_how_much_is_shared(sequences: list[list[int]], ids: list[int]) -> None:
             count += 1
         expected.append(count if count >= limit else 0)
     batch = batch_of(sequences)
-    found = num_shared(batch, np.array(ids, np.int32))
+    found = num_shared(batch, np.array(ids, np.int32), limit)
     assert found.tolist() == expected
     rest = without_first(batch, found)
     parts = np.split(rest.token_ids, rest.cu_seqlens[1:-1])

@@ -1,0 +1,173 @@
+"""A prefix that sequences share is computed once, and the vectors stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.openvino import attention, kept_prefixes
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
+from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.testing import fake_spec, make_batch
+from tests.comparing import relative_errors
+from tests.tiny_encoders import CASES, HIDDEN, LAST, MAX_TOKENS, PLAIN, computed, weights_of
+
+MIN_PREFIX = 3
+PREFIX = [5, 7, 9, 11, 13, 15, 17, 19]
+FAMILIES = {
+    name: replace(CASES[name][0], is_causal=True)
+    for name in ("position-bias-window", "capped-sandwich-window", "two-ropes", "rope-int8", "cap")
+}
+
+
+def spec_of(encoder: Encoder, pooling: Pooling = LAST) -> ModelSpec:
+    spec = fake_spec(MAX_TOKENS)
+    return replace(spec, encoder=encoder, modules=(pooling,), embedding_dim=HIDDEN)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kept_prefixes, "MIN_PREFIX_TOKENS", MIN_PREFIX)
+        patched.setattr(kept_prefixes, "MAX_KEPT_TOKENS", 20)
+        yield
+
+
+def prefixes_of(engine: OpenVINOEngine) -> KeptPrefixes:
+    prefixes = engine._models._prefixes
+    assert prefixes is not None
+    return prefixes
+
+
+def kept(engine: OpenVINOEngine) -> list[list[int]]:
+    return [prefix.ids.tolist() for prefix in prefixes_of(engine)._prefixes]
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, "in blocks"])
+def engines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[OpenVINOEngine, OpenVINOEngine]]:
+    """Yield an engine that keeps prefixes and one that finds none."""
+    spec = spec_of(FAMILIES.get(request.param, FAMILIES["capped-sandwich-window"]))
+    weights = weights_of(spec, np.random.default_rng(0))
+    cache: Path = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "in blocks":
+            patched.setattr(attention, "MAX_WHOLE_TOKENS", 2)
+            patched.setattr(attention, "BLOCK_SCORES", 3 * MAX_TOKENS)
+            patched.setattr(attention, "MIN_BLOCK_QUERIES", 2)
+        OpenVINOEngine(spec, weights, threads=1, cache_dir=cache).close()
+        # From OpenVINO's cache, which has lost parts of a graph before.
+        keeping = OpenVINOEngine(spec, weights, threads=1, cache_dir=cache)
+    forgetting = OpenVINOEngine(spec, weights, threads=1)
+    yield keeping, without_prefixes(forgetting)
+    keeping.close()
+    forgetting.close()
+
+
+def without_prefixes(engine: OpenVINOEngine) -> OpenVINOEngine:
+    prefixes = prefixes_of(engine)
+    nothing = prefixes._use_of(prefixes._empty)
+    prefixes.use = lambda batch: nothing  # type: ignore[method-assign]
+    return engine
+
+
+PARTS = st.lists(st.integers(1, 3), min_size=1, max_size=6)
+SEQUENCES = st.builds(
+    lambda length, tail: [*PREFIX[:length], *tail], st.sampled_from([0, 4, 8, 8]), PARTS
+)
+CALLS = st.lists(st.tuples(st.sampled_from(Lane), st.lists(SEQUENCES, min_size=1, max_size=3)))
+
+
+@settings(max_examples=12, deadline=None)
+@given(calls=CALLS)
+def test_vectors_are_the_same(
+    engines: tuple[OpenVINOEngine, OpenVINOEngine], calls: list[tuple[Lane, list[list[int]]]]
+) -> None:
+    keeping, forgetting = engines
+    for lane, ids in calls:
+        batch = make_batch(ids, lane)
+        errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
+        assert errors.max() <= 2e-5
+
+
+def test_a_prefix_is_computed_once_and_only_the_rest_of_later_sequences(
+    engines: tuple[OpenVINOEngine, OpenVINOEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping, forgetting = engines
+    before: list[int] = []
+    use = prefixes_of(keeping).use
+
+    def spy(batch: Batch) -> Any:
+        found = use(batch)
+        before.append(found.num_before)
+        return found
+
+    monkeypatch.setattr(prefixes_of(keeping), "use", spy)
+    monkeypatch.setattr(prefixes_of(keeping), "_prefixes", [])
+    front = [21, 22, 23, 24, 25, 26]
+    batches = [
+        make_batch([[*front, 1]], Lane.QUERY),
+        make_batch([[*front, 2, 3]], Lane.QUERY),
+        make_batch([[*front, 3], [*front, 4, 5]], Lane.BULK),
+        make_batch([[*front[:4], 3], [*front, 4, 5]], Lane.BULK),
+        make_batch([[*front, 3], [1, 2]], Lane.BULK),
+    ]
+    for batch in batches:
+        errors = relative_errors(computed(keeping, batch), computed(forgetting, batch))
+        assert errors.max() <= 2e-5
+    assert before == [0, 0, 6, 4, 0]
+    assert sorted(kept(keeping)) == [front[:4], front]
+
+
+def test_what_was_used_longest_ago_is_dropped_within_its_lane() -> None:
+    prefixes = KeptPrefixes({"kept.k": 1}, {"kept.k": np.zeros((1, 0, 2), np.float32)})
+
+    def see(ids: list[int], lane: Lane) -> None:
+        for tail in (30, 31):
+            use = prefixes.use(make_batch([[*ids, tail]], lane))
+            if len(use.keep):
+                prefixes.keep(use, [np.zeros((1, len(use.keep), 2), np.float32)])
+
+    def fronts(number: int, length: int) -> list[int]:
+        return [number] * length
+
+    see(fronts(1, 9), Lane.QUERY)
+    see(fronts(2, 9), Lane.QUERY)
+    see(fronts(3, 15), Lane.BULK)
+    see(fronts(1, 9), Lane.QUERY)
+    see(fronts(4, 5), Lane.QUERY)
+    lengths = {int(prefix.ids[0]): len(prefix.ids) for prefix in prefixes._prefixes}
+    assert lengths == {3: 15, 1: 9, 4: 5}
+
+
+def test_what_the_plan_counts_is_what_is_kept() -> None:
+    encoder = FAMILIES["rope-int8"]
+    spec = spec_of(encoder)
+    engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), threads=1)
+    for tail in (1, 2):
+        computed(engine, make_batch([[*PREFIX, tail]]))
+    (prefix,) = prefixes_of(engine)._prefixes
+    arrays: list[NDArray[np.float32]] = list(prefix.arrays.values())
+    assert sum(array.nbytes for array in arrays) == len(PREFIX) * bytes_per_token(encoder)
+    assert max_kept_bytes(spec) > 0 == max_kept_bytes(spec_of(PLAIN))
+    engine.close()
+
+
+@pytest.mark.parametrize("pooling", [Pooling(modes=("mean",)), Pooling(modes=("cls",))])
+def test_models_whose_vectors_need_every_token_keep_none(pooling: Pooling) -> None:
+    spec = spec_of(FAMILIES["cap"], pooling)
+    engine = OpenVINOEngine(spec, weights_of(spec, np.random.default_rng(0)), threads=1)
+    assert engine._models._prefixes is None
+    engine.close()
