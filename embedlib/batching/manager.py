@@ -18,6 +18,7 @@ from embedlib.batching.results import check_shape, fail, resolve
 from embedlib.batching.scheduler import Scheduler
 from embedlib.batching.sequence import TokenizedText, pack
 from embedlib.batching.stats import Meter
+from embedlib.batching.twins import Distinct
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import CancellablePending, Engine, Lane, Pending
 from embedlib.errors import (
@@ -34,9 +35,15 @@ class _InFlight:
 
     def __init__(self, sequences: list[TokenizedText], lane: Lane, submitted_at: float) -> None:
         self.sequences = sequences
+        self.distinct = Distinct.of(sequences)
         self.lane = lane
         self.submitted_at = submitted_at
         self.finished_at = submitted_at
+
+    def forget(self) -> None:
+        """Drop the sequences."""
+        self.sequences = []
+        self.distinct = Distinct((), ())
 
 
 class _Stop:
@@ -212,7 +219,7 @@ class BatchManager:
                 if message in self._inflight:  # an engine may call `on_done` twice
                     self._resolve(message)
                     self._inflight.remove(message)
-                    message.sequences = []  # or an engine that keeps the callback keeps the jobs
+                    message.forget()  # or an engine that keeps the callback keeps the jobs
             elif isinstance(message, _Cancelled):
                 message.is_in_inbox = False
                 self._scheduler.drop_cancelled_queries()
@@ -279,7 +286,8 @@ class BatchManager:
             sequence.job.note_submitted(now)
         self._meter.batch_submitted(queued_s, lane is Lane.QUERY)
         try:
-            batch = pack(sequences, self._scheduler.engine_lane_for(sequences, len(self._inflight)))
+            engine_lane = self._scheduler.engine_lane_for(sequences, len(self._inflight))
+            batch = pack(inflight.distinct.sequences, engine_lane)
             inflight.pending = self._engine.submit(batch, on_done)
         except BaseException as error:  # nothing an engine raises may end this thread
             self._meter.batch_over(0.0)
@@ -289,14 +297,14 @@ class BatchManager:
 
     def _resolve(self, batch: _InFlight) -> None:
         self._meter.batch_over(batch.finished_at - batch.submitted_at)
-        sequences = batch.sequences
+        sequences, distinct = batch.sequences, batch.distinct
         try:
             vectors = batch.pending.result()
-            check_shape(vectors, sequences, self._limits)
+            check_shape(vectors, distinct.sequences, self._limits)
         except BaseException as error:  # nothing an engine raises may end this thread
             self._recover(sequences, error)
             return
-        resolve(sequences, vectors, self._limits, self._meter)
+        resolve(sequences, vectors, self._limits, self._meter, distinct)
 
     def _recover(self, sequences: list[TokenizedText], error: BaseException) -> None:
         """Split a batch that ran out of memory; fail the jobs of any other."""

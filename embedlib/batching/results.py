@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.twins import Distinct
 from embedlib.engines.base import EngineLimits
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 from embedlib.vectors.arrays import Vectors
@@ -31,14 +32,31 @@ def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: En
 
 
 def resolve(
-    sequences: Sequence[TokenizedText], vectors: Vectors, limits: EngineLimits, meter: Meter
+    sequences: Sequence[TokenizedText],
+    vectors: Vectors,
+    limits: EngineLimits,
+    meter: Meter,
+    distinct: Distinct | None = None,
 ) -> None:
-    """Count a computed batch and give its jobs their rows."""
-    lengths = [sequence.num_tokens for sequence in sequences]
-    num_tokens = sum(lengths)
-    num_computed = max(lengths) * len(lengths) if limits.is_padded else num_tokens
+    """Count a computed batch and give its jobs their rows.
+
+    Args:
+        sequences: those of the batch.
+        vectors: what the engine returned, for the distinct ones.
+        limits: of the engine.
+        meter: counts.
+        distinct: the sequences that were computed; None: all of them.
+    """
+    computed = sequences if distinct is None else distinct.sequences
+    longest = max(sequence.num_tokens for sequence in computed)
+    num_tokens = sum(sequence.num_tokens for sequence in sequences)
+    num_padding = sum(longest - sequence.num_tokens for sequence in computed)
+    # A twin counts as if it were computed without padding: only padding is read from the two.
+    num_computed = num_tokens + (num_padding if limits.is_padded else 0)
     num_texts = sum(sequence.share for sequence in sequences)
     meter.batch_answered(num_texts, num_tokens, num_computed)
+    if distinct is not None:
+        vectors = distinct.rows_for_all(vectors, is_per_token=limits.is_per_token)
     resolve_jobs(sequences, vectors, meter.clock(), is_per_token=limits.is_per_token)
 
 

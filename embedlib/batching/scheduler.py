@@ -7,10 +7,11 @@ an idle engine gets whatever is queued at once, a busy one lets the next batch g
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import TokenizedText
+from embedlib.batching.twins import identity
 from embedlib.engines.base import EngineLimits, Lane
 
 
@@ -163,7 +164,8 @@ class Scheduler:
         if num_new:
             self._num_admitted += num_new
             self._window += [self._bulk.popleft() for _ in range(num_new)]
-            self._window.sort(key=lambda sequence: sequence.num_tokens)
+            # Twins come next to one another, and so into one batch.
+            self._window.sort(key=lambda sequence: (sequence.num_tokens, sequence.token_ids))
 
 
 class _OpenBatch:
@@ -176,6 +178,8 @@ class _OpenBatch:
         self._is_padded = is_padded
         self._longest = 0
         self._num_tokens = 0
+        self._num_distinct = 0
+        self._kinds: set[Hashable] = set()
 
     def try_add(self, sequence: TokenizedText, num_alike: int = 1) -> bool:
         """Add a sequence, or drop it if its job is over; False: the batch is full.
@@ -186,15 +190,21 @@ class _OpenBatch:
         """
         if sequence.job.is_over:
             return True
+        kind = identity(sequence)
+        if kind in self._kinds:  # its twin is computed anyway
+            self.sequences.append(sequence)
+            return True
         longest = max(self._longest, sequence.num_tokens)
         num_tokens = self._num_tokens + sequence.num_tokens
         if self.sequences:  # the first one always fits, however long it is
-            cost = longest * (len(self.sequences) + 1) if self._is_padded else num_tokens
+            cost = longest * (self._num_distinct + 1) if self._is_padded else num_tokens
             if cost > self._budget:
                 return False
             if self._is_padded and self._padding(sequence, num_alike) > self._max_padding:
                 return False
         self.sequences.append(sequence)
+        self._kinds.add(kind)
+        self._num_distinct += 1
         self._longest, self._num_tokens = longest, num_tokens
         return True
 
@@ -202,6 +212,6 @@ class _OpenBatch:
         """Return the padding tokens saved if this sequence started a new batch instead."""
         longer = sequence.num_tokens - self._longest
         if longer > 0:
-            return longer * len(self.sequences)
-        room = self._budget // self._longest - len(self.sequences)
+            return longer * self._num_distinct
+        room = self._budget // self._longest - self._num_distinct
         return -longer * min(room, num_alike)

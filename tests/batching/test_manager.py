@@ -175,7 +175,7 @@ def test_out_of_memory_keeps_the_limits_of_the_engine() -> None:
     engine = FakeEngine(memory_tokens=16)
     engine.hold()
     manager = start(engine)
-    jobs = [add(manager, [[token] * 8] * 8) for token in (1, 2, 3)]
+    jobs = [add(manager, [[token] * 7 + [row] for row in range(8)]) for token in (1, 2, 3)]
     engine.wait_submitted(2)
     engine.release_one()  # comes back in two halves, and one bulk batch is out
     engine.wait_submitted(3)
@@ -282,7 +282,7 @@ def test_an_answer_of_the_wrong_shape_fails_its_job_and_the_thread_lives_on(vect
         return Answer(vectors)
 
     manager = start(OddEngine(oddity))
-    assert isinstance(error_of(add(manager, [[1], [1]])), EngineRunError)
+    assert isinstance(error_of(add(manager, [[1], [2]])), EngineRunError)
     assert result(add(manager, [[2]]))[0, 0] == 2
     manager.close()
 

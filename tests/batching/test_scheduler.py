@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -20,13 +21,14 @@ LIMITS = EngineLimits(
     max_inflight_batches=3,
     max_inflight_bulk=2,
 )
+IDS = count()
 LENGTHS = st.lists(st.integers(1, 20), max_size=60)
 
 
 def sequences(lengths: list[int], lane: Lane = Lane.BULK) -> list[TokenizedText]:
-    """One job with a sequence of each length."""
+    """One job with a sequence of each length; no two are equal."""
     job = Job(len(lengths), 1, lane)
-    return [TokenizedText(job, row, [7] * length) for row, length in enumerate(lengths)]
+    return [TokenizedText(job, row, [next(IDS)] * length) for row, length in enumerate(lengths)]
 
 
 def drain(scheduler: Scheduler) -> list[list[TokenizedText]]:
