@@ -18,6 +18,7 @@ import numpy as np
 
 from embedlib.engines.openvino.block_sizes import (
     BLOCK_SCORES,
+    CAUSAL_STEPS,
     MAX_WHOLE_TOKENS,
     MIN_BLOCK_QUERIES,
 )
@@ -200,20 +201,24 @@ class Attention:
         return op.unsqueeze(self.joined(mixed), int_constant(0))
 
     def _seen(self, queries: ov.Node, keys: ov.Node, window: int | None) -> tuple[ov.Node, ov.Node]:
-        """Return the first key that a block can see and the first one behind those, int32[1]."""
+        """Return a range of keys with all that a block can see, int32[1] each: first, and behind.
+
+        The range is wider than needed, so that few numbers of keys occur: the library compiles its
+        products again for each, and keeps them.
+        """
+        num_keys = op.shape_of(keys, "i32")
+        if window is None:
+            step = op.add(op.divide(num_keys, int_constant(CAUSAL_STEPS)), int_constant(1))
+            highest = op.reduce_max(queries, int_constant(0), True)
+            num_steps = op.add(op.divide(highest, step), int_constant(1))
+            return int_constants(0), op.minimum(op.multiply(num_steps, step), num_keys)
+        before, after = (window - 1, 0) if self._encoder.is_causal else (window, window)
+        width = op.add(op.shape_of(queries, "i32"), int_constant(before + after))
+        width = op.minimum(width, num_keys)
         lowest = op.reduce_min(queries, int_constant(0), True)
-        highest = op.reduce_max(queries, int_constant(0), True)
-        if self._encoder.is_causal:
-            behind = op.add(highest, int_constant(1))
-            width = None if window is None else window - 1
-        else:
-            assert window is not None
-            behind = op.add(highest, int_constant(window + 1))
-            width = window
-        behind = op.minimum(behind, op.shape_of(keys, "i32"))
-        if width is None:
-            return int_constants(0), behind
-        return op.maximum(op.subtract(lowest, int_constant(width)), int_constant(0)), behind
+        first = op.maximum(op.subtract(lowest, int_constant(before)), int_constant(0))
+        first = op.minimum(first, op.subtract(num_keys, width))
+        return first, op.add(first, width)
 
     def _by_query(self, vectors: ov.Node, size: ov.Node) -> ov.Node:
         """Reshape [B, kv, heads / kv * Q, n] to [B, heads, Q, n]."""

@@ -9,6 +9,9 @@ MAX_WHOLE_TOKENS: Final = 1024
 BLOCK_SCORES: Final = 1 << 19
 """Scores of a block, per sequence and head: its queries times all keys. Source: the same."""
 MIN_BLOCK_QUERIES: Final = 16
+CAUSAL_STEPS: Final = 16
+"""Different numbers of keys that the blocks of a causal layer take. With so many, a block computes
+a thirty-second of all scores in vain, on average."""
 
 
 def num_scores(num_tokens: int) -> int:
