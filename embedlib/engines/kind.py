@@ -54,7 +54,7 @@ class ChosenPrecision:
     excluded: tuple[str, ...] = ()
     """Roles of linear layers that stay in a higher precision, and `models.compiled.pooled_rows`."""
     folder: Path | None = None
-    """The engine directory; None: not compiled yet, or float32 from the model's own files."""
+    """The engine directory; None: not compiled yet, or computed from the model's own files."""
 
     def __str__(self) -> str:
         """Return what the vectors depend on, for a fingerprint."""
@@ -89,8 +89,7 @@ class EngineKind:
     """The value of the option `engine`."""
     precisions: tuple[str, ...]
     """Values of the option `precision` that it supports, fastest first. `auto` takes the last one
-    without a fidelity report. The weights of "float32" are the model's own files, those of all
-    others are an engine directory."""
+    without a fidelity report."""
     packages: tuple[str, ...]
     """Packages it computes with; fidelity reports record their versions."""
     device_types: tuple[DeviceType, ...]
@@ -103,7 +102,10 @@ class EngineKind:
     """Raises EngineUnsupportedError, with the trait and its value, for a model it cannot run."""
     make: Callable[[EnginePlan, ModelFiles, Config], Engine]
     """Loads a model onto one device, `plan.devices[0]`; `plan.precision.folder` is the engine
-    directory, or None for float32. Called once for each device of a plan."""
+    directory, or None for one of `computed_precisions`. Called once for each device of a plan."""
+    computed_precisions: frozenset[str] = frozenset({"float32"})
+    """Precisions computed from the model's own files; the weights of all others are an engine
+    directory. Their fidelity reports are in the cache, see `models.compiled.report_cache`."""
     check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], None] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
     model. None: `make` raises instead."""

@@ -9,7 +9,7 @@ from embedlib.config import Config
 from embedlib.engines.base import Engine
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.many import ManyEngines
-from embedlib.engines.precision import NOT_COMPILED, compiled_weights
+from embedlib.engines.precision import compiled_weights
 from embedlib.models.reading.files import ModelFiles
 
 
@@ -20,7 +20,7 @@ def make_engine(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         ModelWeightsError: the weights do not fit the model.
         EngineBuildError: compiling failed.
     """
-    if plan.precision.name != NOT_COMPILED:
+    if plan.precision.name not in plan.kind.computed_precisions:
         folder = compiled_weights(plan.precision, files, config)
         plan = replace(plan, precision=replace(plan.precision, folder=folder))
     if plan.warning:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 ListCompiled: TypeAlias = "Callable[[ModelFiles, Config], list[Compiled]]"
 
-NOT_COMPILED: Final = "float32"
-"""The precision that is computed from the model's own files."""
+REFERENCE: Final = "float32"
+"""The precision that others are compared with: what the model's own files say."""
 
 
 def check_precision(kind: EngineKind, config: Config) -> None:
@@ -58,20 +59,24 @@ def choose_precision(
         files: the model, or an engine directory.
         config: the options, with the precision and the cache folder.
         manifest: embedlib.json of the engine directory; None: a model.
-        list_compiled: returns the engine directories of a model; None: reads the cache.
+        list_compiled: returns the engine directories of a model, and its own files in the other
+            computed precisions that were measured; None: reads the cache.
 
     Raises:
         ConfigError: the engine does not have the precision.
     """
     check_precision(kind, config)
-    if manifest is not None and manifest.precision in kind.precisions:
+    is_model = manifest is None or manifest.precision in kind.computed_precisions
+    if manifest is not None and not is_model and manifest.precision in kind.precisions:
         return ChosenPrecision(
             name=manifest.precision, excluded=manifest.excluded, folder=files.folder
         )
     wanted = config.precision
-    if wanted == NOT_COMPILED:
+    if wanted in kind.computed_precisions:
         return ChosenPrecision(name=wanted)
-    versions = _usable(kind, (list_compiled or _compiled)(files, config))
+    if list_compiled is None:
+        list_compiled = partial(_versions, kind, hardware)
+    versions = _usable(kind, list_compiled(files, config))
     if wanted == "auto":
         return _fastest_faithful(kind, hardware, files, versions)
     versions = [version for version in versions if version.precision == wanted]
@@ -115,12 +120,13 @@ def _fastest_faithful(
             if doubt is None:
                 faithful.append(version)
             else:
-                logger.info("%s is not used automatically: %s", version.folder, doubt)
+                what = version.folder or precision
+                logger.info("%s is not used automatically: %s", what, doubt)
         if faithful:
             fastest = min(faithful, key=lambda version: len(version.excluded))
             logger.info("engine %s, precision %s: %s", kind.name, precision, _figures(fastest))
             return _chosen(fastest)
-    if default == NOT_COMPILED:
+    if default in kind.computed_precisions:
         return ChosenPrecision(name=default)
     plain = [v for v in versions if v.precision == default and not v.excluded]
     return _chosen(plain[0]) if plain else ChosenPrecision(name=default)
@@ -131,11 +137,14 @@ def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
     return [v for v in versions if kind.keeps_pooled_rows or POOLED_ROWS not in v.excluded]
 
 
-def _compiled(files: ModelFiles, config: Config) -> list[Compiled]:
-    # A late import: the module reads every kind of engine directory.
+def _versions(kind: EngineKind, hardware: str, files: ModelFiles, config: Config) -> list[Compiled]:
+    # Late imports: the modules read every kind of engine directory.
     from embedlib.models.compiled.cache import compiled_versions
+    from embedlib.models.compiled.report_cache import measured_versions
 
-    return compiled_versions(files, config)
+    computed = [name for name in kind.precisions[:-1] if name in kind.computed_precisions]
+    measured = measured_versions(files, computed, kind.name, hardware, config)
+    return [*measured, *compiled_versions(files, config)]
 
 
 def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> str | None:
@@ -147,7 +156,7 @@ def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles
         return "it was measured with another template, or its vectors were and not its scores"
     if (report.engine, report.hardware) != (kind.name, hardware):
         return f"it was measured on {report.engine}, {report.hardware}"
-    if report.reference not in (NOT_COMPILED, kind.precisions[-1]):
+    if report.reference not in (REFERENCE, kind.precisions[-1]):
         return f"it was compared with {report.reference}"
     if report.max_seq_tokens < files.spec.max_seq_tokens:
         return f"it was measured on texts truncated to {report.max_seq_tokens} tokens"

@@ -10,7 +10,7 @@ from embedlib.engines.base import Engine
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.precision import NOT_COMPILED
+from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
@@ -77,7 +77,7 @@ def planned_vectors(model: MeasuredModel, plan: EnginePlan, texts: FidelityTexts
 def reference_kind() -> EngineKind:
     """Return the engine that computes the float32 reference on the CPU."""
     for kind in OWN_KINDS:
-        if NOT_COMPILED in kind.precisions and "cpu" in kind.device_types and kind.lower:
+        if REFERENCE in kind.precisions and "cpu" in kind.device_types and kind.lower:
             return kind
     raise AssertionError("no engine computes in float32 on the CPU; this is a bug in embedlib")
 
@@ -88,7 +88,7 @@ def cpu_engine(model: MeasuredModel, weights: ArraysByRole) -> Engine:
         kind=reference_kind(),
         devices=("cpu",),
         hardware="",
-        precision=ChosenPrecision(name=NOT_COMPILED),
+        precision=ChosenPrecision(name=REFERENCE),
     )
     return lowered(model, weights, plan)
 
@@ -143,7 +143,7 @@ def versions(kind: EngineKind, machine: Machine) -> dict[str, str]:
 
 
 def store_report(folder: Path, report: FidelityReport) -> None:
-    """Write a report into an engine directory and replace the older one.
+    """Write a report into its folder and replace the older one.
 
     The report of an emulation does not replace the report of a GPU.
 

@@ -23,6 +23,7 @@ from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS
+from embedlib.models.compiled.report_cache import report_place
 from embedlib.progress import Reading, Watch, ignore_progress
 
 
@@ -37,10 +38,11 @@ def verify(
 ) -> Comparison:
     """Measure a precision on the engine that computes it here; FP8 without a GPU is emulated.
 
-    Compiles the model first if the cache has no engine directory of this precision. Stores a report
-    on at least `MIN_TEXTS` texts in that directory, in place of an older one; an Embedder with the
-    precision "auto" then decides by it. The report of an emulation says so in its `hardware`, and
-    "auto" ignores it.
+    Compiles the model first if the precision needs an engine directory and the cache has none.
+    Stores a report on at least `MIN_TEXTS` texts in that directory, or in the cache for a precision
+    computed from the model's own files, in place of an older one; an Embedder with the precision
+    "auto" then decides by it. The report of an emulation says so in its `hardware`, and "auto"
+    ignores it.
 
     Args:
         model: a folder, a hub name, or `package:NAME`.
@@ -71,10 +73,12 @@ def verify(
     plan = plan_measurement(measured.files, config, machine)
     texts = texts or built_in_texts(measured.files.spec.max_seq_tokens)
     right = reference_vectors(measured, plan, texts, reference, machine)
-    watch(f"Compiling to {plan.precision.name}", "", Reading)
-    folder = compiled_weights(plan.precision, measured.files, config)
-    plan = replace(plan, precision=replace(plan.precision, folder=folder))
+    if plan.precision.name not in plan.kind.computed_precisions:
+        watch(f"Compiling to {plan.precision.name}", "", Reading)
+        folder = compiled_weights(plan.precision, measured.files, config)
+        plan = replace(plan, precision=replace(plan.precision, folder=folder))
     comparison = compare_planned(measured, plan, texts, right, reference, machine)
     if comparison.report.num_texts >= MIN_TEXTS:
-        store_report(folder, comparison.report)
+        place = plan.precision.folder or report_place(measured.files, comparison.report, config)
+        store_report(place, comparison.report)
     return comparison

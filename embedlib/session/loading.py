@@ -16,7 +16,7 @@ from embedlib.engines.base import Engine
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.precision import NOT_COMPILED
+from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError
@@ -286,7 +286,7 @@ def model_and_settings_fingerprint(
     if opened.manifest is not None:
         manifest = opened.manifest
         made = (manifest.fingerprint, str(manifest.precision), manifest.excluded)
-    elif precision.name != NOT_COMPILED:
+    elif precision.name != REFERENCE:
         made = (model_fingerprint(files, hashes), precision.name, precision.excluded)
     else:
         return fingerprint(files, opened.revision, settings, hashes)

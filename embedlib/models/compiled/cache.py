@@ -9,7 +9,6 @@ from pathlib import Path
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError
 from embedlib.models.compiled.engine_folder import (
-    CompiledPrecision,
     Manifest,
     compiled_place,
     file_hashes,
@@ -23,10 +22,11 @@ from embedlib.models.reading.files import ModelFiles
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """An engine directory and what was measured of it."""
+    """An engine directory, or a precision of the model's own files, and what was measured of it."""
 
-    folder: Path
-    precision: CompiledPrecision
+    folder: Path | None
+    """None: computed from the model's own files."""
+    precision: str
     excluded: tuple[str, ...]
     """Linear layers that were kept in the model's precision, sorted."""
     report: FidelityReport | None
