@@ -120,6 +120,9 @@ class Config:
     first device. Each device gets an engine of its own, and all take work from one queue."""
     precision: PrecisionName = "auto"
     """auto takes the fastest precision that passed the fidelity gate (docs/engines.md)."""
+    prepare: bool = True
+    """With precision="auto": whether the first load of a model on a machine measures the faster
+    precisions, for some seconds, and another process goes on with it (docs/fidelity.md)."""
     gpu_memory_fraction: float = 0.9
     """Share of a GPU's memory that a model may take."""
     threads: int | None = None
@@ -300,6 +303,7 @@ _KINDS: Mapping[str, Kind] = MappingProxyType(
         "engine": TEXT,
         "device": optional(Kind(ANY_DEVICES, _are_devices, _devices)),
         "precision": choice(*get_args(PrecisionName)),
+        "prepare": SWITCH,
         "gpu_memory_fraction": SHARE,
         "threads": optional(COUNT),
         "engine_cache_dir": optional(_FOLDER),

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -175,6 +176,10 @@ class Log:
         self._said_at = self._clock()
         self._stream.write(f"{line}\n")
         self._stream.flush()
+
+
+SHOWN: ContextVar[Progress | None] = ContextVar("SHOWN", default=None)
+"""The progress of the running command: what is shown beside it is shown on its screen."""
 
 
 class Progress:

@@ -112,6 +112,24 @@ def put_on_hub(tmp_path: Path) -> Callable[[str, Path], dict[str, Any]]:
     return put
 
 
+@pytest.fixture(autouse=True)
+def _prepares_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no load measure faster precisions, whatever CPU the tests run on; `prepares` lets it."""
+    if "prepares" not in request.fixturenames:
+        monkeypatch.setattr("embedlib.session.preparing._left", lambda *_: ())
+
+
+@pytest.fixture
+def every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `auto` take every precision that passes the gate, as on a CPU where each is faster."""
+    monkeypatch.setattr("embedlib.engines.select.worthwhile", lambda kind, *_: kind.precisions)
+
+
+@pytest.fixture
+def prepares(every_precision: None) -> None:
+    """Let loads measure faster precisions."""
+
+
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every stream pass for a terminal, as far as progress goes."""

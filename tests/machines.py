@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from typing import Final
 
@@ -71,3 +72,10 @@ def fake_machine(
         probe_plugins=lambda: plugins,
         read=read,
     )
+
+
+def with_cpu(machine: Machine, *features: str) -> Machine:
+    """Return a copy of a machine whose CPU has these features and no others."""
+    cpuinfo = f"flags\t\t: {' '.join(features)}\n"
+    read = machine.read
+    return replace(machine, read=lambda path: cpuinfo if path == "/proc/cpuinfo" else read(path))

@@ -44,6 +44,7 @@ ENGINE_OPTIONS = (
     "engine",
     "device",
     "precision",
+    "prepare",
     "gpu_memory_fraction",
     "threads",
     "max_batch_tokens",
@@ -66,6 +67,8 @@ _HELP = {
     "engine": "Engine that computes; `embedlib doctor` shows which one auto picks.",
     "device": "cpu, cuda, cuda:N, several with commas, or all.  [default: the engine's first]",
     "precision": "Precision to compute in; auto: the fastest one that passed the fidelity gate.",
+    "prepare": "With --precision auto: measure at the first load on a machine which faster "
+    "precision passes the gate.  [default: prepare]",
     "gpu_memory_fraction": "Share of a GPU's memory that the model may take.",
     "threads": "CPU threads.  [default: all usable cores]",
     "max_batch_tokens": "Maximum tokens of a batch.  [default: the engine's measured best]",
@@ -136,6 +139,8 @@ def _option(name: str) -> Callable[[_F], _F]:
     flag = f"--{name.replace('_', '-')}"
     kind = EngineNameType() if name == "engine" else _kind(get_type_hints(Config)[name])
     if kind is bool:
+        if field.default is True:
+            flag = f"{flag}/--no-{flag.removeprefix('--')}"
         return click.option(flag, is_flag=True, default=field.default, help=_HELP[name])
     return click.option(
         flag,

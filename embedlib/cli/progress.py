@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import click
 
-from embedlib.progress import Progress, Reading, open_screen, terminal_columns
+from embedlib.progress import SHOWN, Progress, Reading, open_screen, terminal_columns
 
 _QUIET = "embedlib.quiet"
 _INTERRUPTED = "embedlib.interrupted"
@@ -56,7 +56,11 @@ def loading(model: str | None, cache_folder: object = None) -> Iterator[Progress
                 "B",
                 lambda: Reading(done=downloaded_bytes(model, folder) - before),
             )
-        yield progress
+        token = SHOWN.set(progress)
+        try:
+            yield progress
+        finally:
+            SHOWN.reset(token)
 
 
 @contextmanager

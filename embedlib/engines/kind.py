@@ -7,7 +7,7 @@ entry points. `engines.registry` reads both. Importing a row imports no engine a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -42,6 +42,8 @@ class EngineChoice:
     so a fidelity report made on one is valid on the other."""
     memory: Memory | None = None
     """What the process may still take; None: the engine does not ask."""
+    cpu_features: frozenset[str] = frozenset()
+    """As in `Machine`; empty for an engine that does not compute on the CPU."""
     warning: str = ""
     """Logged when the engine is loaded: an option that it can follow only in part."""
 
@@ -55,6 +57,9 @@ class ChosenPrecision:
     """Roles of linear layers that stay in a higher precision, and `models.compiled.pooled_rows`."""
     folder: Path | None = None
     """The engine directory; None: not compiled yet, or computed from the model's own files."""
+    faithful_to: str | None = None
+    """The precision that a report compared this one with, if it passes the gate. Vectors of both
+    may stand side by side, so they have one fingerprint."""
 
     def __str__(self) -> str:
         """Return what the vectors depend on, for a fingerprint."""
@@ -70,6 +75,8 @@ class EnginePlan:
     hardware: str
     """As in `EngineChoice`."""
     precision: ChosenPrecision
+    tried: tuple[str, ...] = ()
+    """With precision = "auto": what it could take here, best first (`engines.worthwhile`)."""
     memory: Memory | None = None
     """As in `EngineChoice`."""
     warning: str = ""
@@ -106,6 +113,10 @@ class EngineKind:
     computed_precisions: frozenset[str] = frozenset({"float32"})
     """Precisions computed from the model's own files; the weights of all others are an engine
     directory. Their fidelity reports are in the cache, see `models.compiled.report_cache`."""
+    faster_with: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """CPU features by precision: with any of them it is faster than the last precision. A precision
+    that is not named here is always faster. Those named are measured at the first load of a model,
+    see `session.preparing`."""
     check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], None] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
     model. None: `make` raises instead."""

@@ -99,5 +99,10 @@ class Machine:
 
     def int8_hardware(self) -> str:
         """Return the properties of the CPU that int8 vectors depend on: "x86_64 with VNNI"."""
-        flags = self.read("/proc/cpuinfo").split()
-        return self.architecture() + " with VNNI" * (not VNNI_FLAGS.isdisjoint(flags))
+        return self.architecture() + " with VNNI" * (not VNNI_FLAGS.isdisjoint(self.cpu_features()))
+
+    def cpu_features(self) -> frozenset[str]:
+        """Return the CPU's features by the names that Linux gives them; empty elsewhere."""
+        rows = (line.partition(":") for line in self.read("/proc/cpuinfo").splitlines())
+        named = (words for name, _, words in rows if name.strip() in ("flags", "Features"))
+        return frozenset(next(named, "").split())

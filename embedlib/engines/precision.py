@@ -8,16 +8,21 @@ The last precision of an engine needs no report.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from embedlib.config import Config
-from embedlib.engines.kind import ChosenPrecision, EngineKind
+from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.engine_folder import CompiledPrecision, Manifest
-from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate, template_facts
+from embedlib.models.compiled.fidelity_report import (
+    MIN_TEXTS,
+    FidelityReport,
+    Gate,
+    template_facts,
+)
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.reading.files import ModelFiles
 
@@ -50,6 +55,7 @@ def choose_precision(
     config: Config,
     manifest: Manifest | None = None,
     list_compiled: ListCompiled | None = None,
+    tried: Sequence[str] | None = None,
 ) -> ChosenPrecision:
     """Return the precision to compute a model in; compiles nothing.
 
@@ -61,6 +67,7 @@ def choose_precision(
         manifest: embedlib.json of the engine directory; None: a model.
         list_compiled: returns the engine directories of a model, and its own files in the other
             computed precisions that were measured; None: reads the cache.
+        tried: what `auto` may take, best first; None: every precision of the engine.
 
     Raises:
         ConfigError: the engine does not have the precision.
@@ -72,17 +79,74 @@ def choose_precision(
             name=manifest.precision, excluded=manifest.excluded, folder=files.folder
         )
     wanted = config.precision
-    if wanted in kind.computed_precisions:
-        return ChosenPrecision(name=wanted)
+    tried = kind.precisions if tried is None else tried
+    if wanted == REFERENCE or (wanted == "auto" and tuple(tried) == (REFERENCE,)):
+        return ChosenPrecision(name=REFERENCE)
     if list_compiled is None:
-        list_compiled = partial(_versions, kind, hardware)
+        list_compiled = partial(known_versions, kind, hardware)
     versions = _usable(kind, list_compiled(files, config))
     if wanted == "auto":
-        return _fastest_faithful(kind, hardware, files, versions)
+        return _fastest_faithful(kind, hardware, files, versions, tried)
     versions = [version for version in versions if version.precision == wanted]
     # Prefer a version that is measured to be faithful, then the fewest excluded layers.
     versions.sort(key=lambda v: (bool(_doubt(v, kind, hardware, files)), len(v.excluded)))
-    return _chosen(versions[0]) if versions else ChosenPrecision(name=wanted)
+    if not versions:
+        return ChosenPrecision(name=wanted)
+    return _chosen(versions[0], is_faithful=_doubt(versions[0], kind, hardware, files) is None)
+
+
+def faithful_versions(
+    kind: EngineKind, hardware: str, files: ModelFiles, versions: Sequence[Compiled]
+) -> list[ChosenPrecision]:
+    """Return the versions of a model that a report found faithful here."""
+    return [
+        _chosen(version, is_faithful=True)
+        for version in versions
+        if _doubt(version, kind, hardware, files) is None
+    ]
+
+
+def to_prepare(
+    kind: EngineKind,
+    hardware: str,
+    files: ModelFiles,
+    versions: Sequence[Compiled],
+    plan: EnginePlan,
+    is_given_up: Callable[[str], bool],
+) -> tuple[str, ...]:
+    """Return the precisions that `auto` would prefer to the planned one if they were measured.
+
+    Such a precision was not measured here with all its layers, or it failed and nobody has searched
+    for layers to keep.
+
+    Args:
+        kind: the engine.
+        hardware: its hardware, as in `EngineChoice`.
+        files: the model.
+        versions: what the cache has of the model.
+        plan: made with the precision "auto".
+        is_given_up: returns whether a search has found no layers to keep.
+    """
+    better = plan.tried[: plan.tried.index(plan.precision.name)]
+    left = []
+    for precision in better:
+        if precision not in kind.faster_with:
+            continue
+        measured = [
+            version
+            for version in versions
+            if version.precision == precision
+            and version.report is not None
+            and _other_use(version.report, kind, hardware, files) is None
+        ]
+        is_searched = (
+            kind.searched_precision != precision
+            or any(version.excluded for version in measured)
+            or is_given_up(precision)
+        )
+        if all(version.excluded for version in measured) or not is_searched:
+            left.append(precision)
+    return tuple(left)
 
 
 def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config) -> Path:
@@ -107,9 +171,13 @@ def compiled_weights(chosen: ChosenPrecision, files: ModelFiles, config: Config)
 
 
 def _fastest_faithful(
-    kind: EngineKind, hardware: str, files: ModelFiles, versions: list[Compiled]
+    kind: EngineKind,
+    hardware: str,
+    files: ModelFiles,
+    versions: list[Compiled],
+    tried: Sequence[str],
 ) -> ChosenPrecision:
-    *lower, default = kind.precisions
+    *lower, default = tried
     logger = logging.getLogger(__name__)
     for precision in lower:
         faithful = []
@@ -125,11 +193,11 @@ def _fastest_faithful(
         if faithful:
             fastest = min(faithful, key=lambda version: len(version.excluded))
             logger.info("engine %s, precision %s: %s", kind.name, precision, _figures(fastest))
-            return _chosen(fastest)
+            return _chosen(fastest, is_faithful=True)
     if default in kind.computed_precisions:
         return ChosenPrecision(name=default)
     plain = [v for v in versions if v.precision == default and not v.excluded]
-    return _chosen(plain[0]) if plain else ChosenPrecision(name=default)
+    return _chosen(plain[0], is_faithful=False) if plain else ChosenPrecision(name=default)
 
 
 def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
@@ -137,7 +205,10 @@ def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
     return [v for v in versions if kind.keeps_pooled_rows or POOLED_ROWS not in v.excluded]
 
 
-def _versions(kind: EngineKind, hardware: str, files: ModelFiles, config: Config) -> list[Compiled]:
+def known_versions(
+    kind: EngineKind, hardware: str, files: ModelFiles, config: Config
+) -> list[Compiled]:
+    """Return the model's engine directories in the cache, and its measured computed precisions."""
     # Late imports: the modules read every kind of engine directory.
     from embedlib.models.compiled.cache import compiled_versions
     from embedlib.models.compiled.report_cache import measured_versions
@@ -152,6 +223,16 @@ def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles
     report = version.report
     if report is None:
         return "it was not measured"
+    other = _other_use(report, kind, hardware, files)
+    if other is not None:
+        return other
+    return None if report.passes(Gate()) else _figures(version)
+
+
+def _other_use(
+    report: FidelityReport, kind: EngineKind, hardware: str, files: ModelFiles
+) -> str | None:
+    """Return why a report says nothing of this model, engine and hardware; None: it does."""
     if report.template != template_facts(files.spec):
         return "it was measured with another template, or its vectors were and not its scores"
     if (report.engine, report.hardware) != (kind.name, hardware):
@@ -162,7 +243,7 @@ def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles
         return f"it was measured on texts truncated to {report.max_seq_tokens} tokens"
     if report.num_texts < MIN_TEXTS:
         return f"it was measured on {report.num_texts} texts"
-    return None if report.passes(Gate()) else _figures(version)
+    return None
 
 
 def _figures(version: Compiled) -> str:
@@ -173,7 +254,11 @@ def _figures(version: Compiled) -> str:
     return f"mean cosine {report.mean:.5f}, p1 {report.p1:.5f} on {report.num_texts} texts"
 
 
-def _chosen(version: Compiled) -> ChosenPrecision:
+def _chosen(version: Compiled, *, is_faithful: bool) -> ChosenPrecision:
+    report = version.report
     return ChosenPrecision(
-        name=version.precision, excluded=tuple(version.excluded), folder=version.folder
+        name=version.precision,
+        excluded=tuple(version.excluded),
+        folder=version.folder,
+        faithful_to=report.reference if report is not None and is_faithful else None,
     )

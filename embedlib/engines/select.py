@@ -9,6 +9,7 @@ from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, Eng
 from embedlib.engines.machine import Machine, package_of
 from embedlib.engines.precision import ListCompiled, check_precision, choose_precision
 from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
+from embedlib.engines.worthwhile import worthwhile
 from embedlib.errors import ConfigError, EngineError, EngineUnavailableError
 from embedlib.models.compiled.engine_folder import Manifest
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
@@ -62,10 +63,11 @@ def plan_engine(
     for kind, choice in candidates:
         try:
             kind.check(files.spec)
+            tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
             precision = choose_precision(
-                kind, choice.hardware, files, config, manifest, list_compiled
+                kind, choice.hardware, files, config, manifest, list_compiled, tried or None
             )
-            plan = _plan(kind, choice, precision)
+            plan = _plan(kind, choice, precision, tried)
             if kind.check_memory is not None:
                 kind.check_memory(plan, choice, files, config)
         except EngineError as error:
@@ -81,12 +83,65 @@ def _log_skipped(name: str, reason: object) -> None:
     logging.getLogger(__name__).info("engine %s is not used: %s", name, reason)
 
 
-def _plan(kind: EngineKind, choice: EngineChoice, precision: ChosenPrecision) -> EnginePlan:
+def plan_again(plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:
+    """Return a plan for a second engine in the same precision, with the memory of now.
+
+    Args:
+        plan: of the first engine.
+        files: the model.
+        config: the options.
+        machine: asked again for its memory.
+
+    Raises:
+        EngineUnavailableError: the engine cannot run here any more, or lacks the memory.
+    """
+    choice = plan.kind.find(config, machine)
+    again = _plan(plan.kind, choice, plan.precision, plan.tried)
+    if plan.kind.check_memory is not None:
+        plan.kind.check_memory(again, choice, files, config)
+    return again
+
+
+def _tried(
+    kind: EngineKind, choice: EngineChoice, files: ModelFiles, config: Config
+) -> tuple[str, ...]:
+    """Return what `auto` may take on an engine, best first; says why not the others."""
+
+    def fits(precision: str) -> bool:
+        if kind.check_memory is None:
+            return True
+        plan = _plan(kind, choice, ChosenPrecision(name=precision))
+        try:
+            kind.check_memory(plan, choice, files, config)
+        except EngineUnavailableError:
+            return False
+        return True
+
+    tried = worthwhile(kind, choice.cpu_features, fits)
+    for precision in kind.precisions:
+        if precision not in tried:
+            logging.getLogger(__name__).info(
+                "precision %s of engine %s is not taken automatically: on this machine it is not "
+                "faster than %s, or does not fit into memory",
+                precision,
+                kind.name,
+                kind.precisions[-1],
+            )
+    return tried
+
+
+def _plan(
+    kind: EngineKind,
+    choice: EngineChoice,
+    precision: ChosenPrecision,
+    tried: tuple[str, ...] = (),
+) -> EnginePlan:
     return EnginePlan(
         kind=kind,
         devices=choice.devices,
         hardware=choice.hardware,
         precision=precision,
+        tried=tried,
         memory=choice.memory,
         warning=choice.warning,
     )

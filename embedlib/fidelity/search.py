@@ -29,6 +29,10 @@ class Unit:
     """The cost of keeping them: the engine's time grows with it."""
 
 
+class OutOfReachError(EngineBuildError):
+    """The gate does not pass even with half of the weights kept."""
+
+
 class Choices(Protocol):
     """A model in 8 bits whose linear layers can each be kept in a higher precision."""
 
@@ -139,9 +143,9 @@ def _layers(units: Sequence[Unit]) -> tuple[str, ...]:
 
 def _out_of_reach(
     choices: Choices, gate: Gate, plain: NDArray[np.float64], best: NDArray[np.float64]
-) -> EngineBuildError:
+) -> OutOfReachError:
     (mean, p1), (best_mean, best_p1) = mean_and_p1(plain), mean_and_p1(best)
-    return EngineBuildError(
+    return OutOfReachError(
         f"{choices.precision} does not reach a mean cosine of {gate.mean} and {gate.p1} for 99 of "
         f"100 texts: with all linear layers in {choices.precision} it has {mean:.5f} and {p1:.5f}, "
         f"with half of their weights kept in {choices.kept_in} {best_mean:.5f} and {best_p1:.5f}; "

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import length_hint
 from typing import Any
 
@@ -30,7 +30,7 @@ from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_left
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
-from embedlib.indexing.rows import BadRow, Document, row_id
+from embedlib.indexing.rows import BadRow, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, check_target
 from embedlib.indexing.sinks.thread import SinkThread
@@ -38,7 +38,12 @@ from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
-from embedlib.indexing.stored_model import describe_other_model, name_to_store, precision_to_store
+from embedlib.indexing.stored_model import (
+    describe_other_model,
+    fingerprints_of,
+    name_to_store,
+    precision_to_store,
+)
 
 MAX_CHUNK_TOKENS = 512
 """Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
@@ -133,7 +138,7 @@ def index(
         return run.tally.report(run.bad_rows.num_rows)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Run:
     """The parts of one call of `index`, and its steps in their order."""
 
@@ -141,6 +146,8 @@ class _Run:
     sink: Sink
     thread: SinkThread
     target: Target
+    """`begin` gives it the fingerprint of the stored rows if the new ones may stand beside them, so
+    that rows that have not changed are not embedded again."""
     settings: IndexOptions
     tell: Tell
     seen: Seen
@@ -179,6 +186,7 @@ class _Run:
         Raises:
             SinkError: the destination cannot be used, or belongs to another model.
         """
+        self._join_stored()
         try:
             if not self.settings.dry_run:
                 self.thread.submit(self.sink.begin, self.target, self.tell).result()
@@ -192,6 +200,17 @@ class _Run:
                 f"{why}, choose another destination, or recreate=True (--recreate) to "
                 "drop these rows and embed everything again"
             ) from None
+
+    def _join_stored(self) -> None:
+        _, *others = map(model_digest, fingerprints_of(self.embedder))
+        if self.settings.recreate or not others:
+            return
+        try:
+            state = self.thread.submit(self.sink.inspect).result()
+        except SinkError:
+            return  # what follows raises it again
+        if state is not None and model_digest(state.fingerprint) in others:
+            self.target = replace(self.target, fingerprint=state.fingerprint)
 
     def read(self, documents: Iterable[Document | BadRow], chunker: Chunker | None) -> Reader:
         """Start to read documents on their own thread."""

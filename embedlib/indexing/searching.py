@@ -8,10 +8,9 @@ from embedlib.checks import is_count
 from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import QueryEmbedder, check_embedder
 from embedlib.indexing.options import SEARCH_ROWS
-from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
-from embedlib.indexing.stored_model import describe_other_model
+from embedlib.indexing.stored_model import describe_other_model, stands_beside
 
 
 def stored_state(sink: Sink) -> SinkState:
@@ -51,7 +50,7 @@ def search(
         with closing(open_sink(sink)) as opened:
             return search(question, opened, embedder=embedder, k=k)
     state = stored_state(sink)
-    if model_digest(state.fingerprint) != model_digest(embedder.fingerprint):
+    if not stands_beside(embedder, state):
         raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
     return sink.search(embedder.encode_query(question), k)
 

@@ -26,12 +26,32 @@ def precision_to_store(embedder: ModelIdentity) -> str | None:
     return precision if isinstance(precision, str) else None
 
 
+def stands_beside(embedder: ModelIdentity, state: SinkState) -> bool:
+    """Return whether an embedder's vectors belong to those that a destination holds.
+
+    Either the fingerprints agree, or an `Embedder` knows that of the destination as one of a
+    precision that passed the same gate.
+    """
+    return model_digest(state.fingerprint) in map(model_digest, fingerprints_of(embedder))
+
+
+def fingerprints_of(embedder: ModelIdentity) -> tuple[str, ...]:
+    """Return the fingerprints of rows that an embedder's vectors may stand beside, its own first.
+
+    A stand-in for an `Embedder` has only its own.
+    """
+    if isinstance(embedder, Embedder):
+        return embedder.fingerprints
+    return (embedder.fingerprint,)
+
+
 def open_embedder(
     model: str, config: Config, state: SinkState | None, name: str, tell: Tell
 ) -> Embedder:
-    """Load a model, with precision="auto" in the precision that the stored rows were made in.
+    """Load a model whose vectors stand beside the stored ones.
 
-    What `auto` takes changes when somebody compiles the model; the stored rows do not.
+    With precision="auto" that is what `auto` takes, or if its vectors do not belong to the rows,
+    the precision that these were made in.
 
     Args:
         model: its name.
@@ -68,7 +88,7 @@ def _followed_precision(state: SinkState, embedder: Embedder) -> PrecisionName |
     """Return the precision to load the model in again; None: that would not help."""
     if state.dim != embedder.get_embedding_dimension():
         return None
-    if model_digest(state.fingerprint) == model_digest(embedder.fingerprint):
+    if stands_beside(embedder, state):
         return None
     return _precision_of(state, embedder)
 

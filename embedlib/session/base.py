@@ -204,6 +204,9 @@ class Session:
             callers=self._callers,
         )
         self._ending.add(self._pipeline.close)
+        end_preparing = self._model.start_preparing()
+        if end_preparing is not None:
+            self._ending.add(end_preparing)
         # Runs when the object is collected or at the end of the program, whichever comes first.
         self._finalizer = weakref.finalize(self, self._ending.close_collected, self._close_seconds)
 

@@ -86,11 +86,24 @@ class EmbeddingSession(Session):
 
     @property
     def fingerprint(self) -> str:
-        """Changes whenever the vectors may change; store it beside them. Reads all weights once."""
-        return self._model.fingerprint({"precision": self.precision, **self._settings()})
+        """Changes whenever the vectors may change; store it beside them. Reads all weights once.
+
+        A precision that passed the fidelity gate has the fingerprint of the model's own precision.
+        """
+        return self._model.fingerprint(self._settings())
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """`fingerprint`, and others of stored vectors that those of this object may stand beside.
+
+        These are fingerprints that earlier versions stored for precisions that passed the gate.
+        """
+        return self._model.fingerprints(self._settings())
 
     def fingerprint_in(self, precision: PrecisionName) -> str | None:
-        """Return the fingerprint with another option `precision`; None if it is unknown.
+        """Return the fingerprint of vectors in another `precision` that passed no gate.
+
+        None if it is unknown.
 
         Raises:
             ConfigError: there is no such precision.

@@ -16,9 +16,9 @@ from embedlib.engines.base import Engine
 from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
-from embedlib.engines.precision import REFERENCE
+from embedlib.engines.precision import REFERENCE, faithful_versions, known_versions
 from embedlib.engines.registry import OWN_KINDS
-from embedlib.engines.select import choose_engine, plan_engine
+from embedlib.engines.select import choose_engine, plan_again, plan_engine
 from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
@@ -31,6 +31,7 @@ from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.session.preparing import Close, prepare_now, start_later
 
 
 class RunningModel(Protocol):
@@ -63,8 +64,19 @@ class RunningModel(Protocol):
     def fingerprint(self, settings: Mapping[str, object]) -> str:
         """Return a string that changes whenever the vectors may change; reads all weights once.
 
+        Precisions that passed the gate have the fingerprint of the one they were compared with.
+
         Args:
             settings: all settings, besides the model, that the vectors depend on, as JSON values.
+        """
+
+    def fingerprints(self, settings: Mapping[str, object]) -> tuple[str, ...]:
+        """Return `fingerprint`, and others of stored vectors that may stand beside this model's."""
+
+    def start_preparing(self) -> Close | None:
+        """Start to measure faster precisions for later loads; return what ends it, None: nothing.
+
+        Called once, when the model is ready. The work goes on in another process.
         """
 
     def fingerprint_in(
@@ -122,6 +134,13 @@ class ModelAroundEngine:
         del settings
         return self.given_fingerprint
 
+    def fingerprints(self, settings: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the fingerprint that the caller passed."""
+        return (self.fingerprint(settings),)
+
+    def start_preparing(self) -> None:
+        """Start nothing: there are no files to measure."""
+
     def fingerprint_in(self, precision: PrecisionName, settings: Mapping[str, object]) -> None:
         """Return None: only the caller can make an engine of another precision.
 
@@ -175,12 +194,42 @@ class ModelFromFiles:
 
     def fingerprint(self, settings: Mapping[str, object]) -> str:
         """Return a string that changes whenever the vectors may change; reads all weights once."""
-        return model_and_settings_fingerprint(
-            self.opened, self.files, self.plan.precision, settings
-        )
+        return self._fingerprint_of(self._class, settings)
+
+    def fingerprints(self, settings: Mapping[str, object]) -> tuple[str, ...]:
+        """Return `fingerprint`, and others of stored vectors that may stand beside this model's.
+
+        Those are of precisions that passed the gate, each by its own name: embedlib stored them so
+        before such precisions shared a fingerprint.
+        """
+        kind, config = self.plan.kind, self.opened.config
+        versions = known_versions(kind, self.plan.hardware, self.files, config)
+        alike = [
+            precision
+            for precision in faithful_versions(kind, self.plan.hardware, self.files, versions)
+            if precision.faithful_to == self._class.name and not self._class.excluded
+        ]
+        found = [self._class, self.plan.precision, *alike]
+        return tuple(dict.fromkeys(self._fingerprint_of(each, settings) for each in found))
+
+    @property
+    def _class(self) -> ChosenPrecision:
+        """The precision that stands for all that may stand beside the planned one."""
+        precision = self.plan.precision
+        if precision.faithful_to is None:
+            return precision
+        return ChosenPrecision(name=precision.faithful_to)
+
+    def _fingerprint_of(self, precision: ChosenPrecision, settings: Mapping[str, object]) -> str:
+        settings = {"precision": str(precision), **settings}
+        return model_and_settings_fingerprint(self.opened, self.files, precision, settings)
+
+    def start_preparing(self) -> Close | None:
+        """Start to measure faster precisions for later loads; return what ends it."""
+        return start_later(self.opened, self.files, self.plan)
 
     def fingerprint_in(self, precision: PrecisionName, settings: Mapping[str, object]) -> str:
-        """Return `fingerprint` with another option `precision`; compiles nothing."""
+        """Return the fingerprint of another precision by its own name; compiles nothing."""
         config = replace(self.opened.config, precision=precision)
         try:
             plan = plan_engine(self.files, config, self.opened.manifest, machine=self.machine)
@@ -190,8 +239,7 @@ class ModelFromFiles:
             EngineError,
         ):  # the destination may have been loaded on another machine
             chosen = ChosenPrecision(name=precision)
-        settings = {**settings, "precision": str(chosen)}
-        return model_and_settings_fingerprint(self.opened, self.files, chosen, settings)
+        return self._fingerprint_of(chosen, settings)
 
     def open_weights(self) -> ArraysByRole:
         """Map the weights; those of the modules after the pooling are float32."""
@@ -214,11 +262,8 @@ class ModelFromFiles:
                 f"engine {kind.name} has no per-token vectors; pass {able}"
             )
         config = self.opened.config
-        # Planned again: the first engine may have compiled the weights that this one runs. With a
-        # copy of the machine, which has no answers yet: the first engine has taken memory.
-        only = replace(config, engine=kind.name)
-        machine = replace(self.machine)
-        plan = plan_engine(self.files, only, self.opened.manifest, machine=machine)
+        # With a copy of the machine, which has no answers yet: the first engine has taken memory.
+        plan = plan_again(self.plan, self.files, config, replace(self.machine))
         spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
         return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
 
@@ -252,6 +297,8 @@ def load_model(
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
     plan = plan_engine(files, config, opened.manifest, machine=machine)
+    if prepare_now(opened, files, plan):
+        plan = plan_engine(files, config, opened.manifest, machine=machine)
     try:
         engine = make_engine(plan, files, config)
     except MemoryError as error:
@@ -274,7 +321,7 @@ def model_and_settings_fingerprint(
 ) -> str:
     """Return `REVISION:DIGEST`.
 
-    A model in a lower precision and its engine directory have the same DIGEST.
+    A model in a lower precision that passed no gate and its engine directory have the same DIGEST.
 
     Args:
         opened: the model.

@@ -28,6 +28,7 @@ class ConfigOptions(TypedDict, total=False):
     engine: str
     device: str | Sequence[str] | None
     precision: PrecisionName
+    prepare: bool
     gpu_memory_fraction: float
     threads: int | None
     engine_cache_dir: str | Path | None

@@ -35,13 +35,14 @@ from embedlib.models.compiled.fidelity_report import FidelityReport, template_fa
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.session.loading import load_model
-from tests.machines import A100, CUDA, H200, T4, TRTLLM, fake_machine, gpu
+from tests.machines import A100, CUDA, H200, T4, TRTLLM, fake_machine, gpu, with_cpu
 
 H200_ROW = "GPU-aa11, NVIDIA H200, 143771, 143000, 580.1, 9.0"
 A100_ROW = "GPU-bb22, NVIDIA A100, 40960, 40000, 580.1, 8.0"
 T4_ROW = "GPU-cc33, Tesla T4, 15360, 15000, 580.1, 7.5"
 GIB = 1 << 30
 NOTHING = fake_machine()
+VNNI = with_cpu(NOTHING, "avx512_vnni")
 
 
 @pytest.fixture
@@ -484,7 +485,7 @@ def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) 
 REPORT = FidelityReport(
     fingerprint="",
     engine="openvino",
-    hardware=Machine().int8_hardware(),
+    hardware=VNNI.int8_hardware(),
     precision="int8",
     excluded=(),
     reference="float32",
@@ -519,9 +520,9 @@ def compiled(*versions: Made, **changes: Any) -> Any:
 
 
 def planned(files: ModelFiles, config: Config, list_compiled: Any = None) -> ChosenPrecision:
-    """Return the precision on this machine's CPU."""
+    """Return the precision on a CPU that multiplies int8."""
     found = list_compiled or compiled()
-    return plan_engine(files, config, machine=NOTHING, list_compiled=found).precision
+    return plan_engine(files, config, machine=VNNI, list_compiled=found).precision
 
 
 def told_of_precision(caplog: pytest.LogCaptureFixture) -> list[str]:

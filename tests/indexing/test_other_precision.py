@@ -57,8 +57,8 @@ def open_model(folder: Path, caches: Path) -> Open:
     return make
 
 
-def compile_faithfully(folder: Path, caches: Path) -> None:
-    """Do what `embedlib compile --precision int8 --fidelity` does where it finds no difference."""
+def compile_int8(folder: Path, caches: Path, cosine: float = 1.0) -> None:
+    """Do what `embedlib compile --precision int8 --fidelity` does; the report has this cosine."""
     config = Config(engine_cache_dir=caches)
     files = read_model_files(folder)
     compiled = compile_model(files, "int8", (), config)
@@ -73,9 +73,9 @@ def compile_faithfully(folder: Path, caches: Path) -> None:
         template=None,
         num_texts=200,
         texts_digest="",
-        mean=1.0,
-        p1=1.0,
-        min=1.0,
+        mean=cosine,
+        p1=cosine,
+        min=cosine,
         top10_overlap=None,
         worst=(),
         versions={},
@@ -98,30 +98,69 @@ def refusals(store: FakeStore, embedder: Embedder) -> list[str]:
     return [str(error.value) for error in (searched, loaded, tried)]
 
 
-def test_compiling_leaves_a_way_to_what_was_loaded_before(
+@pytest.mark.usefixtures("every_precision")
+def test_a_destination_takes_what_passed_the_gate(
     folder: Path, caches: Path, open_model: Open
 ) -> None:
     store = FakeStore()
     with open_model() as embedder:
         assert load(store, embedder) == 2
-    compile_faithfully(folder, caches)
-    told = (
-        "fake: was made in float32, this is int8, which precision='auto' takes here; "
-        "pass precision='float32' (--precision float32)"
-    )
+        made_in = embedder.fingerprint
+    compile_int8(folder, caches)
+    with open_model() as embedder:
+        assert (embedder.precision, embedder.fingerprint) == ("int8", made_in)
+        assert load(store, embedder) == 0
+        assert load(store, embedder, dry_run=True) == 0
+        assert len(search("measure time", FakeSink(store), embedder=embedder)) == 2
+    with open_model(precision="int8") as embedder:  # by its name it is the same int8
+        assert load(store, embedder) == 0
+    with open_model(precision="float32") as embedder:  # a CPU on which int8 is not faster
+        assert load(store, embedder) == 0
+
+
+def test_below_the_gate_a_precision_is_alone(folder: Path, caches: Path, open_model: Open) -> None:
+    store = FakeStore()
+    with open_model() as embedder:
+        assert load(store, embedder) == 2
+    compile_int8(folder, caches, cosine=0.99)
+    told = "fake: was made in float32, this is int8; pass precision='float32' (--precision float32)"
     ways = (
         ", choose another destination, or recreate=True (--recreate) to drop these rows and embed "
         "everything again"
     )
-    with open_model() as embedder:
+    with open_model(precision="int8") as embedder:
         assert refusals(store, embedder) == [told, told + ways, told + ways]
-    with open_model(precision="float32") as embedder:  # what is advised helps
-        assert load(store, embedder) == 0
-        assert len(search("measure time", FakeSink(store), embedder=embedder)) == 2
-    with open_model() as embedder:
         assert load(store, embedder, recreate=True) == 2
+    with open_model(precision="float32") as embedder:
+        searched, *_ = refusals(store, embedder)
+        assert searched == (
+            "fake: was made in int8, this is float32; pass precision='int8' (--precision int8)"
+        )
 
 
+def test_rows_stored_under_the_own_name_of_a_precision(
+    folder: Path, caches: Path, open_model: Open
+) -> None:
+    """Until precisions shared a fingerprint, int8 had one of its own whatever its report said."""
+    store = FakeStore()
+    compile_int8(folder, caches, cosine=0.99)
+    with open_model(precision="int8") as embedder:
+        assert load(store, embedder) == 2
+        own = embedder.fingerprint
+    compile_int8(folder, caches)
+    for precision in ("int8", "float32"):
+        with open_model(precision=precision) as embedder:
+            assert embedder.fingerprint != own
+            assert own in embedder.fingerprints
+            assert load(store, embedder) == 0, "rows that did not change are not embedded again"
+            assert len(search("measure time", FakeSink(store), embedder=embedder)) == 2
+            assert store.target is not None
+            assert store.target.fingerprint == own
+    with open_model(precision="float32", max_seq_tokens=16) as embedder:  # another option too
+        assert "with other files or another option" in refusals(store, embedder)[0]
+
+
+@pytest.mark.usefixtures("every_precision")
 def test_the_commands_take_the_precision_of_the_destination(
     folder: Path, caches: Path, tmp_path: Path
 ) -> None:
@@ -132,30 +171,19 @@ def test_the_commands_take_the_precision_of_the_destination(
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(main, [*arguments, "--to", to, *options])
 
-    assert run("index", source, "-m", str(folder)).exit_code == 0
-    compile_faithfully(folder, caches)
-    told = f"{to} was made in float32, which is used instead of int8"
+    assert run("index", source, "-m", str(folder), "--precision", "int8").exit_code == 0
+    told = f"{to} was made in int8, which is used instead of float32"
     for arguments in (("search", "copy"), ("index", source), ("index", source, "--dry-run")):
         done = run(*arguments)
         assert done.exit_code == 0, done.output
         assert done.stderr.splitlines() == [told]
         assert "unchanged            1" in done.stdout or arguments[0] == "search"
-    assert run("index", source, "--recreate").exit_code == 0
-    assert run("search", "copy").stderr == ""  # int8, in which the rows are now
-    named = run("search", "copy", "--precision", "float32")
-    assert "was made in int8, this is float32" in named.stderr
-
-
-def test_a_precision_that_was_named(folder: Path, caches: Path, open_model: Open) -> None:
-    store = FakeStore()
-    compile_faithfully(folder, caches)
-    with open_model(max_seq_tokens=16) as embedder:
-        load(store, embedder)
-    with open_model(precision="float32", max_seq_tokens=16) as embedder:
-        searched, *_ = refusals(store, embedder)
-    assert searched == (
-        "fake: was made in int8, this is float32; pass precision='int8' (--precision int8)"
-    )
+    compile_int8(folder, caches)  # now it is known to be faithful
+    for precision in ("auto", "float32"):
+        done = run("index", source, "--precision", precision)
+        assert (done.exit_code, done.stderr) == (0, ""), done.output
+        assert "unchanged            1" in done.stdout
+    assert run("search", "copy").stderr == ""
 
 
 def test_a_precision_that_this_engine_lacks(folder: Path, caches: Path, open_model: Open) -> None:

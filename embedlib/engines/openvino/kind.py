@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
+from embedlib.engines.machine import VNNI_FLAGS
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from embedlib.memory import Memory, Room, gib
 
@@ -44,6 +45,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
         version=machine.version("openvino"),
         devices=devices,
         hardware=machine.int8_hardware(),
+        cpu_features=machine.cpu_features(),
         memory=machine.memory().for_each_of(len(devices)),
     )
 
@@ -176,6 +178,7 @@ KIND: Final = EngineKind(
     make=make,
     check_memory=check_memory,
     describe_memory=describe_memory,
+    faster_with={"int8": VNNI_FLAGS},
     can_per_token=True,
     lower=lower,
     open_weights=open_weights,

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,25 @@ def place_lock(target: Path) -> Iterator[None]:
             shutil.rmtree(part, ignore_errors=True)
     with _locked(_beside(target, LOCK_SUFFIX), fcntl.LOCK_EX):
         yield
+
+
+@contextmanager
+def try_place_lock(target: Path) -> Iterator[bool]:
+    """Hold the lock of `place_lock` if it is free; yield whether it is held.
+
+    Raises:
+        OSError: the lock file cannot be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(
+                _locked(_beside(target, LOCK_SUFFIX), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            )
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embedlib.config import Config
+from embedlib.errors import EngineBuildError
 from embedlib.models.compiled.cache import Compiled
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
 from embedlib.models.compiled.fidelity_report import (
@@ -23,6 +24,7 @@ from embedlib.models.compiled.fidelity_report import (
 )
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import read_file
+from embedlib.version import __version__
 
 
 def report_place(files: ModelFiles, report: FidelityReport, config: Config) -> Path:
@@ -63,10 +65,40 @@ def measured_versions(
     return found
 
 
+def give_up(
+    files: ModelFiles, precision: str, engine: str, hardware: str, config: Config, reason: str
+) -> None:
+    """Remember that no choice of layers to keep passes the gate, so that no load searches again.
+
+    Raises:
+        EngineBuildError: it cannot be written.
+    """
+    place = _given_up_place(files, precision, engine, hardware, config)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(reason + "\n", encoding="utf-8")
+    except OSError as error:
+        raise EngineBuildError(f"cannot write {place}: {error.strerror}") from error
+
+
+def is_given_up(
+    files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
+) -> bool:
+    """Return whether this version of embedlib has found no layers to keep."""
+    return _given_up_place(files, precision, engine, hardware, config).is_file()
+
+
+def _given_up_place(
+    files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
+) -> Path:
+    facts = [__version__, engine, hardware, template_facts(files.spec)]
+    return model_place(files, config) / f"{precision}-{_digest(facts)}.txt"
+
+
 def model_place(files: ModelFiles, config: Config) -> Path:
     """Return the folder of the cache with the reports of a model; reads no weights."""
     facts: list[object] = []
-    for path in sorted(path for folder in files.directories for path in folder.iterdir()):
+    for path in sorted(path for folder in files.directories for path in folder.glob("*")):
         if path.suffix == ".json":
             content = hashlib.sha256(read_file(path, files.folder)).hexdigest()
             facts.append([path.relative_to(files.folder).as_posix(), content])

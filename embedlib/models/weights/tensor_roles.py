@@ -16,6 +16,7 @@ head_dim:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -67,6 +68,12 @@ def linear_roles(encoder: Encoder) -> tuple[str, ...]:
         for role, shape in encoder_shapes(encoder).items()
         if role.startswith("layers.") and len(shape) == 2
     )
+
+
+def linear_weights(encoder: Encoder) -> int:
+    """Return the number of weights of a transformer's linear layers."""
+    shapes = encoder_shapes(encoder)
+    return sum(math.prod(shapes[f"{role}.weight"]) for role in linear_roles(encoder))
 
 
 def fused_roles(role: str, roles: Collection[str]) -> tuple[str, ...]:

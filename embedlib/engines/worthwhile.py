@@ -1,0 +1,31 @@
+"""Decides which precisions `auto` may take on a machine, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from embedlib.engines.kind import EngineKind
+
+
+def worthwhile(
+    kind: EngineKind, cpu_features: Collection[str], fits: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """Return the precisions that `auto` may take here, best first; the last needs no report.
+
+    A lower precision is worth its cosines only if it is faster than the last one on this CPU, or
+    if the last one does not fit into memory.
+
+    Args:
+        kind: the engine.
+        cpu_features: as in `EngineChoice`.
+        fits: returns whether the model fits into memory in a precision.
+    """
+    *lower, default = kind.precisions
+    fast = [name for name in lower if _is_faster(kind, name, cpu_features)]
+    slow = [] if fits(default) else [name for name in lower if name not in fast]
+    return (*(name for name in (*fast, *slow) if fits(name)), default)
+
+
+def _is_faster(kind: EngineKind, precision: str, cpu_features: Collection[str]) -> bool:
+    needed = kind.faster_with.get(precision)
+    return needed is None or not needed.isdisjoint(cpu_features)

@@ -1,0 +1,215 @@
+"""The process beside an Embedder that measures faster precisions; `session.preparing` starts it.
+
+It reads one line, the task as JSON, and prints one line, what it found. It ends at once when its
+input ends: then the program that started it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TextIO, cast
+
+from embedlib.config import Config, PrecisionName
+from embedlib.engines.kind import ChosenPrecision, EnginePlan
+from embedlib.engines.machine import Machine
+from embedlib.engines.precision import known_versions, to_prepare
+from embedlib.engines.select import plan_engine
+from embedlib.errors import EmbedlibError
+from embedlib.fidelity.choices import searching_kinds
+from embedlib.fidelity.measure import compare_planned, reference_vectors, store_report
+from embedlib.fidelity.model import MeasuredModel, open_model
+from embedlib.fidelity.outputs import Embedded
+from embedlib.fidelity.search import OutOfReachError
+from embedlib.fidelity.texts import built_in_texts, quick_texts
+from embedlib.fidelity.to_gate import compile_to_gate
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
+from embedlib.models.compiled.new_folder import place_lock, try_place_lock
+from embedlib.models.compiled.report_cache import (
+    give_up,
+    is_given_up,
+    model_place,
+    report_place,
+)
+from embedlib.reranker import Reranker
+from embedlib.session.preparing import Task
+
+LOWEST_PRIORITY: Final = 19
+FIRST_TO_KILL: Final = "1000"
+"""Source: proc_pid_oom_score_adj(5): the kernel ends such a process first when memory is short."""
+SHARE_OF_MEMORY: Final = 2
+"""It takes at most one of so many parts of what is free."""
+
+
+def main(tasks: TextIO, answers: TextIO) -> None:
+    """Do the task of one line of `tasks`; print one line that says what was found."""
+    task = read_task(tasks.readline())
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_KILL, encoding="ascii")
+    if task.is_background:
+        lower_priority()
+    threading.Thread(
+        target=end_with_input, args=(tasks,), name="embedlib-parent", daemon=True
+    ).start()
+    try:
+        answer = prepare(task)
+    except (EmbedlibError, OSError, MemoryError) as error:
+        answer = str(error) or type(error).__name__
+    with suppress(OSError):  # nobody reads any more
+        print(" ".join(answer.split()), file=answers, flush=True)
+
+
+def read_task(line: str) -> Task:
+    """Return the task from its JSON; raises ValueError or TypeError for anything else."""
+    content = json.loads(line)
+    return Task(**{**content, "precisions": tuple(content["precisions"])})
+
+
+def end_with_input(tasks: TextIO, end: Callable[[int], Any] = os._exit) -> None:
+    """Wait until the input ends, and end this process."""
+    with suppress(OSError, ValueError):
+        tasks.read()
+    end(1)
+
+
+def lower_priority() -> None:
+    """Let everything else on this machine go first; threads made later inherit it."""
+    with suppress(OSError):
+        os.nice(LOWEST_PRIORITY)
+    if hasattr(os, "SCHED_IDLE"):  # Linux
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def prepare(task: Task, machine: Machine | None = None) -> str:
+    """Measure a model as far as the task asks; return what was found, in one line.
+
+    Two processes that measure the same model take turns; the second finds what the first has
+    stored. Of two searches for layers to keep the second is left out.
+
+    Args:
+        task: what to measure.
+        machine: reports hardware and packages; None: this machine.
+
+    Raises:
+        EmbedlibError: the model cannot be measured, or the result not be stored.
+    """
+    machine = machine or Machine()
+    config = Config(**task.options, prepare=False, on_truncate="ignore")
+    measured = open_model(task.model, config)
+    place = model_place(measured.files, config)
+    with place_lock(place):
+        found, failed = _measure(measured, task, machine)
+    if task.is_background:
+        for precision in failed:
+            if precision not in searching_kinds() or not _is_open(measured, precision, machine):
+                continue
+            with try_place_lock(place.with_name(f"{place.name}-search")) as is_mine:
+                if is_mine:
+                    found.append(_search(task, measured, precision, machine))
+    return "; ".join(found) or "all that can be measured is measured"
+
+
+def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[list[str], list[str]]:
+    """Measure precisions until one passes; return what was found, and those that did not pass."""
+    found: list[str] = []
+    failed: list[str] = []
+    right: Embedded | None = None
+    limit = measured.files.spec.max_seq_tokens
+    are_pairs = measured.kind is Reranker
+    texts = built_in_texts(limit) if task.is_background else quick_texts(limit, are_pairs=are_pairs)
+    for precision in task.precisions:
+        report = _known_report(measured, precision, machine)
+        if report is None:
+            plan = _plan(measured, precision, machine)
+            if right is None:
+                right = reference_vectors(measured, plan, texts, "float32", machine)
+            if precision not in plan.kind.computed_precisions:
+                folder = compile_model(measured.files, cast(Any, precision), (), measured.config)
+                plan = replace(plan, precision=replace(plan.precision, folder=folder))
+            report = compare_planned(measured, plan, texts, right, "float32", machine).report
+            place = plan.precision.folder or report_place(measured.files, report, measured.config)
+            store_report(place, report)
+            found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
+        if report.passes(Gate()):
+            break
+        failed.append(precision)
+    return found, failed
+
+
+def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
+    """Return the plan for a precision without kept layers.
+
+    Raises:
+        EngineUnavailableError: measuring would take more than its share of the free memory.
+    """
+    plans = {}
+    for name in ("float32", precision):
+        config = replace(measured.config, precision=cast(PrecisionName, name))
+        plan = plan_engine(measured.files, config, machine=replace(machine))
+        half = plan.memory and plan.memory.for_each_of(SHARE_OF_MEMORY)
+        plan = replace(plan, precision=ChosenPrecision(name=name), memory=half)
+        choice = plan.kind.find(config, machine)
+        if plan.kind.check_memory is not None:
+            plan.kind.check_memory(plan, choice, measured.files, config)
+        plans[name] = plan
+    return plans[precision]
+
+
+def _known_report(
+    measured: MeasuredModel, precision: str, machine: Machine
+) -> FidelityReport | None:
+    """Return the report of a precision without kept layers that is valid here."""
+    plan = _auto_plan(measured, precision, machine)
+    for version in known_versions(plan.kind, plan.hardware, measured.files, measured.config):
+        is_left = to_prepare(
+            plan.kind, plan.hardware, measured.files, [version], plan, lambda _: True
+        )
+        if version.precision == precision and not version.excluded and not is_left:
+            return version.report
+    return None
+
+
+def _is_open(measured: MeasuredModel, precision: str, machine: Machine) -> bool:
+    """Return whether nobody has searched layers to keep in a precision here."""
+    plan = _auto_plan(measured, precision, machine)
+    kind, hardware, files, config = plan.kind, plan.hardware, measured.files, measured.config
+    versions = known_versions(kind, hardware, files, config)
+    left = to_prepare(
+        kind,
+        hardware,
+        files,
+        versions,
+        plan,
+        lambda name: is_given_up(files, name, kind.name, hardware, config),
+    )
+    return precision in left
+
+
+def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
+    """Return the plan of float32 as a load makes it that could take this precision instead."""
+    config = replace(measured.config, precision="float32")
+    plan = plan_engine(measured.files, config, machine=replace(machine))
+    return replace(plan, tried=(precision, "float32"))
+
+
+def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
+    """Search for the layers to keep, and remember it if there are none."""
+    _plan(measured, precision, machine)  # raises if memory is short
+    try:
+        _, comparison = compile_to_gate(
+            task.model, cast(Any, precision), config=measured.config, machine=machine
+        )
+    except OutOfReachError as error:
+        plan = _auto_plan(measured, precision, machine)
+        give_up(measured.files, precision, plan.engine, plan.hardware, measured.config, str(error))
+        return str(error)
+    report = comparison.report
+    kept = ", ".join(report.excluded)
+    return f"{precision} without {kept} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"

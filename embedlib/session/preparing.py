@@ -1,0 +1,235 @@
+"""Prepares a model for this machine: which faster precision passes the fidelity gate here.
+
+What can be measured within seconds is measured before the engine is made (`prepare_now`); what
+takes longer goes on beside the work, for later loads (`start_later`). Both run in another process,
+`fidelity.preparing`: it can be ended at any moment, it takes no memory that the engine needs later,
+and nothing that happens to it reaches this one. Whatever goes wrong costs speed, never an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Final, TypeAlias
+
+from embedlib.engines.kind import EnginePlan
+from embedlib.engines.precision import known_versions, to_prepare
+from embedlib.models.compiled.report_cache import is_given_up
+from embedlib.models.opening import OpenedModel
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.spec import ModelSpec
+from embedlib.models.weights.tensor_roles import linear_weights
+from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
+
+NOW_SECONDS: Final = 5.0
+"""Longest wait of a load; what is not measured by then is measured beside the work."""
+QUICK_SECONDS: Final = 3.0
+"""Estimated products of a measurement for which a load waits; the rest of `NOW_SECONDS` is for
+starting, compiling and reading."""
+PRODUCTS_PER_SECOND: Final = 5e10
+"""Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
+QUICK_TOKENS: Final = 4_000
+"""Tokens of the texts that are measured in a load, rounded up; `fidelity.texts.quick_texts`."""
+QUICK_PAIR_TOKENS: Final = 24_000
+"""The same for a model with a head, whose texts may be pairs."""
+END_SECONDS: Final = 2.0
+"""Longest wait for a process that was killed."""
+
+START: Final = (
+    "import os, sys; sys.path[:] = sys.argv[1:]; "
+    "from embedlib.fidelity.preparing import main; main(sys.stdin, sys.stdout); os._exit(0)"
+)
+"""Runs the other process with the import path of this one. It ends without the interpreter's own
+end, which would abort while a thread reads the input."""
+SENT_OPTIONS: Final = (
+    *("prompts", "default_prompt_name", "examples", "template", "max_seq_tokens"),
+    *("threads", "cache_folder", "engine_cache_dir"),
+)
+"""Options that decide what is measured, or where it is stored."""
+
+Close: TypeAlias = Callable[["float | None"], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the other process is to measure; JSON values."""
+
+    model: str
+    precisions: tuple[str, ...]
+    """Best first; it stops at the first one that passes."""
+    is_background: bool
+    """Whether it may take long: it then also searches for layers to keep, at low priority."""
+    options: dict[str, Any]
+    """Fields of `Config`."""
+
+
+def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> bool:
+    """Measure what can be measured in seconds; return whether the plan may be another one now."""
+    if not is_quick(files.spec, plan, opened.config.num_threads):
+        return False
+    precisions = _left(opened, files, plan)
+    if not precisions:
+        return False
+    logger = logging.getLogger(__name__)
+    with _telling(f"Preparing {opened.name} for this machine, once"):
+        logger.info("preparing %s for this machine, once: %s", opened.name, ", ".join(precisions))
+        process = _start(_task(opened, plan, precisions, is_background=False))
+        if process is None:
+            return False
+        try:
+            process.wait(NOW_SECONDS)
+            logger.info("prepared %s: %s", opened.name, _answer(process))
+        except subprocess.TimeoutExpired:
+            logger.info("preparing %s takes longer than %g s", opened.name, NOW_SECONDS)
+        finally:
+            _end(process)
+    return True
+
+
+def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Close | None:
+    """Start to measure beside the work what a plan leaves open; return what ends it."""
+    precisions = _left(opened, files, plan)
+    process = precisions and _start(_task(opened, plan, precisions, is_background=True))
+    if not process:
+        return None
+    logging.getLogger(__name__).info(
+        "%s is measured in %s at low priority, for later loads", opened.name, ", ".join(precisions)
+    )
+    return lambda timeout: _end(process)
+
+
+def is_quick(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> bool:
+    """Return whether a model is small enough to be measured while a load waits."""
+    num_tokens = QUICK_TOKENS if spec.head is None else QUICK_PAIR_TOKENS
+    times = 1 + (len(plan.tried) - 1) / 2  # a lower precision takes about half of the time
+    products = 2 * linear_weights(spec.encoder) * num_tokens * times
+    return products <= QUICK_SECONDS * PRODUCTS_PER_SECOND * num_threads
+
+
+def _left(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> tuple[str, ...]:
+    """Return the precisions that can be measured here and were not."""
+    config = opened.config
+    is_asked = config.prepare and config.precision == "auto" and opened.manifest is None
+    if not is_asked or not any(name in plan.kind.faster_with for name in plan.tried):
+        return ()
+    if not (_can_start_python() and _can_write(config.engine_cache_path)):
+        return ()
+    kind, hardware = plan.kind, plan.hardware
+    versions = known_versions(kind, hardware, files, config)
+    return to_prepare(
+        kind,
+        hardware,
+        files,
+        versions,
+        plan,
+        lambda precision: is_given_up(files, precision, kind.name, hardware, config),
+    )
+
+
+def _can_start_python() -> bool:
+    """Whether `sys.executable` is an interpreter, and not a program with one inside."""
+    return not getattr(sys, "frozen", False) and "py" in Path(sys.executable or "").name.lower()
+
+
+def _can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
+        logging.getLogger(__name__).info(
+            "no faster precision is measured: %s cannot be written: %s", folder, error.strerror
+        )
+        return False
+
+
+def _task(
+    opened: OpenedModel, plan: EnginePlan, precisions: Sequence[str], *, is_background: bool
+) -> Task:
+    config = replace(opened.config, token=None)
+    options = {name: _plain(getattr(config, name)) for name in SENT_OPTIONS}
+    is_on_hub = opened.revision is not None
+    return Task(
+        model=opened.name if is_on_hub else str(opened.folder.resolve()),
+        precisions=tuple(precisions),
+        is_background=is_background,
+        options={
+            **options,
+            "revision": opened.revision,
+            "local_files_only": True,
+            "engine": plan.engine,
+            "engine_cache_dir": str(config.engine_cache_path.resolve()),
+        },
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value.resolve())
+    if isinstance(value, (list, tuple)):
+        return [dict(item) for item in value]
+    return dict(value) if hasattr(value, "items") else value
+
+
+def _start(task: Task) -> subprocess.Popen[str] | None:
+    """Start the other process; it ends by itself when this one does.
+
+    A session of its own keeps Ctrl-C at a terminal from it: it ends by the end of its input.
+    """
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", START, *(path for path in sys.path if isinstance(path, str))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+    except OSError as error:  # no memory, no more processes
+        logging.getLogger(__name__).info("no faster precision is measured: %s", error.strerror)
+        return None
+    assert process.stdin is not None, "it is a pipe"
+    with suppress(OSError):  # it has ended already
+        process.stdin.write(json.dumps(asdict(task)) + "\n")
+        process.stdin.flush()
+    return process
+
+
+def _answer(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None, "it is a pipe"
+    answer = process.stdout.read().strip()
+    return answer or f"the process that measures ended with {process.returncode}"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process at once, and free what belongs to it."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def _telling(line: str) -> Iterator[None]:
+    """Show what goes on, on the screen of the running command or on a terminal."""
+    shown = SHOWN.get()
+    if shown is not None:
+        shown.watch(line)
+        yield
+        shown.watch("Loading")
+    elif terminal_columns(sys.stderr):
+        with Progress(open_screen(sys.stderr)) as progress:
+            progress.watch(line)
+            yield
+    else:
+        yield

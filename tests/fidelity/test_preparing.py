@@ -1,0 +1,148 @@
+"""The process that measures faster precisions, run inside this one."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.config import Config
+from embedlib.errors import EmbedlibError, EngineUnavailableError
+from embedlib.fidelity import preparing
+from embedlib.fidelity.preparing import end_with_input, main, prepare, read_task
+from embedlib.fidelity.search import OutOfReachError
+from embedlib.fidelity.texts import quick_texts
+from embedlib.models.compiled.cache import compiled_versions
+from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
+from embedlib.models.compiled.new_folder import try_place_lock
+from embedlib.models.compiled.report_cache import model_place
+from embedlib.models.reading.files import read_model_files
+from embedlib.session.preparing import Task
+from tests.machines import fake_machine
+
+
+@pytest.fixture
+def task(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Task:
+    return Task(
+        model=str(tiny_folder("bert")),
+        precisions=("int8",),
+        is_background=False,
+        options={"engine": "openvino", "threads": 1, "engine_cache_dir": str(tmp_path)},
+    )
+
+
+def report_of(task: Task) -> FidelityReport:
+    """Return the one report that was stored."""
+    config = Config(**task.options)
+    (report,) = (
+        version.report
+        for version in compiled_versions(read_model_files(Path(task.model)), config)
+        if version.report is not None
+    )
+    return report
+
+
+def refuse(*_: object, **__: object) -> Any:
+    raise AssertionError("it was measured before")
+
+
+def test_what_is_measured_is_stored(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = prepare(task)
+    report = report_of(task)
+    assert found == f"int8 has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}"
+    assert MIN_TEXTS <= report.num_texts < 256
+    assert report.excluded == ()
+    monkeypatch.setattr(preparing, "compare_planned", refuse)
+    assert prepare(task) == "all that can be measured is measured"
+
+
+def test_texts_of_a_load_are_enough_for_a_report() -> None:
+    assert len(quick_texts(512, are_pairs=False).all) >= MIN_TEXTS
+    assert len(quick_texts(512, are_pairs=True).queries) * 2 >= MIN_TEXTS
+
+
+def test_a_reranker_is_measured_by_its_scores(
+    tiny_folder: Callable[[str], Path], task: Task
+) -> None:
+    task = replace(task, model=str(tiny_folder("bert-reranker")))
+    assert prepare(task).startswith("int8 has a mean cosine of ")
+    config = Config(**task.options)
+    (version,) = compiled_versions(read_model_files(Path(task.model), with_head=True), config)
+    assert version.report is not None
+    assert version.report.num_texts >= MIN_TEXTS
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
+    """Let int8 fail the gate by a stored report."""
+    monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
+    prepare(task)
+
+
+def test_the_search_runs_beside_the_work_and_once(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+
+    def search(model: str, precision: str, **_: object) -> Any:
+        searched.append(precision)
+        raise OutOfReachError("int8 does not reach it")
+
+    monkeypatch.setattr(preparing, "compile_to_gate", search)
+    failing(monkeypatch, task)
+    assert searched == [], "a load does not wait for it"
+    later = replace(task, is_background=True)
+    assert prepare(later) == "int8 does not reach it"
+    assert prepare(later) == "all that can be measured is measured"
+    assert searched == ["int8"]
+
+
+def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, task)
+    monkeypatch.setattr(preparing, "compile_to_gate", refuse)
+    place = model_place(read_model_files(Path(task.model)), Config(**task.options))
+    with try_place_lock(place.with_name(f"{place.name}-search")) as is_held:
+        assert is_held
+        with try_place_lock(place.with_name(f"{place.name}-search")) as is_free:
+            assert not is_free
+        assert prepare(replace(task, is_background=True)).startswith("all that can be")
+
+
+def test_it_takes_only_a_part_of_the_memory(task: Task) -> None:
+    kib = 400 * 1024  # enough for the tiny model itself, not for a measurement beside the work
+    short = fake_machine(files={"/proc/meminfo": f"MemAvailable: {kib} kB\n"})
+    with pytest.raises(EngineUnavailableError, match=r"this process can have 0\.2 GiB"):
+        prepare(task, short)
+    assert not compiled_versions(read_model_files(Path(task.model)), Config(**task.options))
+
+
+def run(task: Task) -> str:
+    """Run `main` with a task, and return what it printed."""
+    answers = io.StringIO()
+    main(io.StringIO(json.dumps(asdict(task)) + "\n"), answers)
+    return answers.getvalue()
+
+
+def test_an_error_is_one_line(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "end_with_input", lambda tasks: None)
+    monkeypatch.setattr(preparing, "Path", lambda *_: Path("/dev/null"))
+    monkeypatch.setattr(preparing, "lower_priority", lambda: None)
+    for error in (OSError(28, "No space left on device"), EmbedlibError("two\nlines")):
+
+        def fail(task: Task, error: Exception = error) -> str:
+            raise error
+
+        monkeypatch.setattr(preparing, "prepare", fail)
+        assert run(replace(task, is_background=True)) == " ".join(str(error).split()) + "\n"
+    assert read_task(json.dumps(asdict(task))) == task
+
+
+def test_it_ends_with_its_input() -> None:
+    ended = threading.Event()
+    end_with_input(io.StringIO(""), lambda status: ended.set())
+    assert ended.is_set()

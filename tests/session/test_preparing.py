@@ -1,0 +1,220 @@
+"""What a load measures by itself, in processes of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib import Embedder
+from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
+from embedlib.engines.openvino.kind import KIND
+from embedlib.models.reading.files import read_model_files
+from embedlib.session import preparing
+from embedlib.session.preparing import START, is_quick
+
+Open = Callable[..., Embedder]
+
+
+@pytest.fixture
+def open_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> Open:
+    def make(**options: Any) -> Embedder:
+        given = {"engine": "openvino", "threads": 1, "engine_cache_dir": tmp_path / "cache"}
+        return Embedder(tiny_folder("bert"), **{**given, **options})
+
+    return make
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """Return the processes that loads start."""
+    processes: list[subprocess.Popen[str]] = []
+    start = preparing._start
+
+    def remember(task: preparing.Task) -> Any:
+        process = start(task)
+        assert process is not None
+        processes.append(process)
+        return process
+
+    monkeypatch.setattr(preparing, "_start", remember)
+    return processes
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a load wait as long as a busy machine needs."""
+    monkeypatch.setattr(preparing, "NOW_SECONDS", 300.0)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "embedlib.session.preparing"]
+
+
+@pytest.mark.usefixtures("prepares", "patient")
+def test_the_first_load_measures_and_the_next_one_knows(
+    open_model: Open, started: list[subprocess.Popen[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), open_model() as embedder:
+        first = embedder.precision
+        assert embedder.encode("text").shape == (embedder.get_embedding_dimension(),)
+        later = started[1:]  # int8 failed, so layers to keep are searched for
+        assert embedder.precision == first
+    lines = told(caplog)
+    assert lines[0] == f"preparing {embedder.model_name} for this machine, once: int8"
+    assert lines[1].startswith(f"prepared {embedder.model_name}: int8 has a mean cosine of 0.9")
+    assert all(process.poll() is not None for process in started), "closing ends what goes on"
+    decided = [r.getMessage() for r in caplog.records if r.name.endswith(".precision")]
+    assert any("mean cosine 0.9" in line for line in decided), "the log says why"
+    assert (first == "float32") == bool(later)
+    del started[:]
+    with open_model() as embedder:
+        assert embedder.precision == first
+        assert len(started) == len(later), "what was measured is not measured again"
+
+
+@pytest.mark.usefixtures("prepares")
+@pytest.mark.parametrize("options", [{"prepare": False}, {"precision": "float32"}])
+def test_a_load_that_is_told_not_to(
+    options: dict[str, Any], open_model: Open, started: list[subprocess.Popen[str]]
+) -> None:
+    with open_model(**options) as embedder:
+        assert embedder.precision == "float32"
+    assert not started
+
+
+@pytest.mark.usefixtures("prepares")
+def test_a_cache_that_cannot_be_written(
+    open_model: Open,
+    tmp_path: Path,
+    started: list[subprocess.Popen[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        caplog.at_level(logging.INFO),
+        open_model(engine_cache_dir=tmp_path / "file" / "cache") as embedder,
+    ):
+        assert embedder.precision == "float32"
+        assert embedder.encode("text").any()
+    assert not started
+    assert told(caplog)[0].endswith("cannot be written: Not a directory")
+
+
+@pytest.mark.usefixtures("prepares")
+def test_a_process_that_takes_too_long_or_dies(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(preparing, "NOW_SECONDS", 0.01)
+    for program, line in (
+        ("import sys; sys.stdin.read()", "takes longer than 0.01 s"),
+        ("import os; os.kill(os.getpid(), 9)", "the process that measures ended with -9"),
+    ):
+        caplog.clear()
+        monkeypatch.setattr(preparing, "START", program)
+        with caplog.at_level(logging.INFO), open_model() as embedder:
+            assert embedder.precision == "float32"
+        assert line in " ".join(told(caplog))
+        monkeypatch.setattr(preparing, "NOW_SECONDS", 300.0)
+
+
+@pytest.mark.usefixtures("prepares")
+def test_a_machine_without_another_process(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with open_model() as embedder:
+        assert embedder.precision == "float32"
+    monkeypatch.setattr(sys, "executable", "/usr/sbin/a-server")  # it would start itself again
+    with open_model() as embedder:
+        assert embedder.precision == "float32"
+
+
+def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
+    """A program that is killed closes its end of the pipe, and nothing else."""
+    marker = tmp_path / "started"
+    program = START.replace("main(sys.stdin", f"open({str(marker)!r}, 'w').close(); main(sys.stdin")
+    wait = (
+        "import embedlib.fidelity.preparing as p, time; p.prepare = lambda task: time.sleep(600); "
+    )
+    head, tail = program.split("from embedlib", 1)
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{head}{wait}from embedlib{tail}", *sys.path],
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write('{"model": "", "precisions": [], "is_background": false, "options": {}}\n')
+    process.stdin.close()
+    assert process.wait(300) == 1
+    assert marker.exists()
+
+
+def test_which_models_are_measured_while_a_load_waits(
+    tiny_folder: Callable[[str], Path],
+) -> None:
+    spec = read_model_files(tiny_folder("bert")).spec
+
+    def sized(hidden: int, inner: int, layers: int) -> Any:
+        encoder = replace(
+            spec.encoder,
+            hidden_size=hidden,
+            intermediate_size=inner,
+            num_layers=layers,
+            num_heads=hidden // 32,
+            num_kv_heads=hidden // 32,
+            head_dim=32,
+        )
+        return replace(spec, encoder=encoder)
+
+    plan = plan_of(KIND, "int8", "float32")
+    minilm, bert_base = sized(384, 1536, 6), sized(768, 3072, 12)
+    assert is_quick(minilm, plan, 2)
+    assert not is_quick(bert_base, plan, 2)
+    assert is_quick(bert_base, plan, 32)
+
+
+def plan_of(kind: EngineKind, *tried: str) -> EnginePlan:
+    return EnginePlan(
+        kind=kind,
+        devices=("cpu",),
+        hardware="",
+        precision=ChosenPrecision(name=tried[-1]),
+        tried=tried,
+    )
+
+
+@pytest.mark.usefixtures("prepares", "patient")
+def test_two_programs_that_start_at_once(
+    open_model: Open, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Both measure or one waits for the other; both get an answer."""
+    program = (
+        "import embedlib.engines.select as s, embedlib.session.preparing as p\n"
+        "s.worthwhile = lambda kind, *_: kind.precisions\n"
+        "p.NOW_SECONDS = 300.0\n"
+        "from embedlib import Embedder\n"
+        f"with Embedder({str(tiny_folder('bert'))!r}, engine='openvino', threads=1, "
+        f"engine_cache_dir={str(tmp_path / 'cache')!r}) as e:\n"
+        "    print(e.precision, e.encode('text').shape)\n"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        for _ in range(2)
+    ]
+    answers = {process.communicate(timeout=300)[0] for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(answers) == 1
+    assert list((tmp_path / "cache" / "compiled").glob("int8-*/fidelity.json"))
