@@ -116,7 +116,7 @@ def put_on_hub(tmp_path: Path) -> Callable[[str, Path], dict[str, Any]]:
 def _prepares_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no load measure faster precisions, whatever CPU the tests run on; `prepares` lets it."""
     if "prepares" not in request.fixturenames:
-        monkeypatch.setattr("embedlib.session.preparing._left", lambda *_: ())
+        monkeypatch.setattr("embedlib.session.preparing._left", lambda *_, **__: ())
 
 
 @pytest.fixture

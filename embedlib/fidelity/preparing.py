@@ -33,9 +33,10 @@ from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
     give_up,
-    is_given_up,
+    has_given_up,
     model_place,
     report_place,
+    search_place,
 )
 from embedlib.reranker import Reranker
 from embedlib.session.preparing import Task
@@ -187,7 +188,7 @@ def _is_open(measured: MeasuredModel, precision: str, machine: Machine) -> bool:
         files,
         versions,
         plan,
-        lambda name: is_given_up(files, name, kind.name, hardware, config),
+        lambda name: has_given_up(files, name, kind.name, hardware, config),
     )
     return precision in left
 
@@ -201,14 +202,18 @@ def _auto_plan(measured: MeasuredModel, precision: str, machine: Machine) -> Eng
 
 def _search(task: Task, measured: MeasuredModel, precision: str, machine: Machine) -> str:
     """Search for the layers to keep, and remember it if there are none."""
-    _plan(measured, precision, machine)  # raises if memory is short
+    plan = _plan(measured, precision, machine)  # raises if memory is short
+    facts = (measured.files, precision, plan.engine, plan.hardware, measured.config)
     try:
         _, comparison = compile_to_gate(
-            task.model, cast(Any, precision), config=measured.config, machine=machine
+            task.model,
+            cast(Any, precision),
+            config=measured.config,
+            machine=machine,
+            keep_in=search_place(*facts),
         )
     except OutOfReachError as error:
-        plan = _auto_plan(measured, precision, machine)
-        give_up(measured.files, precision, plan.engine, plan.hardware, measured.config, str(error))
+        give_up(*facts, str(error))
         return str(error)
     report = comparison.report
     kept = ", ".join(report.excluded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -21,7 +22,14 @@ from embedlib.fidelity.measure import (
 )
 from embedlib.fidelity.model import open_model
 from embedlib.fidelity.plans import plan_measurement
-from embedlib.fidelity.search import Choices, Search, Target, max_measurements
+from embedlib.fidelity.remembered import RememberedChoices
+from embedlib.fidelity.search import (
+    Choices,
+    OutOfReachError,
+    Search,
+    Target,
+    max_measurements,
+)
 from embedlib.fidelity.texts import FidelityTexts, built_in_texts
 from embedlib.models.compiled.compile import ReportProgress, compile_model
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, Gate
@@ -52,6 +60,7 @@ def compile_to_gate(
     report: ReportProgress = lambda num_done, num_all: None,
     size: SearchSize = SearchSize(),
     machine: Machine | None = None,
+    keep_in: Path | None = None,
 ) -> tuple[Path, Comparison]:
     """Compile a model to 8 bits so that it passes a gate; return its engine directory and figures.
 
@@ -72,6 +81,8 @@ def compile_to_gate(
         report: called with the number of measurements done and their maximum number.
         size: limits of the search.
         machine: reports hardware and packages; None: this machine.
+        keep_in: folder of measurements that a search for the same model, texts and machine left
+            when it was ended; removed when the search is over. None: nothing is kept.
 
     Raises:
         ConfigError: there are too few texts, or the precision or engine has no search.
@@ -104,14 +115,26 @@ def compile_to_gate(
         Target(some, reference_vectors(measured, plan, some, reference, machine))
         for some in (texts, texts.thinned(SEARCH_STEP))
     )
-    choices = LayerChoices(measured, plan, max_units=size.max_units)
-    kept = _find(choices, whole, few, gate or Gate(), report)
+    choices: Choices = LayerChoices(measured, plan, max_units=size.max_units)
+    if keep_in is not None:
+        choices = RememberedChoices(choices, keep_in)
+    try:
+        kept = _find(choices, whole, few, gate or Gate(), report)
+    except OutOfReachError:
+        _forget(keep_in)
+        raise
     del choices  # frees its weights on the device
     folder = compile_model(measured.files, precision, kept, config, out=out)
     plan = replace(plan, precision=ChosenPrecision(name=precision, excluded=kept, folder=folder))
     comparison = compare_planned(measured, plan, texts, whole.right, reference, machine)
     store_report(folder, comparison.report)
+    _forget(keep_in)
     return folder, comparison
+
+
+def _forget(folder: Path | None) -> None:
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _find(

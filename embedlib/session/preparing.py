@@ -21,7 +21,8 @@ from typing import Any, Final, TypeAlias
 
 from embedlib.engines.kind import EnginePlan
 from embedlib.engines.precision import known_versions, to_prepare
-from embedlib.models.compiled.report_cache import is_given_up
+from embedlib.errors import EmbedlibError
+from embedlib.models.compiled.report_cache import has_given_up
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import ModelSpec
@@ -74,7 +75,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
     """Measure what can be measured in seconds; return whether the plan may be another one now."""
     if not is_quick(files.spec, plan, opened.config.num_threads):
         return False
-    precisions = _left(opened, files, plan)
+    precisions = _left(opened, files, plan, with_search=False)
     if not precisions:
         return False
     logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def prepare_now(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> boo
 
 def start_later(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> Close | None:
     """Start to measure beside the work what a plan leaves open; return what ends it."""
-    precisions = _left(opened, files, plan)
+    precisions = _left(opened, files, plan, with_search=True)
     process = precisions and _start(_task(opened, plan, precisions, is_background=True))
     if not process:
         return None
@@ -113,24 +114,39 @@ def is_quick(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> bool:
     return products <= QUICK_SECONDS * PRODUCTS_PER_SECOND * num_threads
 
 
-def _left(opened: OpenedModel, files: ModelFiles, plan: EnginePlan) -> tuple[str, ...]:
-    """Return the precisions that can be measured here and were not."""
-    config = opened.config
+def _left(
+    opened: OpenedModel, files: ModelFiles, plan: EnginePlan, *, with_search: bool
+) -> tuple[str, ...]:
+    """Return the precisions that can be measured here and were not.
+
+    Args:
+        opened: the model.
+        files: its files.
+        plan: made with the precision "auto".
+        with_search: also those that failed, if nobody has searched layers to keep.
+    """
+    config, kind, hardware = opened.config, plan.kind, plan.hardware
+
+    def is_given_up(precision: str) -> bool:
+        return not with_search or has_given_up(files, precision, kind.name, hardware, config)
+
     is_asked = config.prepare and config.precision == "auto" and opened.manifest is None
-    if not is_asked or not any(name in plan.kind.faster_with for name in plan.tried):
+    if not is_asked or not _better(plan):
         return ()
     if not (_can_start_python() and _can_write(config.engine_cache_path)):
         return ()
-    kind, hardware = plan.kind, plan.hardware
-    versions = known_versions(kind, hardware, files, config)
-    return to_prepare(
-        kind,
-        hardware,
-        files,
-        versions,
-        plan,
-        lambda precision: is_given_up(files, precision, kind.name, hardware, config),
-    )
+    try:
+        versions = known_versions(kind, hardware, files, config)
+        return to_prepare(kind, hardware, files, versions, plan, is_given_up)
+    except (EmbedlibError, OSError) as error:  # the model's files changed under our feet
+        logging.getLogger(__name__).info("no faster precision is measured: %s", error)
+        return ()
+
+
+def _better(plan: EnginePlan) -> list[str]:
+    """Return the precisions that `auto` would prefer to the planned one and may measure."""
+    place = plan.tried.index(plan.precision.name) if plan.precision.name in plan.tried else 0
+    return [name for name in plan.tried[:place] if name in plan.kind.faster_with]
 
 
 def _can_start_python() -> bool:

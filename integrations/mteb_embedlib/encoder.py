@@ -25,13 +25,13 @@ class EmbedlibEncoder(AbsEncoder):  # type: ignore[misc]
     model: Embedder
 
     def __init__(self, embedder: Embedder) -> None:
-        """Use a loaded Embedder; its name and fingerprint name the results in mteb's cache."""
+        """Use a loaded Embedder; name, fingerprint and precision name results in mteb's cache."""
         self.model = embedder
         self.model_prompts = dict(embedder.prompts)
         # Such names are ORGANIZATION/NAME, and a folder's or a package's may be neither.
         name = "embedlib/" + embedder.model_name.strip("/").replace("/", "__")
         self.mteb_model_meta = ModelMeta.create_empty(
-            overwrites={"name": name, "revision": embedder.fingerprint}
+            overwrites={"name": name, "revision": _revision(embedder)}
         )
 
     def encode(
@@ -63,3 +63,10 @@ class EmbedlibEncoder(AbsEncoder):  # type: ignore[misc]
             role=None if prompt_type is None else prompt_type.value,
             **kwargs,
         )
+
+
+def _revision(embedder: Embedder) -> str:
+    """Return what scores depend on: also the precision, since several share a fingerprint."""
+    if embedder.precision == "float32":
+        return embedder.fingerprint
+    return f"{embedder.fingerprint} in {embedder.precision}"

@@ -5,19 +5,22 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embedlib.config import Config
 from embedlib.errors import EmbedlibError, EngineUnavailableError
 from embedlib.fidelity import preparing
+from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.preparing import end_with_input, main, prepare, read_task
+from embedlib.fidelity.remembered import RememberedChoices
 from embedlib.fidelity.search import OutOfReachError
-from embedlib.fidelity.texts import quick_texts
+from embedlib.fidelity.texts import FidelityTexts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
@@ -111,6 +114,53 @@ def test_of_two_searches_one_is_left_out(task: Task, monkeypatch: pytest.MonkeyP
         with try_place_lock(place.with_name(f"{place.name}-search")) as is_free:
             assert not is_free
         assert prepare(replace(task, is_background=True)).startswith("all that can be")
+
+
+class CountedChoices:
+    """A model whose measurements are counted; the third one is interrupted."""
+
+    precision, kept_in, units = "int8", "float32", ()
+
+    def __init__(self) -> None:
+        self.measured: list[tuple[str, ...]] = []
+
+    def embed(self, kept: Collection[str], texts: FidelityTexts) -> Embedded:
+        if len(self.measured) == 2:
+            raise KeyboardInterrupt
+        self.measured.append(tuple(kept))
+        rows = np.full((len(texts.queries), 2), float(len(kept)), np.float32)
+        return Embedded(queries=rows, documents=rows[:0])
+
+
+def test_an_ended_search_goes_on(tmp_path: Path) -> None:
+    texts = FidelityTexts(("a", "b"), ())
+    kept = [(), ("layers.0.q",), ("layers.0.q", "layers.0.k")]
+    first = CountedChoices()
+    for layers in kept[:2]:
+        RememberedChoices(first, tmp_path / "new").embed(layers, texts)
+    with pytest.raises(KeyboardInterrupt):
+        RememberedChoices(first, tmp_path / "new").embed(kept[2], texts)
+    second = CountedChoices()
+    remembered = RememberedChoices(second, tmp_path / "new")
+    for layers in kept:
+        assert (remembered.embed(layers, texts).queries == len(layers)).all()
+    assert second.measured == kept[2:]
+    assert remembered.embed((), FidelityTexts(("c",), ())).queries.shape == (1, 2)
+    assert len(second.measured) == 2, "other texts are measured"
+    for stored in (tmp_path / "new").iterdir():
+        stored.write_bytes(b"PK damaged")
+    third = CountedChoices()
+    RememberedChoices(third, tmp_path / "new").embed((), texts)
+    assert third.measured == [()]
+
+
+def test_a_cache_that_is_full_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    choices = CountedChoices()
+    remembered = RememberedChoices(choices, tmp_path / "file" / "new")
+    for _ in range(2):
+        remembered.embed((), FidelityTexts(("a",), ()))
+    assert len(choices.measured) == 2
 
 
 def test_it_takes_only_a_part_of_the_memory(task: Task) -> None:

@@ -11,14 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embedlib import Embedder
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.openvino.kind import KIND
+from embedlib.fidelity.preparing import prepare
+from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
 from embedlib.session import preparing
-from embedlib.session.preparing import START, is_quick
+from embedlib.session.preparing import START, Task, is_quick
 
 Open = Callable[..., Embedder]
 
@@ -108,6 +111,18 @@ def test_a_cache_that_cannot_be_written(
     assert told(caplog)[0].endswith("cannot be written: Not a directory")
 
 
+@pytest.mark.usefixtures("prepares", "patient")
+def test_a_cache_that_is_full(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
+    monkeypatch.setattr(preparing, "START", small + START)
+    with caplog.at_level(logging.INFO), open_model() as embedder:
+        assert embedder.precision == "float32"
+        assert embedder.encode("text").any()
+    assert "File too large" in told(caplog)[1]
+
+
 @pytest.mark.usefixtures("prepares")
 def test_a_process_that_takes_too_long_or_dies(
     open_model: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -155,6 +170,29 @@ def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
     process.stdin.close()
     assert process.wait(300) == 1
     assert marker.exists()
+
+
+@pytest.mark.usefixtures("every_precision")
+def test_a_later_measurement_changes_no_embedder(
+    open_model: Open, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FidelityReport, "passes", lambda *_: True)
+    with open_model(precision="float32") as embedder:
+        right = embedder.encode("text", output_value="token_embeddings")
+    with open_model() as embedder:
+        made_in = embedder.fingerprint
+        task = Task(
+            model=str(tiny_folder("bert")),
+            precisions=("int8",),
+            is_background=False,
+            options={"threads": 1, "engine_cache_dir": str(embedder.config.engine_cache_dir)},
+        )
+        assert prepare(task).startswith("int8 has a mean cosine of")
+        found = embedder.encode("text", output_value="token_embeddings")  # of a second engine
+        assert (embedder.precision, embedder.fingerprint) == ("float32", made_in)
+    np.testing.assert_array_equal(found, right)
+    with open_model() as embedder:
+        assert (embedder.precision, embedder.fingerprint) == ("int8", made_in)
 
 
 def test_which_models_are_measured_while_a_load_waits(

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from embedlib.config import Config
 from embedlib.errors import EngineBuildError
@@ -25,6 +26,9 @@ from embedlib.models.compiled.fidelity_report import (
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import read_file
 from embedlib.version import __version__
+
+SMALL_BYTES: Final = 1 << 20
+"""Settings are smaller; a tokenizer's vocabulary of tens of megabytes is told apart by its size."""
 
 
 def report_place(files: ModelFiles, report: FidelityReport, config: Config) -> Path:
@@ -81,25 +85,32 @@ def give_up(
         raise EngineBuildError(f"cannot write {place}: {error.strerror}") from error
 
 
-def is_given_up(
+def has_given_up(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> bool:
     """Return whether this version of embedlib has found no layers to keep."""
     return _given_up_place(files, precision, engine, hardware, config).is_file()
 
 
+def search_place(
+    files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
+) -> Path:
+    """Return the folder for what a search for layers to keep has measured so far."""
+    facts = [__version__, engine, hardware, files.spec.max_seq_tokens, template_facts(files.spec)]
+    return model_place(files, config) / f"search-{precision}-{_digest(facts)}"
+
+
 def _given_up_place(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> Path:
-    facts = [__version__, engine, hardware, template_facts(files.spec)]
-    return model_place(files, config) / f"{precision}-{_digest(facts)}.txt"
+    return search_place(files, precision, engine, hardware, config).with_suffix(".txt")
 
 
 def model_place(files: ModelFiles, config: Config) -> Path:
     """Return the folder of the cache with the reports of a model; reads no weights."""
     facts: list[object] = []
     for path in sorted(path for folder in files.directories for path in folder.glob("*")):
-        if path.suffix == ".json":
+        if path.suffix == ".json" and path.stat().st_size <= SMALL_BYTES:
             content = hashlib.sha256(read_file(path, files.folder)).hexdigest()
             facts.append([path.relative_to(files.folder).as_posix(), content])
         elif path.is_file():
