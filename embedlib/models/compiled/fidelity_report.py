@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -120,20 +119,18 @@ def template_facts(spec: ModelSpec) -> dict[str, Any] | None:
 
 
 def write_report(folder: Path, report: FidelityReport) -> None:
-    """Write a report into an engine directory or a folder of the cache, replacing an older one.
+    """Write a report into an engine directory or a folder of the cache, over an older one.
 
     Raises:
         EngineBuildError: the report cannot be written.
     """
     part = folder / f".{REPORT_NAME}.{os.getpid()}.embedlib-part"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n"
         part.write_text(text, encoding="utf-8")
         part.replace(folder / REPORT_NAME)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise EngineBuildError(f"cannot write {folder / REPORT_NAME}: {error.strerror}") from error
 
 

@@ -32,16 +32,24 @@ SMALL_BYTES: Final = 1 << 20
 
 
 def report_place(files: ModelFiles, report: FidelityReport, config: Config) -> Path:
-    """Return the folder for a report; it need not exist.
+    """Return the folder for a report; makes it.
 
     Args:
         files: the model.
         report: what was measured of it.
         config: says where the cache is.
+
+    Raises:
+        EngineBuildError: it cannot be made.
     """
-    return _place(
+    place = _place(
         files, report.fingerprint, report.precision, report.engine, report.hardware, config
     )
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineBuildError(f"cannot make {place}: {error.strerror}") from error
+    return place
 
 
 def measured_versions(

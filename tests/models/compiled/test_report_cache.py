@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from embedlib.config import Config
+from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.openvino.kind import KIND
+from embedlib.engines.precision import choose_precision
+from embedlib.errors import EngineBuildError
+from embedlib.models.compiled.engine_folder import model_fingerprint
+from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.report_cache import (
+    give_up,
+    has_given_up,
+    measured_versions,
+    report_place,
+)
+from embedlib.models.reading.files import ModelFiles, read_model_files
+
+HERE = "a CPU"
+COMPUTING = replace(
+    KIND,
+    precisions=("bf16", "float32"),
+    computed_precisions=frozenset({"bf16", "float32"}),
+    searched_precision=None,
+)
+"""An engine that computes bf16 from the model's own files."""
+
+
+@pytest.fixture
+def files(tiny_folder: Callable[[str], Path], tmp_path: Path) -> ModelFiles:
+    return read_model_files(shutil.copytree(tiny_folder("bert"), tmp_path / "model"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(engine_cache_dir=tmp_path / "cache")
+
+
+def report_of(files: ModelFiles, cosine: float = 1.0) -> FidelityReport:
+    return FidelityReport(
+        fingerprint=model_fingerprint(files),
+        engine=KIND.name,
+        hardware=HERE,
+        precision="bf16",
+        excluded=(),
+        reference="float32",
+        max_seq_tokens=512,
+        template=None,
+        num_texts=200,
+        texts_digest="",
+        mean=cosine,
+        p1=cosine,
+        min=cosine,
+        top10_overlap=None,
+        worst=(),
+        versions={},
+    )
+
+
+def store(files: ModelFiles, config: Config, cosine: float = 1.0) -> None:
+    report = report_of(files, cosine)
+    write_report(report_place(files, report, config), report)
+
+
+def found(files: ModelFiles, config: Config, hardware: str = HERE) -> list[str]:
+    versions = measured_versions(files, ["bf16", "f16"], KIND.name, hardware, config)
+    return [version.precision for version in versions]
+
+
+def test_a_report_is_found_by_model_engine_and_hardware(
+    files: ModelFiles, config: Config, tmp_path: Path
+) -> None:
+    assert found(files, config) == []
+    store(files, config)
+    assert found(files, config) == ["bf16"]
+    assert found(files, config, "another CPU") == []
+    assert measured_versions(files, ["bf16"], "cuda", HERE, config) == []
+    copy = read_model_files(shutil.copytree(files.folder, tmp_path / "copy"))
+    assert found(copy, config) == ["bf16"], "the content counts, not the place"
+    (weights,) = copy.folder.glob("*.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert found(copy, config) == [], "other weights of the same size"
+
+
+def test_a_model_without_reports_is_not_hashed(
+    files: ModelFiles, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise AssertionError("reading all weights of a large model takes a minute")
+
+    monkeypatch.setattr("embedlib.models.compiled.report_cache.model_fingerprint", refuse)
+    assert found(files, config) == []
+
+
+def test_auto_takes_what_is_computed_from_the_models_own_files(
+    files: ModelFiles, config: Config
+) -> None:
+    def chosen(precision: str = "auto") -> ChosenPrecision:
+        asked = replace(config, precision=precision)  # type: ignore[arg-type]
+        return choose_precision(COMPUTING, HERE, files, asked)
+
+    assert chosen() == ChosenPrecision(name="float32")
+    assert chosen("bf16") == ChosenPrecision(name="bf16")
+    store(files, config)
+    faithful = ChosenPrecision(name="bf16", faithful_to="float32")
+    assert chosen() == chosen("bf16") == faithful
+    store(files, config, cosine=0.99)
+    assert chosen() == ChosenPrecision(name="float32")
+    assert chosen("bf16").faithful_to is None
+
+
+def test_a_place_that_cannot_be_made(files: ModelFiles, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = Config(engine_cache_dir=tmp_path / "file" / "cache")
+    with pytest.raises(EngineBuildError, match=r"cannot make .*: Not a directory"):
+        report_place(files, report_of(files), config)
+    with pytest.raises(EngineBuildError, match=r"cannot write .*: Not a directory"):
+        give_up(files, "int8", KIND.name, HERE, config, "out of reach")
+
+
+def test_what_was_given_up(files: ModelFiles, config: Config) -> None:
+    assert not has_given_up(files, "int8", KIND.name, HERE, config)
+    give_up(files, "int8", KIND.name, HERE, config, "out of reach")
+    assert has_given_up(files, "int8", KIND.name, HERE, config)
+    assert not has_given_up(files, "int8", KIND.name, "another CPU", config)
