@@ -113,11 +113,12 @@ def to_prepare(
     versions: Sequence[Compiled],
     plan: EnginePlan,
     is_given_up: Callable[[str], bool],
+    *,
+    with_search: bool,
 ) -> tuple[str, ...]:
     """Return the precisions that `auto` would prefer to the planned one if they were measured.
 
-    Such a precision was not measured here with all its layers, or it failed and nobody has searched
-    for layers to keep.
+    Such a precision was not measured here with all its layers.
 
     Args:
         kind: the engine.
@@ -125,12 +126,13 @@ def to_prepare(
         files: the model.
         versions: what the cache has of the model.
         plan: made with the precision "auto".
-        is_given_up: returns whether a search has found no layers to keep.
+        is_given_up: returns whether measuring has failed, or a search found no layers to keep.
+        with_search: also return those that failed, if nobody has searched layers to keep.
     """
     better = plan.tried[: plan.tried.index(plan.precision.name)]
     left = []
     for precision in better:
-        if precision not in kind.faster_with:
+        if precision not in kind.faster_with or is_given_up(precision):
             continue
         measured = [
             version
@@ -139,12 +141,9 @@ def to_prepare(
             and version.report is not None
             and _other_use(version.report, kind, hardware, files) is None
         ]
-        is_searched = (
-            kind.searched_precision != precision
-            or any(version.excluded for version in measured)
-            or is_given_up(precision)
-        )
-        if all(version.excluded for version in measured) or not is_searched:
+        is_searched = any(version.excluded for version in measured)
+        may_search = with_search and kind.searched_precision == precision
+        if all(version.excluded for version in measured) or (may_search and not is_searched):
             left.append(precision)
     return tuple(left)
 

@@ -20,15 +20,21 @@ from embedlib.engines.kind import ChosenPrecision, EnginePlan
 from embedlib.engines.machine import Machine
 from embedlib.engines.precision import known_versions, to_prepare
 from embedlib.engines.select import plan_engine
-from embedlib.errors import EmbedlibError
+from embedlib.errors import (
+    EmbedlibError,
+    EngineError,
+    EngineOutOfMemoryError,
+    EngineUnavailableError,
+)
 from embedlib.fidelity.choices import searching_kinds
 from embedlib.fidelity.measure import compare_planned, reference_vectors, store_report
 from embedlib.fidelity.model import MeasuredModel, open_model
 from embedlib.fidelity.outputs import Embedded
 from embedlib.fidelity.search import OutOfReachError
-from embedlib.fidelity.texts import built_in_texts, quick_texts
+from embedlib.fidelity.texts import FidelityTexts, built_in_texts, quick_texts
 from embedlib.fidelity.to_gate import compile_to_gate
 from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.fidelity_report import FidelityReport, Gate
 from embedlib.models.compiled.new_folder import place_lock, try_place_lock
 from embedlib.models.compiled.report_cache import (
@@ -128,20 +134,49 @@ def _measure(measured: MeasuredModel, task: Task, machine: Machine) -> tuple[lis
     for precision in task.precisions:
         report = _known_report(measured, precision, machine)
         if report is None:
-            plan = _plan(measured, precision, machine)
-            if right is None:
-                right = reference_vectors(measured, plan, texts, "float32", machine)
-            if precision not in plan.kind.computed_precisions:
-                folder = compile_model(measured.files, cast(Any, precision), (), measured.config)
-                plan = replace(plan, precision=replace(plan.precision, folder=folder))
-            report = compare_planned(measured, plan, texts, right, "float32", machine).report
-            place = plan.precision.folder or report_place(measured.files, report, measured.config)
-            store_report(place, report)
+            try:
+                plan = _plan(measured, precision, machine)
+                if right is None:
+                    right = reference_vectors(measured, plan, texts, "float32", machine)
+                report = _compare(measured, plan, texts, right, machine)
+            except EngineError as error:
+                found.append(f"{precision}: {error}")
+                _remember_error(measured, precision, error, machine)
+                continue
             found.append(f"{precision} has a mean cosine of {report.mean:.5f}, p1 {report.p1:.5f}")
         if report.passes(Gate()):
             break
         failed.append(precision)
     return found, failed
+
+
+def _compare(
+    measured: MeasuredModel,
+    plan: EnginePlan,
+    texts: FidelityTexts,
+    right: Embedded,
+    machine: Machine,
+) -> FidelityReport:
+    """Measure a planned precision, compile it first if need be, and store the report."""
+    if plan.precision.name not in plan.kind.computed_precisions:
+        precision = cast(CompiledPrecision, plan.precision.name)
+        folder = compile_model(measured.files, precision, (), measured.config)
+        plan = replace(plan, precision=replace(plan.precision, folder=folder))
+    report = compare_planned(measured, plan, texts, right, "float32", machine).report
+    place = plan.precision.folder or report_place(measured.files, report, measured.config)
+    store_report(place, report)
+    return report
+
+
+def _remember_error(
+    measured: MeasuredModel, precision: str, error: EngineError, machine: Machine
+) -> None:
+    """Remember an error that comes again at every load; not that of a disk or of the memory."""
+    is_passing = isinstance(error, EngineUnavailableError | EngineOutOfMemoryError)
+    if not is_passing and not isinstance(error.__cause__, OSError):
+        plan = _auto_plan(measured, precision, machine)
+        facts = (measured.files, precision, plan.engine, plan.hardware, measured.config)
+        give_up(*facts, str(error))
 
 
 def _plan(measured: MeasuredModel, precision: str, machine: Machine) -> EnginePlan:
@@ -170,7 +205,13 @@ def _known_report(
     plan = _auto_plan(measured, precision, machine)
     for version in known_versions(plan.kind, plan.hardware, measured.files, measured.config):
         is_left = to_prepare(
-            plan.kind, plan.hardware, measured.files, [version], plan, lambda _: True
+            plan.kind,
+            plan.hardware,
+            measured.files,
+            [version],
+            plan,
+            lambda _: False,
+            with_search=False,
         )
         if version.precision == precision and not version.excluded and not is_left:
             return version.report
@@ -189,6 +230,7 @@ def _is_open(measured: MeasuredModel, precision: str, machine: Machine) -> bool:
         versions,
         plan,
         lambda name: has_given_up(files, name, kind.name, hardware, config),
+        with_search=True,
     )
     return precision in left
 

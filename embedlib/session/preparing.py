@@ -128,7 +128,7 @@ def _left(
     config, kind, hardware = opened.config, plan.kind, plan.hardware
 
     def is_given_up(precision: str) -> bool:
-        return not with_search or has_given_up(files, precision, kind.name, hardware, config)
+        return has_given_up(files, precision, kind.name, hardware, config)
 
     is_asked = config.prepare and config.precision == "auto" and opened.manifest is None
     if not is_asked or not _better(plan):
@@ -137,7 +137,9 @@ def _left(
         return ()
     try:
         versions = known_versions(kind, hardware, files, config)
-        return to_prepare(kind, hardware, files, versions, plan, is_given_up)
+        return to_prepare(
+            kind, hardware, files, versions, plan, is_given_up, with_search=with_search
+        )
     except (EmbedlibError, OSError) as error:  # the model's files changed under our feet
         logging.getLogger(__name__).info("no faster precision is measured: %s", error)
         return ()

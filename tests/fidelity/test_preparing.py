@@ -14,17 +14,24 @@ import numpy as np
 import pytest
 
 from embedlib.config import Config
-from embedlib.errors import EmbedlibError, EngineUnavailableError
+from embedlib.engines.machine import Machine
+from embedlib.errors import (
+    EmbedlibError,
+    EngineBuildError,
+    EngineOutOfMemoryError,
+    EngineRunError,
+)
 from embedlib.fidelity import preparing
+from embedlib.fidelity.model import open_model
 from embedlib.fidelity.outputs import Embedded
-from embedlib.fidelity.preparing import end_with_input, main, prepare, read_task
+from embedlib.fidelity.preparing import _auto_plan, end_with_input, main, prepare, read_task
 from embedlib.fidelity.remembered import RememberedChoices
 from embedlib.fidelity.search import OutOfReachError
 from embedlib.fidelity.texts import FidelityTexts, quick_texts
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.compiled.fidelity_report import MIN_TEXTS, FidelityReport
 from embedlib.models.compiled.new_folder import try_place_lock
-from embedlib.models.compiled.report_cache import model_place
+from embedlib.models.compiled.report_cache import has_given_up, model_place
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.preparing import Task
 from tests.machines import fake_machine
@@ -85,6 +92,34 @@ def failing(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
     """Let int8 fail the gate by a stored report."""
     monkeypatch.setattr(preparing.FidelityReport, "passes", lambda *_: False)
     prepare(task)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lasting"),
+    [
+        (EngineRunError("row 3 has NaN"), True),
+        (EngineBuildError("the graph cannot be compiled"), True),
+        (EngineOutOfMemoryError("out of memory"), False),
+        (OSError(28, "No space left on device"), False),
+    ],
+)
+def test_an_error_that_comes_again_is_remembered(
+    error: Exception, is_lasting: bool, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(error, OSError):
+        os_error, error = error, EngineBuildError("cannot write")
+        error.__cause__ = os_error
+
+    def fail(*_: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(preparing, "reference_vectors", fail)
+    assert prepare(task) == f"int8: {error}"
+    facts = (read_model_files(Path(task.model)), "int8", "openvino")
+    hardware = _auto_plan(
+        open_model(task.model, Config(**task.options)), "int8", Machine()
+    ).hardware
+    assert has_given_up(*facts, hardware, Config(**task.options)) == is_lasting
 
 
 def test_the_search_runs_beside_the_work_and_once(
@@ -166,8 +201,7 @@ def test_a_cache_that_is_full_keeps_nothing(tmp_path: Path) -> None:
 def test_it_takes_only_a_part_of_the_memory(task: Task) -> None:
     kib = 400 * 1024  # enough for the tiny model itself, not for a measurement beside the work
     short = fake_machine(files={"/proc/meminfo": f"MemAvailable: {kib} kB\n"})
-    with pytest.raises(EngineUnavailableError, match=r"this process can have 0\.2 GiB"):
-        prepare(task, short)
+    assert "this process can have 0.2 GiB" in prepare(task, short)
     assert not compiled_versions(read_model_files(Path(task.model)), Config(**task.options))
 
 

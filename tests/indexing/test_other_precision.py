@@ -98,7 +98,7 @@ def refusals(store: FakeStore, embedder: Embedder) -> list[str]:
     return [str(error.value) for error in (searched, loaded, tried)]
 
 
-@pytest.mark.usefixtures("every_precision")
+@pytest.mark.usefixtures("takes_int8")
 def test_a_destination_takes_what_passed_the_gate(
     folder: Path, caches: Path, open_model: Open
 ) -> None:
@@ -160,7 +160,7 @@ def test_rows_stored_under_the_own_name_of_a_precision(
         assert "with other files or another option" in refusals(store, embedder)[0]
 
 
-@pytest.mark.usefixtures("every_precision")
+@pytest.mark.usefixtures("takes_int8")
 def test_the_commands_take_the_precision_of_the_destination(
     folder: Path, caches: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from embedlib.engines.openvino.kind import KIND
 from embedlib.fidelity.preparing import prepare
 from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
+from embedlib.progress import SHOWN, Progress
 from embedlib.session import preparing
 from embedlib.session.preparing import START, Task, is_quick
 
@@ -81,6 +82,26 @@ def test_the_first_load_measures_and_the_next_one_knows(
     with open_model() as embedder:
         assert embedder.precision == first
         assert len(started) == len(later), "what was measured is not measured again"
+
+
+@pytest.mark.usefixtures("prepares", "patient")
+def test_a_command_shows_it_on_its_own_screen(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preparing, "START", "import time; time.sleep(0.9)")
+    monkeypatch.setattr(preparing, "terminal_columns", lambda _: 80)
+    monkeypatch.setattr("embedlib.progress.terminal_columns", lambda _: 80)
+    with open_model() as embedder:
+        line = f"Preparing {embedder.model_name} for this machine, once"
+    assert line[:40] in capsys.readouterr().err
+    with Progress(None) as progress:
+        phases: list[str] = []
+        monkeypatch.setattr(progress, "watch", phases.append)
+        token = SHOWN.set(progress)
+        open_model().close()
+        SHOWN.reset(token)
+    assert phases == [line, "Loading"]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.usefixtures("prepares")
@@ -172,7 +193,7 @@ def test_the_process_ends_with_the_program(tmp_path: Path) -> None:
     assert marker.exists()
 
 
-@pytest.mark.usefixtures("every_precision")
+@pytest.mark.usefixtures("takes_int8")
 def test_a_later_measurement_changes_no_embedder(
     open_model: Open, tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +257,7 @@ def test_two_programs_that_start_at_once(
     """Both measure or one waits for the other; both get an answer."""
     program = (
         "import embedlib.engines.select as s, embedlib.session.preparing as p\n"
-        "s.worthwhile = lambda kind, *_: kind.precisions\n"
+        "s.worthwhile = lambda *_: ('int8', 'float32')\n"
         "p.NOW_SECONDS = 300.0\n"
         "from embedlib import Embedder\n"
         f"with Embedder({str(tiny_folder('bert'))!r}, engine='openvino', threads=1, "

@@ -80,7 +80,7 @@ def measured_versions(
 def give_up(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config, reason: str
 ) -> None:
-    """Remember that no choice of layers to keep passes the gate, so that no load searches again.
+    """Remember that a precision cannot pass the gate, so that no load measures it again.
 
     Raises:
         EngineBuildError: it cannot be written.
@@ -96,7 +96,7 @@ def give_up(
 def has_given_up(
     files: ModelFiles, precision: str, engine: str, hardware: str, config: Config
 ) -> bool:
-    """Return whether this version of embedlib has found no layers to keep."""
+    """Return whether this version of embedlib has found that a precision cannot pass."""
     return _given_up_place(files, precision, engine, hardware, config).is_file()
 
 
