@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import pytest
 from embedlib import Embedder
 from embedlib.engines.kind import ChosenPrecision, EngineKind, EnginePlan
 from embedlib.engines.openvino.kind import KIND
-from embedlib.fidelity.preparing import prepare
+from embedlib.fidelity.preparing import prepare, read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
 from embedlib.progress import SHOWN, Progress
 from embedlib.session import preparing
 from embedlib.session.preparing import START, Task, is_quick
+from tests.conftest import HUB_COMMIT
 
 Open = Callable[..., Embedder]
 
@@ -112,6 +114,30 @@ def test_a_load_that_is_told_not_to(
     with open_model(**options) as embedder:
         assert embedder.precision == "float32"
     assert not started
+
+
+@pytest.mark.usefixtures("prepares")
+def test_what_the_other_process_is_told_of_a_hub_model(
+    tiny_folder: Callable[[str], Path],
+    put_on_hub: Callable[[str, Path], dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks: list[str] = []
+    monkeypatch.setattr(preparing, "_start", lambda task: tasks.append(json.dumps(asdict(task))))
+    hub = put_on_hub("someone/bert", tiny_folder("bert"))
+    options = {"prompts": {"query": "find: "}, "max_seq_tokens": 16, "threads": 1}
+    Embedder(
+        "someone/bert", token="secret", engine_cache_dir=tmp_path / "cache", **hub, **options
+    ).close()
+    now, later = map(read_task, tasks)
+    assert "secret" not in tasks[0] + tasks[1]
+    assert (now.is_background, later.is_background) == (False, True)
+    assert (now.model, now.precisions) == ("someone/bert", ("int8",))
+    assert now.options["revision"] == HUB_COMMIT
+    assert now.options["local_files_only"] is True
+    assert {name: now.options[name] for name in options} == options
+    assert prepare(now).startswith("int8 has a mean cosine of "), "it is found without the hub"
 
 
 @pytest.mark.usefixtures("prepares")
