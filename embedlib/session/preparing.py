@@ -32,10 +32,12 @@ from embedlib.progress import SHOWN, Progress, open_screen, terminal_columns
 NOW_SECONDS: Final = 5.0
 """Longest wait of a load; what is not measured by then is measured beside the work."""
 QUICK_SECONDS: Final = 3.0
-"""Estimated products of a measurement for which a load waits; the rest of `NOW_SECONDS` is for
-starting, compiling and reading."""
+"""Longest estimate of a measurement for which a load waits; the rest of `NOW_SECONDS` is for
+starting the process and its engines."""
 PRODUCTS_PER_SECOND: Final = 5e10
 """Of one core in float32. Source: docs/benchmarks.md, the machine's own limit; rounded down."""
+BYTES_PER_SECOND: Final = 3e8
+"""Of float32 weights that are hashed, rounded and written. Source: docs/compile.md, time."""
 QUICK_TOKENS: Final = 4_000
 """Tokens of the texts that are measured in a load, rounded up; `fidelity.texts.quick_texts`."""
 QUICK_PAIR_TOKENS: Final = 24_000
@@ -110,8 +112,9 @@ def is_quick(spec: ModelSpec, plan: EnginePlan, num_threads: int) -> bool:
     """Return whether a model is small enough to be measured while a load waits."""
     num_tokens = QUICK_TOKENS if spec.head is None else QUICK_PAIR_TOKENS
     times = 1 + (len(plan.tried) - 1) / 2  # a lower precision takes about half of the time
-    products = 2 * linear_weights(spec.encoder) * num_tokens * times
-    return products <= QUICK_SECONDS * PRODUCTS_PER_SECOND * num_threads
+    weights = linear_weights(spec.encoder)
+    computing = 2 * weights * num_tokens * times / (PRODUCTS_PER_SECOND * num_threads)
+    return computing + 4 * weights / BYTES_PER_SECOND <= QUICK_SECONDS
 
 
 def _left(

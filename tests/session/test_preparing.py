@@ -21,6 +21,7 @@ from embedlib.engines.openvino.kind import KIND
 from embedlib.fidelity.preparing import prepare, read_task
 from embedlib.models.compiled.fidelity_report import FidelityReport
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.spec import Head
 from embedlib.progress import SHOWN, Progress
 from embedlib.session import preparing
 from embedlib.session.preparing import START, Task, is_quick
@@ -261,9 +262,13 @@ def test_which_models_are_measured_while_a_load_waits(
 
     plan = plan_of(KIND, "int8", "float32")
     minilm, bert_base = sized(384, 1536, 6), sized(768, 3072, 12)
+    bert_large = sized(1024, 4096, 24)
     assert is_quick(minilm, plan, 2)
     assert not is_quick(bert_base, plan, 2)
-    assert is_quick(bert_base, plan, 32)
+    assert is_quick(bert_base, plan, 16)
+    assert not is_quick(bert_large, plan, 1000), "its weights are read and written too"
+    reranker = replace(minilm, head=Head(labels=("score",), activation="identity"))
+    assert not is_quick(reranker, plan, 2), "pairs are many more"
 
 
 def plan_of(kind: EngineKind, *tried: str) -> EnginePlan:
