@@ -17,6 +17,17 @@ from embedlib.memory import Memory, address_limit, read_memory, read_system_file
 
 ENTRY_POINT_GROUP: Final = "embedlib.engines"
 """The name of an entry point is an engine's, its value an `EngineKind`."""
+BF16_FLAGS: Final = {"amx_bf16": "AMX_BF16", "avx512_bf16": "AVX512_BF16"}
+"""x86 flags, and the names of the instructions: with either, OpenVINO computes in bfloat16.
+
+Source: `hasHardwareSupport` of OpenVINO 2026, intel_cpu/src/utils/precision_support.cpp. It accepts
+bfloat16 with AVX-512 alone too, and emulates it, which is slower than float32.
+"""
+CPU_FIELDS: Final = (
+    *("vendor_id", "cpu family", "model", "model name", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
+)
+"""Fields of /proc/cpuinfo, on x86 and on ARM, that tell kinds of CPUs apart."""
 VNNI_FLAGS: Final = frozenset({"avx512_vnni", "avx_vnni"})
 """x86 flags: with either, OpenVINO rounds activations to int8 too; without, they stay float32.
 
@@ -97,12 +108,29 @@ class Machine:
         """Return the memory that this process may still take now."""
         return read_memory(self.read, self.address_limit)
 
-    def int8_hardware(self) -> str:
-        """Return the properties of the CPU that int8 vectors depend on: "x86_64 with VNNI"."""
-        return self.architecture() + " with VNNI" * (not VNNI_FLAGS.isdisjoint(self.cpu_features()))
+    def cpu_hardware(self) -> str:
+        """Return what lower precisions depend on: "x86_64 with VNNI", and ", AMX_BF16" or so."""
+        has = ["VNNI"] * (not VNNI_FLAGS.isdisjoint(self.cpu_features()))
+        names = ", ".join(filter(None, [*has, self.bf16_instructions()]))
+        return f"{self.architecture()} with {names}" if names else self.architecture()
+
+    def bf16_instructions(self) -> str | None:
+        """Return the CPU's instructions that multiply bfloat16: "AMX_BF16"; None: it has none."""
+        features = self.cpu_features()
+        return next((name for flag, name in BF16_FLAGS.items() if flag in features), None)
 
     def cpu_features(self) -> frozenset[str]:
         """Return the CPU's features by the names that Linux gives them; empty elsewhere."""
-        rows = (line.partition(":") for line in self.read("/proc/cpuinfo").splitlines())
-        named = (words for name, _, words in rows if name.strip() in ("flags", "Features"))
-        return frozenset(next(named, "").split())
+        fields = self._cpu_fields()
+        return frozenset((fields.get("flags") or fields.get("Features") or "").split())
+
+    def cpu_identity(self) -> tuple[str, ...]:
+        """Return what tells the kinds of CPUs apart: architecture, model, instructions."""
+        fields = self._cpu_fields()
+        return (self.architecture(), *(fields.get(name, "") for name in CPU_FIELDS))
+
+    def _cpu_fields(self) -> dict[str, str]:
+        """Return what Linux tells of the first core."""
+        first_core = self.read("/proc/cpuinfo").split("\n\n", 1)[0]
+        rows = (line.partition(":") for line in first_core.splitlines())
+        return {name.strip(): words.strip() for name, _, words in rows}

@@ -163,7 +163,7 @@ def report_of(fingerprint: str) -> FidelityReport:
     return FidelityReport(
         fingerprint=fingerprint,
         engine="openvino",
-        hardware=Machine().int8_hardware(),
+        hardware=Machine().cpu_hardware(),
         precision="int8",
         excluded=("layers.0.v",),
         reference="float32",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino import graph as graph_module
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.models.spec import Pooling, PoolingMode
 from embedlib.testing import fake_spec, make_batch
 from tests.comparing import relative_errors
@@ -43,8 +44,9 @@ def test_vectors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(graph_module._GraphBuilder, "_pooled_place", lambda builder: None)
         whole = OpenVINOEngine(spec, floats, threads=1)
-    # The second comes from OpenVINO's cache, which has lost parts of a graph before.
-    engines = [OpenVINOEngine(spec, weights, threads=1, cache_dir=tmp_path) for _ in range(2)]
+    # The second comes from the cache; OpenVINO's has lost parts of a graph before.
+    cache = ModelCache(tmp_path, "these weights")
+    engines = [OpenVINOEngine(spec, weights, threads=1, cache=cache) for _ in range(2)]
     for lengths in BATCHES:
         ids = [dice.integers(0, encoder.vocab_size, length, np.int32) for length in lengths]
         ids[0][-1] = SKIPPED

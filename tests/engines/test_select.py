@@ -485,7 +485,7 @@ def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) 
 REPORT = FidelityReport(
     fingerprint="",
     engine="openvino",
-    hardware=VNNI.int8_hardware(),
+    hardware=VNNI.cpu_hardware(),
     precision="int8",
     excluded=(),
     reference="float32",
@@ -634,7 +634,7 @@ def test_a_report_counts_for_what_was_asked(tiny_folder: Callable[[str], Path]) 
 )
 def test_the_hardware_that_int8_depends_on(cpuinfo: str, expected: str) -> None:
     machine = fake_machine(files={"/proc/cpuinfo": cpuinfo})
-    assert replace(machine, architecture=lambda: "x86_64").int8_hardware() == expected
+    assert replace(machine, architecture=lambda: "x86_64").cpu_hardware() == expected
 
 
 def test_a_forced_precision_needs_no_report(tiny: Callable[[str], ModelFiles]) -> None:

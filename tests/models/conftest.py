@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
-from embedlib.engines.openvino.compiled import pad
 from embedlib.engines.openvino.graph import build_graph
+from embedlib.engines.openvino.inputs import pad
 from embedlib.models.spec import ModelSpec
 
 Array = NDArray[np.float32]

@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.engines.first_tokens import without_first
+from embedlib.engines.openvino.compiling import Loaded
+from embedlib.engines.openvino.inputs import infer, input_names, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
-from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
 class CompiledModels:
-    """Owns requests, compiled models and the weights that they read in place.
+    """Owns requests, compiled models and what they read in place.
 
-    OpenVINO keeps pointers into the arrays of the weights, of which Python knows nothing. So what
-    reads them is dropped first: requests, compiled models, the graph, and the weights last. That
+    OpenVINO keeps pointers into the weights, or into the file that was imported, of which Python
+    knows nothing. So what reads them is dropped first: requests, then compiled models. That
     happens when the last user has left (`leave`): every thread that computes is a user, and so is
     the engine. Nothing depends on the order in which Python destroys objects.
     """
 
-    def __init__(self, weights: ArraysByRole, graph: ov.Model, *, is_per_token: bool) -> None:
-        """Own a graph and its weights; compiled models and requests are added."""
-        self._weights: ArraysByRole | None = weights
-        self._graph: ov.Model | None = graph
-        self._compiled: list[ov.CompiledModel] = []
+    def __init__(self, loaded: Loaded, *, is_per_token: bool) -> None:
+        """Own compiled models and what they read; requests are added."""
+        self._compiled = loaded.models
+        self._reads = loaded.reads
         self._requests: dict[int, ov.InferRequest] = {}
         self._num_users = 1
         """The engine, and every thread."""
         self._changing = threading.Lock()
         self._is_per_token = is_per_token
-        self._prefixes = KeptPrefixes.of(graph)
+        self._input_names = input_names(loaded.models[0])
+        self._prefixes = KeptPrefixes.of(loaded.models[0])
         """None: the graph takes no prefix."""
-        self._input_names = [node.get_node().get_friendly_name() for node in graph.inputs]
-
-    def compile(self, core: ov.Core, settings: Sequence[dict[str, object]]) -> None:
-        """Compile the graph once for each of the settings.
-
-        Raises:
-            RuntimeError: OpenVINO could not compile it.
-        """
-        for setting in settings:
-            self._compiled.append(core.compile_model(self._graph, "CPU", setting))
 
     def add_request(self, index: int) -> int:
         """Make a request of a compiled model and return its number."""
@@ -71,8 +61,8 @@ class CompiledModels:
         """Drop everything, what reads before what is read."""
         self._requests.clear()
         self._compiled.clear()
-        self._graph = None
-        self._weights = None
+        while self._reads:
+            del self._reads[0]
 
     def request(self, number: int) -> ov.InferRequest:
         """Return a request; only its user may hold it, and drops it before leaving."""
@@ -87,42 +77,14 @@ class CompiledModels:
         """
         use = self._prefixes.use(batch) if self._prefixes else NO_PREFIX
         batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
-        arrays = {
-            "token_ids": pad(batch),
-            "seq_lens": batch.seq_lens,
-            "num_type0_tokens": batch.num_type0_tokens,
-            "num_prompt_tokens": batch.num_prompt_tokens,
-            **use.arrays,
-        }
         try:
-            for index, name in enumerate(self._input_names):
-                # Read in place: the arrays live until the end of this function.
-                request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
-            request.infer()
+            output = infer(request, self._input_names, batch, use.arrays)
         except RuntimeError as error:
             raise run_error(error) from error
         # A copy, since a request writes into the same memory again.
-        output: NDArray[np.float32] = request.get_output_tensor(0).data
         if self._prefixes and len(use.keep):
             self._prefixes.keep(use, [tensor.data for tensor in request.output_tensors[1:]])
         return output[is_token(batch)] if self._is_per_token else output.copy()
-
-
-def pad(batch: Batch) -> NDArray[np.int32]:
-    """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
-    if batch.num_seqs == 1:
-        return batch.token_ids[np.newaxis]
-    places = is_token(batch)
-    padded = np.zeros(places.shape, np.int32)
-    padded[places] = batch.token_ids
-    return padded
-
-
-def is_token(batch: Batch) -> NDArray[np.bool_]:
-    """bool[B, L]: where the tokens of a packed batch lie once it is padded on the right."""
-    seq_lens = batch.seq_lens
-    places: NDArray[np.bool_] = np.arange(int(seq_lens.max())) < seq_lens[:, None]
-    return places
 
 
 def run_error(error: RuntimeError) -> EngineRunError:
@@ -131,9 +93,3 @@ def run_error(error: RuntimeError) -> EngineRunError:
     if "bad_alloc" in line or "allocate" in line or "out of memory" in line.lower():
         return EngineOutOfMemoryError(f"engine openvino: out of memory: {line}")
     return EngineRunError(f"engine openvino: {line}")
-
-
-def last_line(error: RuntimeError) -> str:
-    """The last line of an OpenVINO message; the ones before are places in its source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

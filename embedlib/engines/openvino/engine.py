@@ -12,30 +12,28 @@ then waits for the batch before it.
 
 from __future__ import annotations
 
-import fcntl
-import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryFile
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
-from embedlib.engines.openvino.compiled import CompiledModels, last_line
+from embedlib.engines.openvino.compiled import CompiledModels
+from embedlib.engines.openvino.compiling import load_models
 from embedlib.engines.openvino.graph import build_graph
+from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS
+from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -60,8 +58,9 @@ class OpenVINOEngine:
         threads: int,
         max_batch_tokens: int | None = None,
         max_inflight_bulk: int | None = None,
-        cache_dir: Path | None = None,
+        cache: ModelCache | None = None,
         shares_lanes: bool = False,
+        precision: Literal["float32", "bf16"] = "float32",
     ) -> None:
         """Build and compile the graph.
 
@@ -71,8 +70,9 @@ class OpenVINOEngine:
             threads: cores to use.
             max_batch_tokens: token budget of a batch; None: the measured best.
             max_inflight_bulk: bulk batches taken at once; None: one per core and one ready.
-            cache_dir: where OpenVINO keeps compiled models; None: nowhere.
+            cache: where compiled models are kept; None: nowhere.
             shares_lanes: whether both lanes use one compiled model, to save memory.
+            precision: of everything that is not int8.
 
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
@@ -90,21 +90,29 @@ class OpenVINOEngine:
             max_inflight_bulk=num_bulk,
         )
         core = loaded_core()
-        graph = build_graph(spec, weights, via_onednn=multiplies_via_onednn(core))
-        self._models = CompiledModels(weights, graph, is_per_token=self._limits.is_per_token)
-        hints = _hints(threads)[1 if shares_lanes else 0 :]
+        via_onednn = multiplies_via_onednn(core)
+        hints = _hints(threads, precision)[1 if shares_lanes else 0 :]
         query_model = len(hints) - 1
         lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
+        models = None
         try:
-            with _kept_in(cache_dir) as cache:
-                self._models.compile(core, [hint | cache for hint in hints])
-            self._callers_request = self._models.add_request(query_model)
-            requests = [(lane, self._models.add_request(index)) for lane, index in lanes]
+            loaded = load_models(
+                core,
+                spec,
+                lambda: (build_graph(spec, weights, via_onednn=via_onednn), weights),
+                hints,
+                cache,
+            )
+            models = CompiledModels(loaded, is_per_token=self._limits.is_per_token)
+            self._callers_request = models.add_request(query_model)
+            requests = [(lane, models.add_request(index)) for lane, index in lanes]
         except RuntimeError as error:
-            self._models.free()
+            if models is not None:
+                models.free()
             raise EngineBuildError(
                 f"engine openvino: compiling failed: {last_line(error)}"
             ) from error
+        self._models = models
         self._jobs: dict[Lane, _BatchQueue] = {lane: SimpleQueue() for lane in Lane}
         self._threads = [
             WorkerThread(
@@ -156,12 +164,12 @@ class OpenVINOEngine:
         check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
 
 
-def _hints(threads: int) -> list[dict[str, Any]]:
+def _hints(threads: int, precision: str = "float32") -> list[dict[str, Any]]:
     """Return the properties of the two compiled models, by their index: bulk and query."""
     shared = {
         # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
-        "INFERENCE_PRECISION_HINT": "f32",
-        "EXECUTION_MODE_HINT": "ACCURACY",
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+        "EXECUTION_MODE_HINT": "PERFORMANCE" if precision == "bf16" else "ACCURACY",
         # Touches only what is multiplied with a matrix in int8.
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": DYNAMIC_GROUP,
         "INFERENCE_NUM_THREADS": threads,
@@ -269,31 +277,3 @@ def multiplies_via_onednn(core: ov.Core) -> bool:
     Source: docs/benchmarks.md, single queries; CPUs of other vendors were not measured.
     """
     return "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME")
-
-
-@contextmanager
-def _kept_in(folder: Path | None) -> Iterator[dict[str, str]]:
-    """Yield the OpenVINO setting that caches compiled models in a folder.
-
-    Yields no setting if the folder is None or cannot be written; loading then takes longer. Only
-    one process at a time holds the folder: OpenVINO crashes if it maps a cache file that another
-    process is still writing.
-    """
-    if folder is None:
-        yield {}
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass  # the folder is writable
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError as error:
-        logging.getLogger(__name__).warning("compiled models are not cached: %s", error)
-        yield {}
-        return
-    try:
-        yield {"CACHE_DIR": str(folder)}
-    finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may hold a copy of the handle
-        os.close(lock)

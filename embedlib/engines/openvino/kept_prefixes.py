@@ -81,7 +81,7 @@ class KeptPrefixes:
         """The one used last is last."""
 
     @classmethod
-    def of(cls, graph: ov.Model) -> KeptPrefixes | None:
+    def of(cls, graph: ov.CompiledModel) -> KeptPrefixes | None:
         """Return the prefixes of a graph; None: it takes none."""
         axes: dict[str, int] = {}
         empty: Arrays = {}
@@ -92,6 +92,10 @@ class KeptPrefixes:
                 sizes = [0 if size.is_dynamic else size.get_length() for size in shape]
                 empty[name] = np.zeros(sizes, np.float32)
         return cls(axes, empty) if axes else None
+
+    def none(self) -> Use:
+        """Return what a batch takes that has no prefix, and leaves none."""
+        return self._use_of(self._empty)
 
     def use(self, batch: Batch) -> Use:
         """Return what a batch takes and leaves; the caller computes it, and calls `keep`."""
@@ -105,7 +109,7 @@ class KeptPrefixes:
             if num_new - num_before >= MIN_PREFIX_TOKENS:
                 return self._use_of(self._empty, 0, first[:num_new].copy(), batch.lane)
             if prefix is None:
-                return self._use_of(self._empty)
+                return self.none()
             self._prefixes.remove(prefix)
             self._prefixes.append(prefix)
         if num_before < len(prefix.ids):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
-from embedlib.engines.machine import VNNI_FLAGS
+from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from embedlib.memory import Memory, Room, gib
 
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from embedlib.models.spec import ModelSpec
 
 NAME: Final = "openvino"
-PRECISIONS: Final = ("int8", "float32")
+PRECISIONS: Final = ("int8", "bf16", "float32")
 
 
 def find(config: Config, machine: Machine) -> EngineChoice:
     """Return the device "cpu", as many times as the options list it.
 
     Raises:
-        EngineUnavailableError: the package is missing, or the options name another device.
+        EngineUnavailableError: the package is missing, the options name another device, or the CPU
+            lacks the instructions of the precision.
     """
     if not machine.has_module("openvino"):
         raise EngineUnavailableError("the package openvino is missing; pip install openvino")
@@ -37,17 +38,28 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     others = [name for name in wanted if name not in ("cpu", "all")]
     if others:
         raise EngineUnavailableError(f"it computes on the CPU, not on {', '.join(others)}")
+    if config.precision == "bf16" and machine.bf16_instructions() is None:
+        names = " or ".join(BF16_FLAGS.values())
+        raise EngineUnavailableError(
+            f"this CPU does not compute in bf16, which needs {names}; use precision='float32' or "
+            "'int8'"
+        )
     devices = ("cpu",) if "all" in wanted else wanted
     return EngineChoice(
         name=NAME,
         is_available=True,
-        reason="runs on any x86-64 or ARM CPU, in float32 or int8",
+        reason=f"runs on any x86-64 or ARM CPU, in float32 or int8{_bf16(machine)}",
         version=machine.version("openvino"),
         devices=devices,
-        hardware=machine.int8_hardware(),
+        hardware=machine.cpu_hardware(),
         cpu_features=machine.cpu_features(),
         memory=machine.memory().for_each_of(len(devices)),
     )
+
+
+def _bf16(machine: Machine) -> str:
+    instructions = machine.bf16_instructions()
+    return "" if instructions is None else f", or in bf16 ({instructions})"
 
 
 def check(spec: ModelSpec) -> None:
@@ -65,7 +77,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
     if limit is None:
         return
     remedy = "use a machine with more memory, or a smaller model"
-    for name in PRECISIONS:
+    for name in ("int8", "float32"):  # bf16 needs what float32 does, and not every CPU has it
         other_limit, other = _exceeded(plan, ChosenPrecision(name=name), files, config)
         if name != plan.precision.name and other_limit is None:
             remedy = f"precision={name!r} needs about {gib(other.shared)}"
@@ -116,6 +128,7 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """
     # A late import: the library is heavy.
     from embedlib.engines.openvino.engine import OpenVINOEngine
+    from embedlib.engines.openvino.model_cache import ModelCache
 
     return OpenVINOEngine(
         files.spec,
@@ -123,9 +136,28 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
         threads=config.num_threads,
         max_batch_tokens=config.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
-        cache_dir=config.engine_cache_path / NAME,
+        cache=ModelCache(config.engine_cache_path / NAME, weights_key(plan, files, config)),
         shares_lanes=shares_lanes(plan, files, config),
+        precision=_computed(plan.precision),
     )
+
+
+def _computed(precision: ChosenPrecision) -> Literal["float32", "bf16"]:
+    """Return the precision of everything that is not int8."""
+    return "bf16" if precision.name == "bf16" else "float32"
+
+
+def weights_key(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
+    """Return a digest of the weights that a graph is made of; large files are hashed once."""
+    from embedlib.models.compiled.engine_folder import file_hashes
+    from embedlib.models.weights.load import weights_digest
+
+    hashes = file_hashes(config)
+    folder = plan.precision.folder
+    compiled = [] if folder is None else sorted(folder.glob("*.safetensors"))
+    # A head of answer words is read from the model even if the rest is compiled.
+    own = [] if folder == files.folder else [weights_digest(files, hashes)]
+    return " ".join([*own, *map(hashes.sha256, compiled)])
 
 
 def _weights(folder: Path | None, files: ModelFiles) -> Mapping[str, Any]:
@@ -157,7 +189,7 @@ def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config:
         weights,
         threads=config.num_threads,
         max_batch_tokens=config.max_batch_tokens,
-        cache_dir=None,
+        precision=_computed(plan.precision),
     )
 
 
@@ -178,9 +210,10 @@ KIND: Final = EngineKind(
     make=make,
     check_memory=check_memory,
     describe_memory=describe_memory,
-    faster_with={"int8": VNNI_FLAGS},
+    faster_with={"int8": VNNI_FLAGS, "bf16": frozenset(BF16_FLAGS)},
     can_per_token=True,
     lower=lower,
     open_weights=open_weights,
     searched_precision="int8",
+    computed_precisions=frozenset({"bf16", "float32"}),
 )

@@ -25,6 +25,7 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP, matrix
+from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.errors import ConfigError, EngineBuildError, ModelWeightsError
 from embedlib.models.compiled import cache as cache_module
 from embedlib.models.compiled.cache import compiled_versions, int8_weights
@@ -189,7 +190,8 @@ def compile_int8(files: ModelFiles, config: Config, excluded: tuple[str, ...] = 
 
 def run(files: ModelFiles, weights: Any, cache_dir: Path | None = None) -> Floats:
     """Return the vectors of the texts, each computed alone."""
-    engine = OpenVINOEngine(files.spec, weights, threads=1, cache_dir=cache_dir)
+    cache = None if cache_dir is None else ModelCache(cache_dir, "these weights")
+    engine = OpenVINOEngine(files.spec, weights, threads=1, cache=cache)
     with Embedder.from_engine(engine, files.spec, load_tokenizer(files)) as embedder:
         vectors: Floats = np.array([embedder.encode(text, prompt="") for text in TEXTS])
     return vectors

@@ -1,0 +1,200 @@
+"""Compiles a graph, or imports what an earlier process compiled, after a trial.
+
+A compiled model that is kept on disk holds the weights in the form that the CPU plugin reads, and
+is mapped once for all compiled models of an engine. So the first process, too, uses what it has
+kept, and frees the graph and the model's own weights: both starts need the same memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch, Lane
+from embedlib.engines.machine import Machine
+from embedlib.engines.openvino.inputs import infer, input_names, last_line
+from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
+from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache
+from embedlib.models.spec import Encoder, ModelSpec
+from embedlib.version import __version__
+
+Settings = Mapping[str, Any]
+"""Properties of a compiled model."""
+
+MAX_DIFFERENCE: Final = 1e-3
+"""Between the vectors of a trial and those when the model was compiled, over the largest number.
+Same CPU, same library, same threads: they are equal; what this must find is far off."""
+TRIAL_PRODUCTS: Final = 10_000_000_000
+"""Multiplications of a trial: some tenths of a second."""
+TRIAL_TOKENS: Final = (8, 256)
+"""The fewest and the most tokens of a trial."""
+SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
+"""Variables of the environment that switch instructions or kernels of the libraries off."""
+
+
+@dataclass
+class Loaded:
+    """Compiled models, one for each of the settings, and what they read in place."""
+
+    models: list[ov.CompiledModel]
+    reads: list[Any]
+    """Freed after the models, in this order."""
+
+
+def load_models(
+    core: ov.Core,
+    spec: ModelSpec,
+    build: Callable[[], tuple[ov.Model, Any]],
+    settings: Sequence[Settings],
+    cache: ModelCache | None,
+) -> Loaded:
+    """Return compiled models of one graph, from the cache if it has them.
+
+    Args:
+        core: OpenVINO's, with its CPU plugin loaded.
+        spec: the model.
+        build: returns the graph and the weights that it reads in place.
+        settings: the properties of each compiled model.
+        cache: where they are kept; None: nowhere.
+
+    Raises:
+        RuntimeError: OpenVINO could not compile the graph.
+    """
+    if cache is None:
+        return _compile(core, build, settings)
+    batch = trial_batch(spec)
+    with cache.entry(_facts(core, spec, settings)) as entry:
+        if entry is None:
+            return _compile(core, build, settings)
+        return (
+            _import(entry, core, settings, batch)
+            or _keep(entry, core, build, settings, batch)
+            or _import(entry, core, settings, batch)
+            or _compile(core, build, settings)
+        )
+
+
+def trial_batch(spec: ModelSpec) -> Batch:
+    """Return the batch that a compiled model is tried with: one long sequence and a short one."""
+    num_weights = max(1, _num_linear_weights(spec.encoder))
+    fewest, most = TRIAL_TOKENS
+    long = min(max(TRIAL_PRODUCTS // (2 * num_weights), fewest), most, spec.max_seq_tokens)
+    short = max(1, long // 4)
+    ids = np.arange(long + short, dtype=np.int64) * 7919 % spec.encoder.vocab_size
+    seq_lens = np.array([long, short], np.int32)
+    return Batch(
+        lane=Lane.QUERY,
+        token_ids=ids.astype(np.int32),
+        cu_seqlens=np.array([0, long, long + short], np.int32),
+        num_prompt_tokens=np.zeros(2, np.int32),
+        num_type0_tokens=seq_lens,
+    )
+
+
+def _compile(
+    core: ov.Core, build: Callable[[], tuple[ov.Model, Any]], settings: Sequence[Settings]
+) -> Loaded:
+    graph, weights = build()
+    return Loaded(
+        [core.compile_model(graph, "CPU", dict(one)) for one in settings], [graph, weights]
+    )
+
+
+def _keep(
+    entry: CacheEntry,
+    core: ov.Core,
+    build: Callable[[], tuple[ov.Model, Any]],
+    settings: Sequence[Settings],
+    batch: Batch,
+) -> Loaded | None:
+    """Compile the model that queries use and keep it; if that fails, return all compiled models.
+
+    None: it was kept, and can be imported.
+    """
+    graph, weights = build()
+    compiled = core.compile_model(graph, "CPU", dict(settings[-1]))
+    vectors = _try(compiled, batch)
+    if vectors.size and np.isfinite(vectors).all() and entry.write(compiled.export_model, vectors):
+        return None
+    others = [core.compile_model(graph, "CPU", dict(one)) for one in settings[:-1]]
+    return Loaded([*others, compiled], [graph, weights])
+
+
+def _import(
+    entry: CacheEntry, core: ov.Core, settings: Sequence[Settings], batch: Batch
+) -> Loaded | None:
+    """Return what is kept; None if there is nothing, or if it does not stand its trial."""
+    expected = entry.tried()
+    if expected is None:
+        return None
+    try:
+        with entry.trying():
+            # Writable for Python's sake: the pages are private and nobody writes.
+            content = np.memmap(entry.blob, np.uint8, mode="c")
+            tensor = ov.Tensor(content, shared_memory=True)
+            models = [core.import_model(tensor, "CPU", dict(one)) for one in settings]
+            # Only the one that queries use: it would pack its weights at the first query anyway.
+            vectors = _try(models[-1], batch)
+    except (RuntimeError, OSError, ValueError) as error:
+        entry.drop(f"it cannot be loaded: {last_line(error)}")
+        return None
+    if not _agree(vectors, expected):
+        entry.drop("its vectors are not those of the day when it was compiled")
+        return None
+    entry.use()
+    logging.getLogger(__name__).info("the compiled model in %s is used", entry.path)
+    return Loaded(models, [tensor, content])
+
+
+def _try(compiled: ov.CompiledModel, batch: Batch) -> NDArray[np.float32]:
+    request = compiled.create_infer_request()  # owns the memory of the vectors
+    prefixes = KeptPrefixes.of(compiled)
+    use = prefixes.none() if prefixes else NO_PREFIX
+    return infer(request, input_names(compiled), batch, use.arrays).copy()
+
+
+def _agree(vectors: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
+    if vectors.shape != expected.shape or not expected.size:
+        return False
+    largest = float(np.abs(expected).max())
+    return bool((np.abs(vectors - expected) <= MAX_DIFFERENCE * largest).all())  # NaN is False
+
+
+def _facts(core: ov.Core, spec: ModelSpec, settings: Sequence[Settings]) -> dict[str, object]:
+    """Return everything that a compiled model depends on, besides the weights."""
+    shape = replace(spec, prompts={}, default_prompt_name=None, max_seq_tokens_source="")
+    switches = {name: value for name, value in os.environ.items() if name.startswith(SWITCHES)}
+    return {
+        "spec": repr(shape),
+        "settings": [{name: str(value) for name, value in one.items()} for one in settings],
+        "openvino": ov.get_version(),
+        "cpu": [core.get_property("CPU", "FULL_DEVICE_NAME"), *Machine().cpu_identity()],
+        "switches": switches,
+        "embedlib": [__version__, _source_digest()],
+    }
+
+
+def _source_digest() -> str:
+    """Return a digest of this package: a version under development builds graphs that change."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _num_linear_weights(encoder: Encoder) -> int:
+    """Return about how many weights a token is multiplied with."""
+    heads = 2 * encoder.num_heads + 2 * encoder.num_kv_heads
+    attention = encoder.hidden_size * heads * encoder.head_dim
+    matrices = 3 if encoder.is_gated else 2
+    mlp = matrices * encoder.hidden_size * encoder.intermediate_size
+    return encoder.num_layers * (attention + mlp)

@@ -1,0 +1,71 @@
+"""What an inference request takes and gives: a batch as inputs, vectors, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Batch
+from embedlib.engines.openvino.library import ov
+
+
+def input_names(compiled: ov.CompiledModel) -> list[str]:
+    """Return the names of the inputs of a graph, in their order."""
+    return [node.get_node().get_friendly_name() for node in compiled.inputs]
+
+
+def infer(
+    request: ov.InferRequest,
+    names: Sequence[str],
+    batch: Batch,
+    prefix: Mapping[str, NDArray[np.generic]],
+) -> NDArray[np.float32]:
+    """Compute a batch and return float32[B, D] or float32[B, L, D], a view of the request's memory.
+
+    Args:
+        request: computes no other batch at the same time.
+        names: of the inputs, in their order.
+        batch: is padded on the right.
+        prefix: the inputs of a prefix by name; empty for a graph that takes none.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    arrays = {
+        "token_ids": pad(batch),
+        "seq_lens": batch.seq_lens,
+        "num_type0_tokens": batch.num_type0_tokens,
+        "num_prompt_tokens": batch.num_prompt_tokens,
+        **prefix,
+    }
+    for index, name in enumerate(names):
+        # Read in place: the arrays live until the end of this function.
+        request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
+    request.infer()
+    output: NDArray[np.float32] = request.get_output_tensor(0).data
+    return output
+
+
+def pad(batch: Batch) -> NDArray[np.int32]:
+    """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
+    if batch.num_seqs == 1:
+        return batch.token_ids[np.newaxis]
+    places = is_token(batch)
+    padded = np.zeros(places.shape, np.int32)
+    padded[places] = batch.token_ids
+    return padded
+
+
+def is_token(batch: Batch) -> NDArray[np.bool_]:
+    """bool[B, L]: where the tokens of a packed batch lie once it is padded on the right."""
+    seq_lens = batch.seq_lens
+    places: NDArray[np.bool_] = np.arange(int(seq_lens.max())) < seq_lens[:, None]
+    return places
+
+
+def last_line(error: Exception) -> str:
+    """The last line of an OpenVINO message; the ones before are places in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

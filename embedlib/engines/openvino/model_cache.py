@@ -1,0 +1,250 @@
+"""The cache of compiled models on disk: one folder for each, held by one process at a time.
+
+What OpenVINO compiled for one precision or CPU may give wrong vectors, or end the process, under
+another, and OpenVINO's own cache does not tell them apart. So the name of a folder stands for
+everything that the compiled model depends on. A model from the cache is tried before it is used
+(`compiling`), and a mark says that it is being tried: a process that finds the mark of another
+knows that the other one died of it.
+
+    KEY/model.blob    the compiled model
+    KEY/tried.npy     the vectors that it gave when it was compiled
+    KEY/entry.json    what KEY stands for; written last, its time says when the model was last used
+    KEY/trying        it is being tried now
+    KEY/deaths        one byte for each process that died while it tried the model
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT: Final = 1
+"""Of these folders."""
+MAX_DEATHS: Final = 2
+"""After so many a model is not cached again: it was compiled anew in between."""
+UNUSED_SECONDS: Final = 30 * 24 * 3600
+"""A compiled model that nobody used for so long is removed."""
+
+_BLOB, _TRIED, _ENTRY, _TRYING, _DEATHS = (
+    "model.blob",
+    "tried.npy",
+    "entry.json",
+    "trying",
+    "deaths",
+)
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelCache:
+    """Where compiled models of one set of weights are kept."""
+
+    folder: Path
+    """Of the compiled models of all models."""
+    weights: str
+    """Stands for the content of the weights."""
+
+    @contextmanager
+    def entry(self, facts: Mapping[str, object]) -> Iterator[CacheEntry | None]:
+        """Hold the place of a compiled model; other processes wait for it meanwhile.
+
+        Yields None if the folder cannot be used, or if the model has ended too many processes.
+
+        Args:
+            facts: everything else that the compiled model depends on, JSON values.
+        """
+        known = {"format": FORMAT, "weights": self.weights, **facts}
+        key = json.dumps(known, sort_keys=True)
+        name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+        entry = CacheEntry(self.folder / name, known)
+        try:
+            entry.path.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=entry.path):
+                pass  # the folder is writable
+            lock = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            _logger.warning("compiled models are not cached: %s", error)
+            yield None
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            is_usable = entry.recover()
+        except OSError as error:
+            _logger.warning("compiled models are not cached: %s", error)
+            is_usable = False
+        try:
+            yield entry if is_usable else None
+        finally:
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a forked process may hold a copy of the handle
+            os.close(lock)
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """The place of one compiled model; only the process that holds its lock uses it."""
+
+    path: Path
+    facts: Mapping[str, object]
+
+    @property
+    def blob(self) -> Path:
+        """The compiled model, as OpenVINO exported it."""
+        return self.path / _BLOB
+
+    def recover(self) -> bool:
+        """Put right what a dead process left; return whether the place may be used.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        deaths = self.path / _DEATHS
+        if (self.path / _TRYING).exists():
+            with deaths.open("ab") as stream:
+                stream.write(b"x")
+            self.drop("a process died while it loaded it")
+        for part in self.path.glob("*.part"):
+            part.unlink(missing_ok=True)
+        if deaths.exists() and deaths.stat().st_size >= MAX_DEATHS:
+            _logger.warning(
+                "%s is not used: %s processes died while they loaded the compiled model in it; "
+                "remove the folder to try again",
+                self.path,
+                deaths.stat().st_size,
+            )
+            return False
+        return True
+
+    def tried(self) -> NDArray[np.float32] | None:
+        """Return the vectors that the compiled model must give; None: there is no whole model."""
+        try:
+            stored = json.loads((self.path / _ENTRY).read_bytes())
+            if self.blob.stat().st_size != stored["num_bytes"]:
+                raise ValueError("its size has changed")
+            vectors: NDArray[np.float32] = np.load(self.path / _TRIED, allow_pickle=False)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+            self.drop(f"it is damaged ({error})")
+            return None
+        return vectors
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Mark the compiled model as being tried; only the end of the process leaves the mark.
+
+        Raises:
+            OSError: the mark cannot be written.
+        """
+        mark = self.path / _TRYING
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)
+
+    def use(self) -> None:
+        """Note that the compiled model was used now."""
+        with suppress(OSError):
+            os.utime(self.path / _ENTRY)
+
+    def write(self, export: Callable[[io.BytesIO], object], vectors: NDArray[np.float32]) -> bool:
+        """Keep a compiled model; return False if that failed.
+
+        Args:
+            export: writes the compiled model into a stream.
+            vectors: those that it gives.
+        """
+        part = self.path / f"{_BLOB}.part"
+        try:
+            with part.open("wb") as file:
+                sink = _Sink(file)
+                export(sink)
+                if sink.error is not None:
+                    raise sink.error
+            part.replace(self.blob)
+            np.save(self.path / _TRIED, vectors)
+            content = {"num_bytes": self.blob.stat().st_size, **self.facts}
+            (self.path / _ENTRY).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            self.drop(f"it cannot be written: {error}")
+            return False
+        _remove_unused(self.path.parent)
+        return True
+
+    def drop(self, reason: str) -> None:
+        """Remove the compiled model; a process that has mapped it keeps it."""
+        _logger.warning("the compiled model in %s is not used: %s", self.path, reason)
+        for name in (_ENTRY, _TRYING, _TRIED, _BLOB):
+            (self.path / name).unlink(missing_ok=True)
+
+
+class _Sink(io.BytesIO):
+    """Passes to a file what OpenVINO exports, so that it never lies in memory as a whole.
+
+    OpenVINO takes no other stream than a BytesIO. An error must not pass through its code; after
+    one, nothing more is written.
+    """
+
+    def __init__(self, file: io.BufferedWriter) -> None:
+        super().__init__()
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        return self._do(lambda: self._file.write(content), len(content))
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        return self._do(lambda: self._file.seek(place, whence), 0)
+
+    def tell(self) -> int:
+        return self._do(self._file.tell, 0)
+
+    def _do(self, act: Callable[[], int], otherwise: int) -> int:
+        if self.error is None:
+            try:
+                return act()
+            except OSError as error:
+                self.error = error
+        return otherwise
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what nobody used for long, and files of the cache of earlier versions of embedlib."""
+    now = time.time()
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if path.suffix == ".blob":
+                path.unlink()
+            elif path.is_dir() and now - _last_used(path) > UNUSED_SECONDS:
+                _remove_unless_held(path)
+
+
+def _last_used(path: Path) -> float:
+    entry = path / _ENTRY
+    return (entry if entry.exists() else path).stat().st_mtime
+
+
+def _remove_unless_held(path: Path) -> None:
+    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path)
+    finally:
+        os.close(lock)

@@ -1,0 +1,408 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Lane
+from embedlib.engines.openvino import compiling
+from embedlib.engines.openvino.compiling import trial_batch
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.model_cache import MAX_DEATHS, UNUSED_SECONDS, ModelCache
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.testing import fake_spec, make_batch
+
+WAIT_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
+    return read_model_files(tiny_folder("bert"))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of what OpenVINO is asked for: "compile" or "import"."""
+    found: list[str] = []
+    for name in ("compile", "import"):
+        method = getattr(ov.Core, f"{name}_model")
+
+        def spy(*args: Any, name: str = name, method: Any = method) -> Any:
+            found.append(name)
+            return method(*args)
+
+        monkeypatch.setattr(ov.Core, f"{name}_model", spy)
+    return found
+
+
+def vectors(
+    files: ModelFiles, folder: Path, weights: Any = None, key: str = "these weights"
+) -> NDArray[np.float32]:
+    """Return the vectors that an engine with a cache gives, on both lanes."""
+    weights = load_weights(files) if weights is None else weights
+    engine = OpenVINOEngine(files.spec, weights, threads=2, cache=ModelCache(folder, key))
+    rows = []
+    for lane in Lane:
+        done = threading.Event()
+        pending = engine.submit(make_batch([[5, 7, 6], [8]], lane), done.set)
+        assert done.wait(WAIT_SECONDS)
+        rows.append(pending.result())
+    engine.close()
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
+    return rows[0]
+
+
+def entry_of(folder: Path) -> Path:
+    [entry] = [path for path in folder.iterdir() if path.is_dir()]
+    return entry
+
+
+COLD = ["compile", "import", "import"]
+WARM = ["import", "import"]
+
+
+class NotRead(Mapping[str, Any]):
+    """Weights that nobody may read."""
+
+    def __getitem__(self, role: str) -> Any:
+        raise AssertionError(f"{role} was read")
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("the roles were read")
+
+    def __len__(self) -> int:
+        raise AssertionError("the roles were read")
+
+
+def test_the_second_start_reads_no_weights_and_adds_nothing(
+    files: ModelFiles, tmp_path: Path, calls: list[str]
+) -> None:
+    first = vectors(files, tmp_path)
+    assert calls == COLD
+    names = sorted(path.name for path in tmp_path.rglob("*"))
+    calls.clear()
+    assert (vectors(files, tmp_path, NotRead()) == first).all()
+    assert calls == WARM
+    assert sorted(path.name for path in tmp_path.rglob("*")) == names
+
+
+def change_one_number(files: ModelFiles) -> dict[str, NDArray[np.float32]]:
+    """Return the weights with one number of token 7's embedding changed."""
+    weights = {role: np.array(values) for role, values in load_weights(files).items()}
+    weights["tokens"][7, 3] += 3
+    return weights
+
+
+def test_what_a_compiled_model_depends_on_tells_it_apart(
+    files: ModelFiles, tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = vectors(files, tmp_path)
+    changed = vectors(files, tmp_path, change_one_number(files), "other weights")
+    assert np.abs(changed - first).max() > 1e-3
+    monkeypatch.setattr(compiling.Machine, "cpu_identity", lambda machine: ("another CPU",))
+    vectors(files, tmp_path)
+    monkeypatch.setattr(ov, "get_version", lambda: "2027.1")
+    vectors(files, tmp_path)
+    monkeypatch.setattr(compiling, "__version__", "9.9")
+    vectors(files, tmp_path)
+    vectors(replace(files, spec=replace(files.spec, max_seq_tokens=9)), tmp_path)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    vectors(files, tmp_path)
+    assert calls == COLD * 7
+    assert len(list(tmp_path.iterdir())) == 7
+
+
+def test_a_prompt_is_no_reason_to_compile_again(
+    files: ModelFiles, tmp_path: Path, calls: list[str]
+) -> None:
+    vectors(files, tmp_path)
+    spec = replace(files.spec, prompts={"query": "Find: "}, default_prompt_name="query")
+    vectors(replace(files, spec=spec), tmp_path)
+    assert calls == COLD + WARM
+
+
+def test_each_precision_is_compiled_for_itself(
+    files: ModelFiles, tmp_path: Path, calls: list[str]
+) -> None:
+    for precision in ("float32", "bf16") * 2:
+        OpenVINOEngine(
+            files.spec,
+            load_weights(files),
+            threads=1,
+            cache=ModelCache(tmp_path, "these weights"),
+            precision=precision,  # type: ignore[arg-type]
+        ).close()
+    assert calls == COLD * 2 + WARM * 2
+    stored = [json.loads(path.read_bytes()) for path in tmp_path.glob("*/entry.json")]
+    hints = {entry["settings"][0]["INFERENCE_PRECISION_HINT"] for entry in stored}
+    assert hints == {"f32", "bf16"}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes((b"garbage" * 99_999)[: path.stat().st_size])
+
+
+def first_bit(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *(("model.blob", damage) for damage in (cut, empty, garbage, first_bit, Path.unlink)),
+        *(("tried.npy", damage) for damage in (cut, empty, garbage, Path.unlink)),
+        *(("entry.json", damage) for damage in (cut, empty, garbage, Path.unlink)),
+    ],
+)
+def test_a_damaged_entry_is_compiled_again(
+    name: str,
+    damage: Callable[[Path], None],
+    files: ModelFiles,
+    tmp_path: Path,
+    calls: list[str],
+) -> None:
+    first = vectors(files, tmp_path)
+    damage(entry_of(tmp_path) / name)
+    calls.clear()
+    assert (vectors(files, tmp_path) == first).all()
+    assert "compile" in calls
+    calls.clear()
+    vectors(files, tmp_path)
+    assert calls == WARM
+
+
+def test_a_compiled_model_with_other_vectors_is_dropped(
+    files: ModelFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = vectors(files, tmp_path / "this")
+    weights = change_one_number(files)
+    weights["tokens"] *= 2
+    vectors(files, tmp_path / "other", weights)
+    other = (entry_of(tmp_path / "other") / "model.blob").read_bytes()
+    blob = entry_of(tmp_path / "this") / "model.blob"
+    padding = blob.stat().st_size - len(other)
+    assert padding >= 0 or abs(padding) < 4096
+    blob.write_bytes(other)
+    entry = blob.with_name("entry.json")
+    content = json.loads(entry.read_bytes()) | {"num_bytes": len(other)}
+    entry.write_text(json.dumps(content))
+    assert (vectors(files, tmp_path / "this") == first).all()
+    assert "its vectors are not those" in caplog.text
+
+
+def test_vectors_that_are_not_finite_do_not_agree() -> None:
+    right = np.array([[1, -4]], np.float32)
+    assert compiling._agree(right + np.float32(1e-4), right)
+    assert not compiling._agree(right + np.float32(1e-2), right)
+    assert not compiling._agree(right[:, :1], right)
+    assert not compiling._agree(np.array([[1, np.nan]], np.float32), right)
+
+
+DIES = """
+import os, signal, sys
+from embedlib.engines.openvino import compiling, model_cache
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[3]:
+    holder, name = sys.argv[3].rsplit(".", 1)
+    setattr(eval(holder), name, die)
+from embedlib import Embedder
+with Embedder(sys.argv[1], threads=1, engine_cache_dir=sys.argv[2]) as embedder:
+    print(embedder.encode("a text").tolist())
+"""
+
+
+def start(folder: Path, cache: Path, dies_in: str = "", **env: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-c", DIES, str(folder), str(cache), dies_in]
+    return subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env
+    )
+
+
+def result(child: subprocess.Popen[str]) -> tuple[list[float], str]:
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 0, err
+    return json.loads(out), err
+
+
+def kill_in(what: str, folder: Path, cache: Path) -> None:
+    child = start(folder, cache, what)
+    child.communicate(timeout=120)
+    assert child.returncode == -9
+
+
+def test_a_process_that_dies_leaves_a_cache_that_others_can_use(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tiny_folder("bert")
+    kill_in("model_cache._Sink.seek", folder, tmp_path)
+    entry = entry_of(tmp_path / "openvino")
+    assert [path.name for path in entry.iterdir()] == ["model.blob.part"]
+    first, err = result(start(folder, tmp_path))
+    assert err == "", "nothing was kept that could be at fault"
+    kill_in("compiling.ov.Tensor", folder, tmp_path)
+    assert (entry / "trying").exists()
+    again, err = result(start(folder, tmp_path))
+    assert again == first
+    assert "a process died while it loaded it" in err
+    left = {path.name for path in entry.iterdir()}
+    assert left == {"model.blob", "tried.npy", "entry.json", "deaths"}
+
+
+def test_what_ended_two_processes_is_not_kept_a_third_time(
+    files: ModelFiles, tmp_path: Path, calls: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = vectors(files, tmp_path)
+    for number in range(1, MAX_DEATHS + 1):
+        (entry_of(tmp_path) / "trying").touch()
+        calls.clear()
+        assert (vectors(files, tmp_path) == first).all()
+        assert calls == (COLD if number < MAX_DEATHS else ["compile", "compile"])
+    calls.clear()
+    vectors(files, tmp_path)
+    assert calls == ["compile", "compile"]
+    assert "2 processes died" in caplog.text
+    assert not (entry_of(tmp_path) / "model.blob").exists()
+
+
+def test_processes_and_kinds_of_cpus_share_a_cache(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # Three processes that started at once with an empty cache of OpenVINO's died of SIGBUS.
+    folder = tiny_folder("bert")
+    switches: list[dict[str, str]] = [{}, {}, {"ONEDNN_MAX_CPU_ISA": "AVX"}]
+    for _ in range(2):
+        found = [result(child) for child in [start(folder, tmp_path, **env) for env in switches]]
+        assert [err for _, err in found] == [""] * 3
+        for vector, _ in found:
+            np.testing.assert_allclose(vector, found[0][0], atol=1e-6)
+        assert len(list((tmp_path / "openvino").iterdir())) == 2
+
+
+def test_one_process_at_a_time_uses_an_entry(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = compiling._try
+
+    def try_lock(*args: Any) -> Any:
+        others = os.open(entry_of(tmp_path), os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(others)
+        return tried(*args)
+
+    monkeypatch.setattr(compiling, "_try", try_lock)
+    vectors(files, tmp_path)
+    others = os.open(entry_of(tmp_path), os.O_RDONLY)
+    fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(others)
+
+
+@pytest.mark.parametrize("where", ["a file", "below a file", "read-only"])
+def test_a_cache_that_cannot_be_written_is_done_without(
+    files: ModelFiles, tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file"
+    if where == "below a file":
+        folder /= "cache"
+    if where == "read-only":
+        if os.geteuid() == 0:
+            pytest.skip("root may write anywhere")
+        folder = tmp_path / "cache"
+        folder.mkdir(mode=0o555)
+    assert vectors(files, folder).shape == (2, 32)
+    assert "compiled models are not cached" in caplog.text
+
+
+class FullDisk:
+    """A file on a disk that is full after some bytes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def write(self, content: Any) -> int:
+        if self._file.tell() > 1000:
+            raise OSError(28, "No space left on device")
+        return int(self._file.write(content))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_a_full_disk_costs_the_cache_and_nothing_else(
+    files: ModelFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = vectors(files, tmp_path / "other")
+    sink = compiling.CacheEntry.write.__globals__["_Sink"]
+    monkeypatch.setitem(
+        compiling.CacheEntry.write.__globals__, "_Sink", lambda file: sink(FullDisk(file))
+    )
+    calls.clear()
+    assert (vectors(files, tmp_path / "full") == first).all()
+    assert calls == ["compile", "compile"], "what was compiled is used"
+    assert "No space left on device" in caplog.text
+    assert list(entry_of(tmp_path / "full").iterdir()) == []
+
+
+def test_what_nobody_uses_is_removed(
+    files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors(files, tmp_path)
+    used = entry_of(tmp_path)
+    before = (used / "entry.json").stat().st_mtime
+    for name in ("unused", "held"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "entry.json").write_text("{}")
+        long_ago = before - UNUSED_SECONDS - 9
+        os.utime(tmp_path / name / "entry.json", (long_ago, long_ago))
+    (tmp_path / "123.blob").write_text("of an earlier version of embedlib")
+    holder = os.open(tmp_path / "held", os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    os.utime(used / "entry.json", (before - UNUSED_SECONDS + 99,) * 2)
+    vectors(files, tmp_path)
+    assert (used / "entry.json").stat().st_mtime >= before, "a use renews it"
+    vectors(files, tmp_path, key="new")
+    os.close(holder)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert used.name in left
+    assert {"unused", "held", "123.blob"} & left == {"held"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "limit", "expected"), [(2, 512, [256, 64]), (2, 9, [9, 2]), (10**7, 512, [8, 2])]
+)
+def test_a_trial_is_short_for_a_large_model(layers: int, limit: int, expected: list[int]) -> None:
+    spec = fake_spec(limit)
+    spec = replace(spec, encoder=replace(spec.encoder, num_layers=layers))
+    batch = trial_batch(spec)
+    assert batch.seq_lens.tolist() == expected
+    assert batch.token_ids.max() < spec.encoder.vocab_size
