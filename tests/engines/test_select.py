@@ -477,7 +477,7 @@ def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) 
     told = r"^engine = 'auto', precision = 'fp8' cannot be used here: tensorrt_llm: "
     with pytest.raises(EngineUnavailableError, match=told):
         choose_engine(Config(precision="fp8"), NOTHING)
-    told = r"^precision = 'fp8': the engine openvino has auto, int8, float32$"
+    told = r"^precision = 'fp8': the engine openvino has auto, int8, bf16, float32$"
     with pytest.raises(ConfigError, match=told):
         choose_engine(Config(engine="openvino", precision="fp8"), NOTHING)
 
@@ -553,6 +553,23 @@ def test_auto_takes_what_was_measured_to_be_faithful(
         "/int8-0 is not used automatically: mean cosine 0.99000, p1 0.99000 on 200 texts",
         "engine openvino, precision int8: mean cosine 0.99950, p1 0.99950 on 200 texts",
     ]
+
+
+def test_auto_takes_bf16_where_it_was_measured_on_such_a_cpu(
+    tiny: Callable[[str], ModelFiles],
+) -> None:
+    files = tiny("bert")
+    cpu = {"amx": "flags : amx_bf16\n", "old": "flags : avx2\n"}
+    names = {}
+    for name, cpuinfo in cpu.items():
+        machine = fake_machine(files={"/proc/cpuinfo": cpuinfo, "/proc/meminfo": ""})
+        machine = replace(machine, architecture=lambda: "x86_64")
+        found = compiled(
+            ("bf16", (), "openvino", 0.9999), hardware="x86_64 with AMX_BF16", precision="bf16"
+        )
+        plan = plan_engine(files, Config(), machine=machine, list_compiled=found)
+        names[name] = plan.precision.name
+    assert names == {"amx": "bf16", "old": "float32"}
 
 
 @pytest.mark.parametrize(

