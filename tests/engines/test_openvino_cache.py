@@ -398,7 +398,7 @@ def test_what_nobody_uses_is_removed(
 
 
 @pytest.mark.parametrize(
-    ("layers", "limit", "expected"), [(2, 512, [256, 64]), (2, 9, [9, 2]), (10**7, 512, [8, 2])]
+    ("layers", "limit", "expected"), [(2, 512, [32, 8]), (2, 9, [9, 2]), (10**7, 512, [8, 2])]
 )
 def test_a_trial_is_short_for_a_large_model(layers: int, limit: int, expected: list[int]) -> None:
     spec = fake_spec(limit)
