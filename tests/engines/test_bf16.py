@@ -17,6 +17,7 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
+from embedlib.engines.openvino.kind import KIND
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.models.reading.files import ModelFiles, read_model_files
@@ -71,6 +72,17 @@ def test_what_a_machine_tells_of_itself(cpuinfo: str, hardware: str, reason: str
     choice = choose_engine(Config(engine="openvino"), machine(cpuinfo))
     assert choice.hardware == hardware
     assert choice.reason.endswith(reason)
+
+
+def test_auto_never_takes_it_where_the_cpu_lacks_it(files: ModelFiles) -> None:
+    # Not even where float32 does not fit into memory, and what is slow would be taken.
+    assert "bf16" in plan_engine(files, Config(), machine=machine(ZEN)).tried
+    config = Config(engine="openvino")
+    choice = choose_engine(config, machine(OLD))
+    plan = plan_engine(files, config, machine=machine(OLD))
+    asked = replace(plan, precision=replace(plan.precision, name="bf16"))
+    with pytest.raises(EngineUnavailableError, match="this CPU does not compute in bf16"):
+        KIND.check_memory(asked, choice, files, config)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("has_cache", [False, True])

@@ -36,9 +36,9 @@ Same CPU, same library, same threads: they are equal; what this must find is far
 TRIAL_PRODUCTS: Final = 10_000_000_000
 """Multiplications of a trial: some tenths of a second."""
 TRIAL_TOKENS: Final = (8, 32)
-"""The fewest and the most tokens of the longer sequence of a trial. The library packs an int8 matrix
-a second time for more than 64 rows, which are two sequences of 32. Source: docs/benchmarks.md,
-memory of the CPU engine."""
+"""The fewest and the most tokens of the longer sequence of a trial. The library packs an int8
+matrix a second time for more than 64 rows, which are two sequences of 32. Source:
+docs/benchmarks.md, memory of the CPU engine."""
 SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
 """Variables of the environment that switch instructions or kernels of the libraries off."""
 
@@ -58,6 +58,7 @@ def load_models(
     build: Callable[[], tuple[ov.Model, Any]],
     settings: Sequence[Settings],
     cache: ModelCache | None,
+    graph_options: Mapping[str, object],
 ) -> Loaded:
     """Return compiled models of one graph, from the cache if it has them.
 
@@ -67,6 +68,7 @@ def load_models(
         build: returns the graph and the weights that it reads in place.
         settings: the properties of each compiled model.
         cache: where they are kept; None: nowhere.
+        graph_options: what the graph depends on, besides the spec and the weights; JSON values.
 
     Raises:
         RuntimeError: OpenVINO could not compile the graph.
@@ -74,7 +76,8 @@ def load_models(
     if cache is None:
         return _compile(core, build, settings)
     batch = trial_batch(spec)
-    with cache.entry(_facts(core, spec, settings)) as entry:
+    facts = _facts(core, spec, settings) | {"graph": dict(graph_options)}
+    with cache.entry(facts) as entry:
         if entry is None:
             return _compile(core, build, settings)
         return (

@@ -102,6 +102,7 @@ class OpenVINOEngine:
                 lambda: (build_graph(spec, weights, via_onednn=via_onednn), weights),
                 hints,
                 cache,
+                {"via_onednn": via_onednn},
             )
             models = CompiledModels(loaded, is_per_token=self._limits.is_per_token)
             self._callers_request = models.add_request(query_model)

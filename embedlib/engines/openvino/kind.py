@@ -38,12 +38,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     others = [name for name in wanted if name not in ("cpu", "all")]
     if others:
         raise EngineUnavailableError(f"it computes on the CPU, not on {', '.join(others)}")
-    if config.precision == "bf16" and machine.bf16_instructions() is None:
-        names = " or ".join(BF16_FLAGS.values())
-        raise EngineUnavailableError(
-            f"this CPU does not compute in bf16, which needs {names}; use precision='float32' or "
-            "'int8'"
-        )
+    _check_instructions(config.precision, machine.cpu_features())
     devices = ("cpu",) if "all" in wanted else wanted
     return EngineChoice(
         name=NAME,
@@ -57,6 +52,16 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     )
 
 
+def _check_instructions(precision: str, cpu_features: frozenset[str]) -> None:
+    """Raise EngineUnavailableError if the CPU lacks the instructions of a precision."""
+    if precision == "bf16" and cpu_features.isdisjoint(BF16_FLAGS):
+        names = " or ".join(BF16_FLAGS.values())
+        raise EngineUnavailableError(
+            f"this CPU does not compute in bf16, which needs {names}; use precision='float32' or "
+            "'int8'"
+        )
+
+
 def _bf16(machine: Machine) -> str:
     instructions = machine.bf16_instructions()
     return "" if instructions is None else f", or in bf16 ({instructions})"
@@ -67,12 +72,12 @@ def check(spec: ModelSpec) -> None:
 
 
 def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
-    """Check that the process may take the memory that the model needs.
+    """Check that the CPU has the precision, and the process the memory that the model needs.
 
     Raises:
-        EngineUnavailableError: the message says how much, and which precision would fit.
+        EngineUnavailableError: the message says what is lacking, and which precision would do.
     """
-    del choice  # the plan has its memory
+    _check_instructions(plan.precision.name, choice.cpu_features)
     limit, needed = _exceeded(plan, plan.precision, files, config)
     if limit is None:
         return
