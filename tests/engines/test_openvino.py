@@ -21,7 +21,7 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import engine as engine_module
 from embedlib.engines.openvino.compiled import CompiledModels, run_error
 from embedlib.engines.openvino.compiling import Loaded
-from embedlib.engines.openvino.engine import OpenVINOEngine, multiplies_via_onednn
+from embedlib.engines.openvino.engine import OpenVINOEngine, multiplier
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.inputs import pad
 from embedlib.engines.openvino.model_cache import ModelCache
@@ -99,6 +99,8 @@ def test_the_engine_alone_gives_the_same_vectors_and_keeps_its_promises(
 
 def test_padding_is_on_the_right() -> None:
     assert pad(make_batch([[1], [2, 3, 4], [5, 6]])).tolist() == [[1, 0, 0], [2, 3, 4], [5, 6, 0]]
+    assert pad(make_batch([[1, 2]]), 8).tolist() == [[1, 2, 0, 0, 0, 0, 0, 0]]
+    assert pad(make_batch([[1], [2, 3]]), 8).shape == (2, 4)
 
 
 @pytest.fixture
@@ -302,24 +304,26 @@ def test_who_multiplies_does_not_change_the_vectors(
 ) -> None:
     files = read_model_files(tiny_folder(variant))
     found = []
-    for via_onednn in (False, True):
-        monkeypatch.setattr(engine_module, "multiplies_via_onednn", lambda _, via=via_onednn: via)
+    for name in ("any", "onednn", "mlas"):
+        monkeypatch.setattr(engine_module, "multiplier", lambda _, is_large, name=name: name)
         engine = make(files)
         found.append(run(engine, make_batch([[5, 6, 7], [8]])))
         engine.close()
-    assert relative_errors(*found).max() < 2e-5
+    assert relative_errors(found[0], found[1]).max() < 2e-5
+    assert relative_errors(found[0], found[2]).max() < 2e-5
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("Intel(R) Xeon(R) Processor", True), ("AMD EPYC", False), ("ARM Neoverse-N1", False)],
+    [("Intel(R) Xeon(R) Processor", "onednn"), ("AMD EPYC", "any"), ("ARM Neoverse-N1", "any")],
 )
-def test_who_multiplies(name: str, expected: bool) -> None:
+def test_who_multiplies(name: str, expected: str) -> None:
     class Core:
         def get_property(self, device: str, key: str) -> str:
             return {("CPU", "FULL_DEVICE_NAME"): name}[device, key]
 
-    assert multiplies_via_onednn(Core()) is expected
+    assert multiplier(Core(), is_large=False) == expected
+    assert multiplier(Core(), is_large=True) == "mlas"
 
 
 def test_graph_inputs(tiny_folder: Callable[[str], Path]) -> None:

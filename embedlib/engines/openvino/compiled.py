@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +15,13 @@ from embedlib.engines.openvino.compiling import Loaded
 from embedlib.engines.openvino.inputs import infer, input_names, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.pages import letting_go
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
+
+MAX_FEW_ROWS: Final = 64
+MIN_MANY_ROWS: Final = 128
+"""Between them oneDNN changes the form of a packed matrix, and keeps both. Source:
+docs/benchmarks.md, memory of the CPU engine."""
 
 
 class CompiledModels:
@@ -25,10 +33,19 @@ class CompiledModels:
     the engine. Nothing depends on the order in which Python destroys objects.
     """
 
-    def __init__(self, loaded: Loaded, *, is_per_token: bool) -> None:
-        """Own compiled models and what they read; requests are added."""
+    def __init__(self, loaded: Loaded, *, is_per_token: bool, min_rows: int = 1) -> None:
+        """Own compiled models and what they read; requests are added.
+
+        Args:
+            loaded: the compiled models.
+            is_per_token: whether a result has one row per token.
+            min_rows: batches are padded to so many tokens.
+        """
         self._compiled = loaded.models
         self._reads = loaded.reads
+        self._files: Sequence[Any] = loaded.mapped_files
+        self._min_rows = min_rows
+        self._most_rows = 0
         self._requests: dict[int, ov.InferRequest] = {}
         self._num_users = 1
         """The engine, and every thread."""
@@ -78,13 +95,24 @@ class CompiledModels:
         use = self._prefixes.use(batch) if self._prefixes else NO_PREFIX
         batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         try:
-            output = infer(request, self._input_names, batch, use.arrays)
+            with letting_go(self._files_to_pack(batch)):
+                output = infer(request, self._input_names, batch, use.arrays, self._min_rows)
         except RuntimeError as error:
             raise run_error(error) from error
         # A copy, since a request writes into the same memory again.
         if self._prefixes and len(use.keep):
             self._prefixes.keep(use, [tensor.data for tensor in request.output_tensors[1:]])
-        return output[is_token(batch)] if self._is_per_token else output.copy()
+        return output[is_token(batch, output.shape[1])] if self._is_per_token else output.copy()
+
+    def _files_to_pack(self, batch: Batch) -> Sequence[Any]:
+        """Return the mapped files if this batch may be the first that needs the form of many rows.
+
+        Where few rows end depends on the matrix: products of up to so many are all watched.
+        """
+        rows = batch.num_seqs * int(batch.seq_lens.max())
+        may_pack = rows > MAX_FEW_ROWS and self._most_rows < MIN_MANY_ROWS
+        self._most_rows = max(self._most_rows, rows)
+        return self._files if may_pack else []
 
 
 def run_error(error: RuntimeError) -> EngineRunError:

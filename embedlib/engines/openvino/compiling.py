@@ -24,7 +24,9 @@ from embedlib.engines.openvino.inputs import infer, input_names, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache
+from embedlib.engines.openvino.pages import letting_go
 from embedlib.models.spec import Encoder, ModelSpec
+from embedlib.models.weights.mapped import mapped_files
 from embedlib.version import __version__
 
 Settings = Mapping[str, Any]
@@ -33,6 +35,9 @@ Settings = Mapping[str, Any]
 MAX_DIFFERENCE: Final = 1e-3
 """Between the vectors of a trial and those when the model was compiled, over the largest number.
 Same CPU, same library, same threads: they are equal; what this must find is far off."""
+MIN_ROWS: Final = 8
+"""Tokens that batches of large models are padded to: oneDNN packs a matrix in another form for
+fewer, and keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
 TRIAL_PRODUCTS: Final = 10_000_000_000
 """Multiplications of a trial: some tenths of a second."""
 TRIAL_TOKENS: Final = (8, 32)
@@ -50,6 +55,8 @@ class Loaded:
     models: list[ov.CompiledModel]
     reads: list[Any]
     """Freed after the models, in this order."""
+    mapped_files: Sequence[Any] = ()
+    """Of a large model; their pages are let go while matrices are packed."""
 
 
 def load_models(
@@ -59,6 +66,8 @@ def load_models(
     settings: Sequence[Settings],
     cache: ModelCache | None,
     graph_options: Mapping[str, object],
+    *,
+    is_large: bool = False,
 ) -> Loaded:
     """Return compiled models of one graph, from the cache if it has them.
 
@@ -69,12 +78,13 @@ def load_models(
         settings: the properties of each compiled model.
         cache: where they are kept; None: nowhere.
         graph_options: what the graph depends on, besides the spec and the weights; JSON values.
+        is_large: whether pages of the weights are let go while they are packed; without a cache.
 
     Raises:
         RuntimeError: OpenVINO could not compile the graph.
     """
     if cache is None:
-        return _compile(core, build, settings)
+        return _compile(core, build, settings, is_large=is_large)
     batch = trial_batch(spec)
     facts = _facts(core, spec, settings) | {"graph": dict(graph_options)}
     with cache.entry(facts) as entry:
@@ -106,11 +116,32 @@ def trial_batch(spec: ModelSpec) -> Batch:
 
 
 def _compile(
-    core: ov.Core, build: Callable[[], tuple[ov.Model, Any]], settings: Sequence[Settings]
+    core: ov.Core,
+    build: Callable[[], tuple[ov.Model, Any]],
+    settings: Sequence[Settings],
+    *,
+    is_large: bool = False,
 ) -> Loaded:
     graph, weights = build()
-    return Loaded(
-        [core.compile_model(graph, "CPU", dict(one)) for one in settings], [graph, weights]
+    files = mapped_files(weights) if is_large else []
+    with letting_go(files):
+        models = [core.compile_model(graph, "CPU", dict(one)) for one in settings]
+        if files:
+            # What the library packs at first use is packed while pages are let go.
+            for compiled in models:
+                _try(compiled, _one_token())
+    return Loaded(models, [graph, weights], files)
+
+
+def _one_token() -> Batch:
+    """Return a sequence of one token."""
+    one = np.ones(1, np.int32)
+    return Batch(
+        lane=Lane.QUERY,
+        token_ids=np.zeros(1, np.int32),
+        cu_seqlens=np.array([0, 1], np.int32),
+        num_prompt_tokens=np.zeros(1, np.int32),
+        num_type0_tokens=one,
     )
 
 
@@ -164,7 +195,7 @@ def _try(compiled: ov.CompiledModel, batch: Batch) -> NDArray[np.float32]:
     request = compiled.create_infer_request()  # owns the memory of the vectors
     prefixes = KeptPrefixes.of(compiled)
     use = prefixes.none() if prefixes else NO_PREFIX
-    return infer(request, input_names(compiled), batch, use.arrays).copy()
+    return infer(request, input_names(compiled), batch, use.arrays, MIN_ROWS).copy()
 
 
 def _agree(vectors: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:

@@ -5,9 +5,9 @@ thread. The query lane is compiled for latency: all cores compute one batch. Bot
 the same graph and may run at the same time. The operating system then divides the cores between
 them, so a query never waits for a bulk batch to end.
 
-Each compiled model packs the weights for itself. Where the memory is too small for two, both lanes
-share the one for latency: it computes one batch after the other, in small batches, since a query
-then waits for the batch before it.
+Each compiled model packs the weights for itself. Where two copies would take much more memory than
+the weights, both lanes share the one for latency: it computes one batch after the other, in small
+batches, since a query then waits for the batch before it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.openvino.compiled import CompiledModels
-from embedlib.engines.openvino.compiling import load_models
+from embedlib.engines.openvino.compiling import MIN_ROWS, load_models
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS
 from embedlib.engines.openvino.model_cache import ModelCache
+from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import ArraysByRole
@@ -61,6 +62,7 @@ class OpenVINOEngine:
         cache: ModelCache | None = None,
         shares_lanes: bool = False,
         precision: Literal["float32", "bf16"] = "float32",
+        is_large: bool = False,
     ) -> None:
         """Build and compile the graph.
 
@@ -73,6 +75,8 @@ class OpenVINOEngine:
             cache: where compiled models are kept; None: nowhere.
             shares_lanes: whether both lanes use one compiled model, to save memory.
             precision: of everything that is not int8.
+            is_large: whether the weights are too large for copies that can be saved otherwise: by
+                packing a matrix once for any number of rows, and by letting mapped pages go.
 
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
@@ -90,7 +94,7 @@ class OpenVINOEngine:
             max_inflight_bulk=num_bulk,
         )
         core = loaded_core()
-        via_onednn = multiplies_via_onednn(core)
+        product = multiplier(core, is_large=is_large)
         hints = _hints(threads, precision)[1 if shares_lanes else 0 :]
         query_model = len(hints) - 1
         lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
@@ -99,12 +103,17 @@ class OpenVINOEngine:
             loaded = load_models(
                 core,
                 spec,
-                lambda: (build_graph(spec, weights, via_onednn=via_onednn), weights),
+                lambda: (build_graph(spec, weights, product), weights),
                 hints,
                 cache,
-                {"via_onednn": via_onednn},
+                {"product": product},
+                is_large=is_large,
             )
-            models = CompiledModels(loaded, is_per_token=self._limits.is_per_token)
+            models = CompiledModels(
+                loaded,
+                is_per_token=self._limits.is_per_token,
+                min_rows=MIN_ROWS if is_large else 1,
+            )
             self._callers_request = models.add_request(query_model)
             requests = [(lane, models.add_request(index)) for lane, index in lanes]
         except RuntimeError as error:
@@ -272,9 +281,13 @@ def loaded_core() -> ov.Core:
     return core
 
 
-def multiplies_via_onednn(core: ov.Core) -> bool:
-    """Return whether oneDNN is faster than MLAS for the few tokens of a query on this CPU.
+def multiplier(core: ov.Core, *, is_large: bool) -> Multiplier:
+    """Return which library shall multiply on this CPU.
 
-    Source: docs/benchmarks.md, single queries; CPUs of other vendors were not measured.
+    A large model is multiplied by MLAS, which packs a matrix once. For the few tokens of a query of
+    a small one, oneDNN is faster on Intel. Source: docs/benchmarks.md, single queries and memory of
+    the CPU engine; CPUs of other vendors were not measured.
     """
-    return "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME")
+    if is_large:
+        return "mlas"
+    return "onednn" if "Intel" in core.get_property("CPU", "FULL_DEVICE_NAME") else "any"

@@ -5,7 +5,8 @@ and token types also has `num_type0_tokens` int32[B]; a model whose pooling excl
 has `num_prompt_tokens` int32[B]. Output: float32[B, D], or float32[B, L, D] without pooling. A
 causal model that pools the last token has inputs and outputs for a prefix too, see `kept_tokens`.
 
-float32 weights are views onto the memory-mapped file: building a graph does not copy them.
+Matrices are views onto the memory-mapped file, in the type that it has: building a graph does not
+copy them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from embedlib.engines.openvino.positions import (
     rotation,
     rotation_of_one,
 )
-from embedlib.engines.openvino.weighted import Weighted
+from embedlib.engines.openvino.weighted import Multiplier, Weighted
 from embedlib.models.spec import (
     Dense,
     Encoder,
@@ -47,25 +48,25 @@ from embedlib.models.spec import (
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
 
-def build_graph(spec: ModelSpec, weights: ArraysByRole, *, via_onednn: bool = False) -> ov.Model:
+def build_graph(spec: ModelSpec, weights: ArraysByRole, multiplier: Multiplier = "any") -> ov.Model:
     """Return the graph of a model.
 
     Args:
         spec: the model.
         weights: its weights by role.
-        via_onednn: whether oneDNN or MLAS multiplies, see `Weighted.linear`; the vectors are equal.
+        multiplier: the library that multiplies; the vectors are equal up to rounding.
     """
-    return _GraphBuilder(spec, weights, via_onednn).build()
+    return _GraphBuilder(spec, weights, multiplier).build()
 
 
 class _GraphBuilder:
     """Builds one graph; its fields are the nodes that several layers share."""
 
-    def __init__(self, spec: ModelSpec, weights: ArraysByRole, via_onednn: bool) -> None:
+    def __init__(self, spec: ModelSpec, weights: ArraysByRole, multiplier: Multiplier) -> None:
         self.spec = spec
         self.encoder = spec.encoder
         self.weights = weights
-        self.weighted = Weighted(weights, via_onednn=via_onednn)
+        self.weighted = Weighted(weights, multiplier)
         self.token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
         self.inputs = [self.token_ids, self.seq_lens]

@@ -21,6 +21,7 @@ def infer(
     names: Sequence[str],
     batch: Batch,
     prefix: Mapping[str, NDArray[np.generic]],
+    min_rows: int = 1,
 ) -> NDArray[np.float32]:
     """Compute a batch and return float32[B, D] or float32[B, L, D], a view of the request's memory.
 
@@ -29,12 +30,13 @@ def infer(
         names: of the inputs, in their order.
         batch: is padded on the right.
         prefix: the inputs of a prefix by name; empty for a graph that takes none.
+        min_rows: pad to so many tokens.
 
     Raises:
         RuntimeError: it failed.
     """
     arrays = {
-        "token_ids": pad(batch),
+        "token_ids": pad(batch, min_rows),
         "seq_lens": batch.seq_lens,
         "num_type0_tokens": batch.num_type0_tokens,
         "num_prompt_tokens": batch.num_prompt_tokens,
@@ -48,20 +50,20 @@ def infer(
     return output
 
 
-def pad(batch: Batch) -> NDArray[np.int32]:
-    """Lay a packed batch out as int32[B, L], padded on the right with id 0."""
-    if batch.num_seqs == 1:
+def pad(batch: Batch, min_rows: int = 1) -> NDArray[np.int32]:
+    """Lay a packed batch out as int32[B, L] with B * L >= min_rows, padded right with id 0."""
+    length = max(int(batch.seq_lens.max()), -(-min_rows // batch.num_seqs))
+    if batch.num_seqs == 1 and length == len(batch.token_ids):
         return batch.token_ids[np.newaxis]
-    places = is_token(batch)
+    places = is_token(batch, length)
     padded = np.zeros(places.shape, np.int32)
     padded[places] = batch.token_ids
     return padded
 
 
-def is_token(batch: Batch) -> NDArray[np.bool_]:
-    """bool[B, L]: where the tokens of a packed batch lie once it is padded on the right."""
-    seq_lens = batch.seq_lens
-    places: NDArray[np.bool_] = np.arange(int(seq_lens.max())) < seq_lens[:, None]
+def is_token(batch: Batch, length: int) -> NDArray[np.bool_]:
+    """bool[B, length]: where the tokens of a packed batch lie once it is padded on the right."""
+    places: NDArray[np.bool_] = np.arange(length) < batch.seq_lens[:, None]
     return places
 
 

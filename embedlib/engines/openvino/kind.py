@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
 from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
-from embedlib.memory import Memory, Room, gib
+from embedlib.memory import Memory, gib
 
 if TYPE_CHECKING:
     from embedlib.config import Config
@@ -78,54 +79,57 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
         EngineUnavailableError: the message says what is lacking, and which precision would do.
     """
     _check_instructions(plan.precision.name, choice.cpu_features)
-    limit, needed = _exceeded(plan, plan.precision, files, config)
+    needed = _needs(plan, files, config)
+    limit = _room(plan).too_small(needed.shared, needed.files)
     if limit is None:
         return
     remedy = "use a machine with more memory, or a smaller model"
     for name in ("int8", "float32"):  # bf16 needs what float32 does, and not every CPU has it
-        other_limit, other = _exceeded(plan, ChosenPrecision(name=name), files, config)
-        if name != plan.precision.name and other_limit is None:
-            remedy = f"precision={name!r} needs about {gib(other.shared)}"
+        other = replace(plan, precision=ChosenPrecision(name=name))
+        needs = _needs(other, files, config)
+        if name != plan.precision.name and not _room(plan).too_small(needs.shared, needs.files):
+            remedy = f"precision={name!r} needs about {gib(needs.shared)}"
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
         f"{plan.precision}, and this process can have {limit}; {remedy}"
     )
 
 
-def _exceeded(
-    plan: EnginePlan, precision: ChosenPrecision, files: ModelFiles, config: Config
-) -> tuple[Room | None, MemoryNeeds]:
-    """Return the limit that a precision exceeds even with shared lanes, and what it needs."""
+def _room(plan: EnginePlan) -> Memory:
+    return plan.memory or Memory()
+
+
+def _needs(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
     from embedlib.engines.openvino.memory import memory_needs
 
-    needs = memory_needs(files, precision, config)
-    memory = plan.memory or Memory()
-    return memory.too_small(needs.shared, needs.files), needs
+    return memory_needs(files, plan.precision, config)
 
 
 def describe_memory(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
     """Return one line: what a precision needs, and whether the process can have it."""
-    limit, needs = _exceeded(plan, plan.precision, files, config)
+    needs = _needs(plan, files, config)
+    limit = _room(plan).too_small(needs.shared, needs.files)
+    shares = _shares_lanes(plan, needs)
+    told = gib(needs.shared if shares else needs.separate)
     if limit is not None:
         verdict = f"no, this process can have {limit}"
-    elif shares_lanes(plan, files, config):
-        verdict = f"yes, both lanes share the weights; {gib(needs.separate)} for separate ones"
+    elif shares:
+        verdict = "yes, both lanes share a compiled model"
     else:
-        verdict = f"yes, with {gib(needs.separate)} for two lanes"
-    return f"needs about {gib(needs.shared)} for {gib(needs.weights)} of weights: {verdict}"
+        verdict = f"yes, with a compiled model for each lane; {gib(needs.shared)} with one for both"
+    return f"needs about {told} for {gib(needs.weights)} of weights: {verdict}"
 
 
-def shares_lanes(plan: EnginePlan, files: ModelFiles, config: Config) -> bool:
-    """Return whether the memory is too small for a compiled model of each lane."""
-    _, needs = _exceeded(plan, plan.precision, files, config)
-    memory = plan.memory or Memory()
-    return memory.too_small(needs.separate, needs.files) is not None
+def _shares_lanes(plan: EnginePlan, needs: MemoryNeeds) -> bool:
+    """Return whether a compiled model of each lane would take too much memory."""
+    is_too_large = _room(plan).too_small(needs.separate, needs.files) is not None
+    return is_too_large or not needs.may_be_separate
 
 
 def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     """Compile the graph with the model's own weights, or with those of an engine directory.
 
-    Both lanes share one compiled model if the memory is too small for two.
+    Both lanes share one compiled model if two would take much more memory than the weights.
 
     Raises:
         EngineUnsupportedError: the engine directory lacks the head.
@@ -135,15 +139,20 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     from embedlib.engines.openvino.engine import OpenVINOEngine
     from embedlib.engines.openvino.model_cache import ModelCache
 
+    needs = _needs(plan, files, config)
     return OpenVINOEngine(
         files.spec,
         _weights(plan.precision.folder, files),
         threads=config.num_threads,
         max_batch_tokens=config.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
-        cache=ModelCache(config.engine_cache_path / NAME, weights_key(plan, files, config)),
-        shares_lanes=shares_lanes(plan, files, config),
+        # What is kept of a large model would be one more copy, and as slow to load.
+        cache=None
+        if needs.is_large
+        else ModelCache(config.engine_cache_path / NAME, weights_key(plan, files, config)),
+        shares_lanes=_shares_lanes(plan, needs),
         precision=_computed(plan.precision),
+        is_large=needs.is_large,
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from embedlib.engines.openvino.attention import Attention, Mask
 from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.nodes import activate, float_constant, int_constant, int_constants
+from embedlib.engines.openvino.nodes import float_constant, int_constant, int_constants
 from embedlib.engines.openvino.positions import Rotation
 from embedlib.engines.openvino.weighted import Weighted
 from embedlib.models.spec import Encoder
@@ -180,9 +180,9 @@ class Layers:
         encoder, linear = self._encoder, self._weighted.linear
         up = linear(hidden, prefix + "up")
         if encoder.is_gated:
-            gate = activate(linear(hidden, prefix + "gate"), encoder.activation)
+            gate = self._weighted.activate(linear(hidden, prefix + "gate"), encoder.activation)
             return linear(op.multiply(gate, up), prefix + "down")
-        return linear(activate(up, encoder.activation), prefix + "down")
+        return linear(self._weighted.activate(up, encoder.activation), prefix + "down")
 
     def _norm(self, vectors: ov.Node, role: str) -> ov.Node:
         return self._weighted.norm(self._encoder.norm, vectors, role, self._encoder.norm_eps)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
+from embedlib.models.weights.mapped import StoredBits, stored_bits
 
 DYNAMIC_GROUP: Final = 64
 """Activations per quantization group where the matrix is int8.
@@ -27,13 +28,31 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
 
     An int8 weight becomes its codes times the scales of its rows. The plugin recognizes this form:
     it keeps the codes in int8 and multiplies them with activations that it has quantized to int8.
+    A 16-bit weight is widened when the plugin packs it, and never as a whole.
     """
+    narrow = stored_bits(weights, role)
+    if narrow is not None:
+        return widened(narrow)
     stored = np.ascontiguousarray(weights[role])
     node = op.constant(stored, shared_memory=True)
     if stored.dtype != np.int8:
         return node
     scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX])[:, np.newaxis]
     return op.multiply(op.convert(node, "f32"), op.constant(scales))
+
+
+def widened(narrow: StoredBits) -> ov.Node:
+    """Return the node float32[...] of a 16-bit tensor: a constant in its file, and a conversion.
+
+    Marked as a decompression, the conversion stays behind the constant; otherwise the plugin would
+    compute it when it compiles, and keep the result. Source: class Decompression of OpenVINO,
+    rt_info/decompression.hpp, whose name and version are the key.
+    """
+    kind = ov.Type.f16 if narrow.dtype == "F16" else ov.Type.bf16
+    tensor = ov.Tensor(narrow.bits, ov.Shape(narrow.bits.shape), kind)
+    node = op.convert(op.constant(tensor, shared_memory=True), "f32")
+    node.get_rt_info()["decompression_0"] = ""
+    return node
 
 
 def float_matrix(weights: Mapping[str, NDArray[Any]], role: str) -> NDArray[np.float32]:

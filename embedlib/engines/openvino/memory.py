@@ -1,8 +1,9 @@
-"""How much memory a model takes on the CPU: an estimate, made before anything is loaded.
+"""How much memory a model takes on the CPU, and how it is laid out; known before it is loaded.
 
-Every compiled model holds its own packed copy of the linear layers; oneDNN packs a layer once for
-few rows and once for many. Weights that are not stored as float32 or int8 are widened when the
-graph is built. Files are mapped, so their pages are dropped when memory runs short.
+A compiled model packs the matrices for itself. MLAS packs a float32 matrix once for any number of
+rows; oneDNN packs what is stored in int8 or 16 bits, once for few rows and once for many. Two
+compiled models, one for each lane, are the fastest. From some size on both lanes share one. Files
+are mapped; their pages are let go once a large model is packed.
 """
 
 from __future__ import annotations
@@ -29,11 +30,21 @@ LIBRARY_BYTES: Final = GIB // 4
 """OpenVINO, its threads and the tokenizer, whatever the model; a safe estimate."""
 LIBRARY_ADDRESSES: Final = 2 * GIB
 """Address space of libraries and of the stacks and heaps of threads; a safe estimate."""
-PACKED_COPIES: Final = 2.0
-"""Packed copies of a linear layer per compiled model, at most. Source: docs/benchmarks.md, memory
-of the CPU engine."""
-WIDENING: Final = 1.15
-"""Memory for widened weights, over their size: what the allocator keeps is included."""
+SMALL_BYTES: Final = 64 << 20
+"""Of packed matrices: so small a model may have copies and cost nothing worth saving."""
+MLAS_COPIES: Final = 1.1
+"""Packed copies of a float32 matrix in a large model: some products that are added to the residual
+stream are fused with it, and multiplied by oneDNN. Source: docs/benchmarks.md, memory of the CPU
+engine."""
+ONEDNN_COPIES: Final = 2.0
+"""Packed copies of other matrices. Source: as above."""
+MAPPED_BYTES: Final = GIB // 8
+"""Pages of mapped files between two times that they are let go."""
+TABLE_BYTES: Final = GIB // 16
+"""Pages of embedding tables that texts have touched, at most; an estimate."""
+SPARE_SHARE: Final = 0.25
+SPARE_BYTES: Final = GIB // 5
+"""What packed copies may take beyond the weights, for both lanes to have a model of their own."""
 LIVE_ROWS: Final = 8
 """Activations of a layer in memory at once, in rows of the hidden size; an estimate."""
 BLOCK_ROWS: Final = 14
@@ -47,16 +58,30 @@ class MemoryNeeds:
 
     weights: int
     """In the precision that is computed in."""
+    packed: int
+    """Of them the matrices of linear layers, which are packed."""
     separate: int
     """All data, with one compiled model for each lane."""
     shared: int
     """All data, with one compiled model for both lanes."""
     files: int
     """Of mapped files, and of libraries' addresses."""
+    copies: float
+    """Packed copies of the matrices in a compiled model, at most."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the matrices are too large for copies that can be saved."""
+        return self.packed > SMALL_BYTES
+
+    @property
+    def may_be_separate(self) -> bool:
+        """Whether a compiled model for each lane takes little more than the weights."""
+        return 2 * self.copies * self.packed <= (1 + SPARE_SHARE) * self.weights + SPARE_BYTES
 
 
 def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) -> MemoryNeeds:
-    """Return an estimate of the memory a model takes on one device.
+    """Return an estimate of the memory a model takes on one device, an upper bound.
 
     Args:
         files: the model.
@@ -66,29 +91,35 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     encoder = files.spec.encoder
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
-    is_widened = _stores_16_bits(precision.folder or files.transformer_dir)
-    weights = packed = widened = 0
+    is_narrow = _stores_16_bits(precision.folder or files.transformer_dir)
+    weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = precision.name == "int8" and role in coded
         num_bytes = math.prod(shape) * (1 if is_coded else 4)
         weights += num_bytes
-        packed += num_bytes if role in linear else 0
-        widened += num_bytes if is_widened and not is_coded else 0
+        if role in linear:
+            is_float = not (is_coded or is_narrow)
+            by_mlas += num_bytes if is_float else 0
+            by_onednn += 0 if is_float else num_bytes
+    packed = by_mlas + by_onednn
+    once = MLAS_COPIES if packed > SMALL_BYTES else ONEDNN_COPIES
+    copies = int(once * by_mlas + ONEDNN_COPIES * by_onednn)
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
-    batch_tokens = min(batch_tokens, files.spec.max_seq_tokens)
-    batches = (config.num_threads + 1) * _activation_bytes(encoder, batch_tokens)
-    copy = int(PACKED_COPIES * packed)
-    shared = LIBRARY_BYTES + int(WIDENING * widened) + copy + batches + max_kept_bytes(files.spec)
+    batch = _activation_bytes(encoder, min(batch_tokens, files.spec.max_seq_tokens))
+    pages = min(weights, MAPPED_BYTES) + min(weights - packed, TABLE_BYTES)
+    shared = LIBRARY_BYTES + copies + pages + batch + max_kept_bytes(files.spec)
     return MemoryNeeds(
         weights=weights,
-        separate=shared + copy,
+        packed=packed,
+        separate=shared + copies + config.num_threads * batch,
         shared=shared,
         files=2 * weights + LIBRARY_ADDRESSES,
+        copies=copies / packed,
     )
 
 
 def _stores_16_bits(folder: Path) -> bool:
-    """Return whether a folder stores weights in 16 bits, which a graph takes as float32."""
+    """Return whether a folder stores weights in 16 bits."""
     try:
         return any(
             tensor.dtype in ("F16", "BF16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,3 +51,31 @@ def activate(vectors: ov.Node, activation: Activation) -> ov.Node:
             return op.sigmoid(vectors)
         case "identity":
             return vectors
+
+
+def activate_apart(vectors: ov.Node, activation: Activation) -> ov.Node:
+    """Apply an activation that the plugin does not fuse with the product before it.
+
+    It multiplies with MLAS, which packs a matrix once for any number of rows, only where nothing is
+    fused. So a second operator reads the product's result, or a view lies between; the numbers are
+    the same up to rounding. Other activations than these are fused.
+    """
+    match activation:
+        case "gelu":
+            half = op.multiply(vectors, float_constant(0.5))
+            inner = op.multiply(vectors, float_constant(math.sqrt(0.5)))
+            return op.add(half, op.multiply(half, op.erf(inner)))
+        case "gelu_tanh":
+            # 1 + tanh(u) = 2 sigmoid(2 u)
+            cube = op.multiply(op.multiply(vectors, vectors), vectors)
+            inner = op.add(vectors, op.multiply(cube, float_constant(0.044715)))
+            share = op.sigmoid(op.multiply(inner, float_constant(2 * math.sqrt(2 / math.pi))))
+            return op.multiply(vectors, share)
+        case "silu":
+            rows = op.reshape(vectors, int_constants(-1, _width(vectors)), False)
+            return op.reshape(op.swish(rows), op.shape_of(vectors, "i32"), False)
+    return activate(vectors, activation)
+
+
+def _width(vectors: ov.Node) -> int:
+    return int(vectors.get_output_partial_shape(0)[-1].get_length())

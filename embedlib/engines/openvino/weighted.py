@@ -9,23 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.matrices import float_matrix, matrix
-from embedlib.engines.openvino.nodes import int_constant, int_constants
+from embedlib.engines.openvino.matrices import float_matrix, matrix, widened
+from embedlib.engines.openvino.nodes import activate, activate_apart, int_constant, int_constants
+from embedlib.models.spec import Activation
+from embedlib.models.weights.mapped import stored_bits
 from embedlib.models.weights.tensor_roles import ArraysByRole
+
+Multiplier = Literal["any", "onednn", "mlas"]
+"""The library that multiplies vectors with a float32 matrix. OpenVINO's CPU plugin chooses MLAS for
+a bare product and oneDNN for one that it fuses with an activation; "any": as the model has it."""
 
 
 class Weighted:
     """Builds the nodes of operators with weights, which it looks up by role."""
 
-    def __init__(self, weights: ArraysByRole, *, via_onednn: bool) -> None:
+    def __init__(self, weights: ArraysByRole, multiplier: Multiplier) -> None:
         """Hold the weights.
 
         Args:
             weights: arrays by role.
-            via_onednn: see `linear`.
+            multiplier: see `linear` and `activate`.
         """
         self._weights: Mapping[str, NDArray[Any]] = weights
-        self._via_onednn = via_onednn
+        self._multiplier = multiplier
 
     def linear(self, vectors: ov.Node, role: str) -> ov.Node:
         """Return vectors @ weight.T, plus the bias if the model has one.
@@ -36,7 +42,15 @@ class Weighted:
         """
         product = op.matmul(vectors, matrix(self._weights, f"{role}.weight"), False, True)
         sums = self.add_bias(product, role)
-        return op.prelu(sums, op.constant(np.ones(1, np.float32))) if self._via_onednn else sums
+        if self._multiplier == "onednn":
+            return op.prelu(sums, op.constant(np.ones(1, np.float32)))
+        return sums
+
+    def activate(self, vectors: ov.Node, activation: Activation) -> ov.Node:
+        """Apply an activation to the output of `linear`; fused with it unless MLAS multiplies."""
+        if self._multiplier == "mlas":
+            return activate_apart(vectors, activation)
+        return activate(vectors, activation)
 
     def add_bias(self, vectors: ov.Node, role: str) -> ov.Node:
         """Return vectors + bias; the vectors alone if the model has no such bias."""
@@ -74,5 +88,11 @@ class Weighted:
         return op.multiply(op.divide(vectors, root), self.constant(f"{role}.weight"))
 
     def constant(self, role: str) -> ov.Node:
-        """Return a weight as a constant: a view onto its mapped file, not a copy."""
+        """Return a weight as a constant: a view onto its mapped file, not a copy.
+
+        Only vectors in 16 bits are copied, as float32.
+        """
+        narrow = stored_bits(self._weights, role)
+        if narrow is not None and narrow.bits.ndim > 1:
+            return widened(narrow)
         return op.constant(np.ascontiguousarray(self._weights[role]), shared_memory=True)

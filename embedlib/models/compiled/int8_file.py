@@ -25,6 +25,7 @@ from embedlib.models.compiled.tensor_blocks import (
     rewrite_tensor,
 )
 from embedlib.models.weights.load import Weights
+from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
 
 INT8_NAME: Final = "model.int8.safetensors"
@@ -53,6 +54,15 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         rows, columns = tensor.shape
         codes = self._data[tensor.start : tensor.start + rows * columns]
         return codes.view(np.int8).reshape(rows, columns)
+
+    @property
+    def mapped_files(self) -> list[NDArray[np.uint8]]:
+        """The bytes of the file; see `mapped.MappedWeights`."""
+        return [self._data]
+
+    def stored_bits(self, role: str) -> StoredBits | None:
+        """Return a tensor that is stored in 16 bits; None: it is stored otherwise."""
+        return self._tensors[role].bits(self._data)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the roles and the names of the scales."""

@@ -25,6 +25,7 @@ from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import has_file, is_file_name
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.safetensors_files import (
     STORED_DTYPES,
     RowDifference,
@@ -66,6 +67,16 @@ class Weights(Mapping[str, NDArray[np.float32]]):
         """Return one tensor as float32; converts other types on every call."""
         tensor = self._tensors[role]
         return tensor.read(self._data[tensor.path])
+
+    @property
+    def mapped_files(self) -> list[NDArray[np.uint8]]:
+        """The bytes of each file; see `mapped.MappedWeights`."""
+        return list(self._data.values())
+
+    def stored_bits(self, role: str) -> StoredBits | None:
+        """Return a tensor that is stored in 16 bits; None: it is stored or computed otherwise."""
+        tensor = self._tensors[role]
+        return None if isinstance(tensor, RowDifference) else tensor.bits(self._data[tensor.path])
 
     def is_stored(self, role: str) -> bool:
         """Return whether a tensor is stored in a file; the others are computed on access."""

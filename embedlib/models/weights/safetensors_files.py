@@ -10,7 +10,7 @@ import errno
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from embedlib.errors import ModelWeightsError, first_line
 from embedlib.models.reading.model_file import name_in, open_file
+from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.memory import no_memory
 
 STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -61,6 +62,18 @@ class StoredTensor:
         else:
             values = stored.astype(np.float32, copy=False)
         return values + np.float32(self.added) if self.added else values
+
+    def bits(self, data: NDArray[np.uint8]) -> StoredBits | None:
+        """Return the tensor as it is stored, a view; None if that is not in 16 bits.
+
+        Args:
+            data: uint8[file size], the mapped file.
+        """
+        if self.added or self.dtype not in ("F16", "BF16"):
+            return None
+        stored = data[self.start : self.start + self._num_bytes()]
+        dtype: Literal["F16", "BF16"] = "F16" if self.dtype == "F16" else "BF16"
+        return StoredBits(dtype, stored.view("<u2").reshape(self.shape))
 
     def _num_bytes(self) -> int:
         itemsize = np.dtype(STORED_DTYPES[self.dtype]).itemsize

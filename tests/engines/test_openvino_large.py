@@ -1,0 +1,108 @@
+"""How the CPU engine computes models that are too large for copies of their weights."""
+
+from __future__ import annotations
+
+import mmap
+from collections import ChainMap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.engines.base import Lane
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.models.compiled.int8_file import Int8Weights, write_int8
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.mapped import let_go, mapped_files, stored_bits
+from embedlib.models.weights.tensor_roles import linear_roles
+from embedlib.testing.batches import make_batch
+from tests.comparing import relative_errors
+
+IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
+
+
+def int8_weights(files: ModelFiles, folder: Path) -> Int8Weights:
+    path = folder / "model.int8.safetensors"
+    quantized = {f"{role}.weight" for role in linear_roles(files.spec.encoder)}
+    for job in write_int8(load_weights(files), path, quantized):
+        job(lambda *_: None)
+    return Int8Weights(path)
+
+
+@pytest.mark.parametrize(
+    ("variant", "precision"),
+    [("bert", "float32"), ("gemma2", "float32"), ("mistral", "float32"), ("mistral", "int8")],
+)
+def test_a_large_model_gives_the_vectors_of_a_small_one(
+    variant: str, precision: str, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder(variant))
+    weights: Any = load_weights(files)
+    if precision == "int8":
+        weights = ChainMap(int8_weights(files, tmp_path), weights)  # type: ignore[arg-type]
+    small = OpenVINOEngine(files.spec, weights, threads=2)
+    large = OpenVINOEngine(files.spec, weights, threads=2, shares_lanes=True, is_large=True)
+    expected = small.compute(make_batch(IDS, Lane.QUERY))
+    together = large.compute(make_batch(IDS, Lane.QUERY))
+    assert relative_errors(together, expected).max() < 2e-5
+    # Alone, each of these is padded to the fewest rows.
+    alone = [large.compute(make_batch([ids], Lane.QUERY)) for ids in IDS]
+    assert relative_errors(np.concatenate(alone), expected).max() < 2e-5
+    many = large.compute(make_batch(IDS * 20, Lane.QUERY))
+    assert relative_errors(many, np.tile(expected, (20, 1))).max() < 2e-5
+    small.close()
+    large.close()
+
+
+def test_padding_of_a_short_text_gives_no_row(tiny_folder: Callable[[str], Path]) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    spec = replace(files.spec, modules=())
+    engines = [
+        OpenVINOEngine(spec, load_weights(files), threads=2, is_large=is_large)
+        for is_large in (False, True)
+    ]
+    small, large = (engine.compute(make_batch([[5, 6], [7]], Lane.QUERY)) for engine in engines)
+    assert relative_errors(large, small).max() < 2e-5
+    for engine in engines:
+        engine.close()
+
+
+def test_sixteen_bits_are_read_as_they_are_stored(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    weights = load_weights(files)
+    narrow = stored_bits(weights, "tokens")
+    assert narrow is not None
+    assert any(np.shares_memory(narrow.bits, file) for file in mapped_files(weights))
+    both: Any = ChainMap(int8_weights(files, tmp_path), weights)  # type: ignore[arg-type]
+    assert stored_bits(both, "layers.0.q.weight") is None, "it is int8"
+    assert stored_bits(both, "tokens") is not None
+    assert len(mapped_files(both)) == 1 + len(mapped_files(weights))
+    assert stored_bits(dict(weights), "tokens") is None
+    assert mapped_files(dict(weights)) == []
+
+
+def resident(file: Any) -> int:
+    """Return the KiB of a mapped file that are in this process's memory."""
+    address = f"{file.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE:08x}-"
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        if line.startswith(address):
+            return int(next(row for row in lines if row.startswith("Rss:")).split()[1])
+    raise AssertionError("the file is not mapped")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
+def test_pages_are_let_go_and_read_again(tiny_folder: Callable[[str], Path]) -> None:
+    weights = load_weights(read_model_files(tiny_folder("bert")))
+    (file,) = mapped_files(weights)
+    before = file.copy()
+    assert resident(file) > 0
+    let_go([file, before])
+    assert resident(file) == 0
+    assert (file == before).all()
