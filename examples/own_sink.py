@@ -115,7 +115,7 @@ class MySink:
         """Create the file under another name, so that a killed process leaves all of it or none."""
         new = self._path.with_name(f"{self._path.name}.new")
         new.unlink(missing_ok=True)
-        fields = ("dim", "similarity", "fingerprint", "model")
+        fields = ("dim", "similarity", "fingerprint", "model", "precision")
         state = json.dumps({field: getattr(target, field) for field in fields})
         with closing(sqlite3.connect(new)) as database:
             database.execute(

@@ -28,15 +28,25 @@ _KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
     help="What requests call a model; repeat it for several.  [default: MODEL itself]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="Port to listen on.",
+)
 @click.option(
     "--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of a port."
 )
 @click.option(
-    "--tls-certificate", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="PEM."
+    "--tls-certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate for TLS, a PEM file.",
 )
 @click.option(
-    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="PEM."
+    "--tls-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Private key of the certificate, a PEM file.",
 )
 @click.option(
     "--api-keys-file",
@@ -50,7 +60,13 @@ _KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
     help="Name in the header Host to accept; repeat it for several.  [default: any, and on a "
     "loopback address its own names]",
 )
-@click.option("--max-body-mb", default=32, show_default=True, type=click.IntRange(1, 4096))
+@click.option(
+    "--max-body-mb",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1, 4096),
+    help="Size of a request's body, at most, in MiB.",
+)
 @click.option(
     "--max-bulk-texts",
     default=8192,
@@ -88,7 +104,7 @@ def serve(
     access_log: bool,
     **options: Any,
 ) -> None:
-    """Serve each MODEL over HTTP, as OpenAI, TEI, Cohere, Ollama and others speak it.
+    """Serve models over HTTP, as OpenAI, TEI and others do.
 
     MODEL is a folder, a hub name, or package:NAME: an embedder, a reranker or a classifier.
     Requests choose one by its name. Ctrl-C or SIGTERM ends it: what runs is answered first.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 from collections.abc import Iterable
 
@@ -21,6 +20,9 @@ def _is_installed(module: str) -> bool:
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of distributions; those that are not installed are left out."""
+    # A late import: the list of commands imports this module, and must be quick.
+    import importlib.metadata
+
     found = {}
     for package in packages:
         try:

@@ -172,7 +172,7 @@ class Catalog:
     async def close(self) -> None:
         """Close every model."""
         loop = asyncio.get_running_loop()
-        self._loader.shutdown(wait=False, cancel_futures=True)
+        await loop.run_in_executor(None, self._loader.shutdown)
         for model in self:
             if model.session is not None:
                 await loop.run_in_executor(None, model.session.close)

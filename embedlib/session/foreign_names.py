@@ -23,7 +23,6 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
         "max_length": "use max_seq_length",
         "embed_documents": "use encode_document, or EmbedlibEmbeddings of langchain_embedlib",
         "embed_query": "use encode_query, or EmbedlibEmbeddings of langchain_embedlib",
-        "aencode_stream": "use aencode on some hundreds of texts at a time",
         "embed": "use encode, or encode_stream for an iterator",
         "query_embed": "use encode_query",
         "passage_embed": "use encode_document",

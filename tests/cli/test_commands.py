@@ -130,7 +130,7 @@ def test_progress_can_be_left_out() -> None:
         for parameter in main.get_command(CONTEXT, name).params  # type: ignore[union-attr]
         if "--quiet" in parameter.opts and "-q" in parameter.opts
     }
-    assert {*COMMANDS} - quiet == {"doctor", "status"}
+    assert {*COMMANDS} - quiet == {"doctor", "serve", "status"}
 
 
 def test_quiet_hides_the_bars_of_the_hub_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,8 +215,9 @@ from embedlib.errors import EmbedlibError
 try:
     with Embedder(sys.argv[1], threads=2, engine_cache_dir=sys.argv[3]) as embedder:
         print(embedder.encode("a text").shape)
-        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(peak_kib, file=sys.stderr)
+        # Not ru_maxrss, which a process has from the one that started it.
+        status = open("/proc/self/status").read()
+        print(status.partition("VmHWM:")[2].split()[0], file=sys.stderr)
 except EmbedlibError as error:
     print(f"{type(error).__name__}: {error}")
 """

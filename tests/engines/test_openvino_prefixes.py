@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from embedlib.engines.base import Batch, Lane
 from embedlib.engines.openvino import attention, kept_prefixes
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
+from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.prefix_sizes import bytes_per_token, max_kept_bytes
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.testing import fake_spec, make_batch
@@ -61,15 +61,15 @@ def engines(
     """Yield an engine that keeps prefixes and one that finds none."""
     spec = spec_of(FAMILIES.get(request.param, FAMILIES["capped-sandwich-window"]))
     weights = weights_of(spec, np.random.default_rng(0))
-    cache: Path = tmp_path_factory.mktemp("cache")
+    cache = ModelCache(tmp_path_factory.mktemp("cache"), "these weights")
     with pytest.MonkeyPatch.context() as patched:
         if request.param == "in blocks":
             patched.setattr(attention, "MAX_WHOLE_TOKENS", 2)
             patched.setattr(attention, "BLOCK_SCORES", 3 * MAX_TOKENS)
             patched.setattr(attention, "MIN_BLOCK_QUERIES", 2)
-        OpenVINOEngine(spec, weights, threads=1, cache_dir=cache).close()
-        # From OpenVINO's cache, which has lost parts of a graph before.
-        keeping = OpenVINOEngine(spec, weights, threads=1, cache_dir=cache)
+        OpenVINOEngine(spec, weights, threads=1, cache=cache).close()
+        # From the cache; OpenVINO's has lost parts of a graph before.
+        keeping = OpenVINOEngine(spec, weights, threads=1, cache=cache)
     forgetting = OpenVINOEngine(spec, weights, threads=1)
     yield keeping, without_prefixes(forgetting)
     keeping.close()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch
 from embedlib.engines.openvino.graph import build_graph
 from embedlib.engines.openvino.inputs import pad
+from embedlib.engines.openvino.kept_prefixes import KeptPrefixes
 from embedlib.models.spec import ModelSpec
 
 Array = NDArray[np.float32]
@@ -30,12 +31,17 @@ def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
         graph = build_graph(spec, weights)
         names = [node.get_node().get_friendly_name() for node in graph.inputs]
         model = core.compile_model(graph, "CPU", OPTIONS)
+        prefixes = KeptPrefixes.of(model)
+
+        reads = graph, weights  # in place, for as long as the model computes
 
         def run(batch: Batch) -> Array:
+            assert reads
             arrays = {
                 "token_ids": pad(batch),
                 "seq_lens": batch.seq_lens,
                 "num_type0_tokens": batch.num_type0_tokens,
+                **(prefixes.none().arrays if prefixes else {}),
             }
             return np.array(model([arrays[name] for name in names])[0])
 
