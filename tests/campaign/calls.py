@@ -11,9 +11,9 @@ import asyncio
 import inspect
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -150,6 +150,8 @@ def _finished(session: Any, name: str, loop: asyncio.AbstractEventLoop) -> Calla
 
     def call(**arguments: Any) -> Any:
         result = getattr(session, name)(**arguments)
+        if inspect.isasyncgen(result):
+            return loop.run_until_complete(_first_of(result))
         if inspect.iscoroutine(result):
             return loop.run_until_complete(result)
         if isinstance(result, Future):
@@ -185,6 +187,17 @@ def _required(function: Callable[..., Any]) -> tuple[str, ...]:
         and each.kind in named
         and (each.default is each.empty or each.name == "inputs")
     )
+
+
+async def _first_of(items: AsyncGenerator[Any, None]) -> list[Any]:
+    """Return the first items of an asynchronous iterator, and close it."""
+    found: list[Any] = []
+    async with aclosing(items):
+        async for item in items:
+            found.append(item)
+            if len(found) == MAX_ITEMS:
+                break
+    return found
 
 
 def _function_targets(stack: ExitStack) -> Iterator[Target]:
