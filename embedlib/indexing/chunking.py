@@ -168,8 +168,11 @@ class Chunker:
         for span in spans:
             if joined and outline.is_all(text, *joined[-1]):
                 joined += self._join(text, joined.pop(), span)
-            else:
-                joined.append(span)
+                continue
+            # With overlap, a chunk may begin with all that a cut has left of the one before.
+            if joined and joined[-1][0] == span[0]:
+                joined.pop()
+            joined.append(span)
         if len(joined) > 1 and outline.is_all(text, *joined[-1]):
             whole = (joined[-2][0], joined[-1][1])
             joined[-2:] = [whole] if self._fits(text, whole) else joined[-2:]
