@@ -52,12 +52,17 @@ def end_left_behind() -> None:
         raise SystemExit
 
 
-async def wait_left_behind() -> None:
+async def wait_left_behind(error: Exception) -> None:
     """Wait for ever if `is_left_behind`: asyncio would print SystemExit.
 
     Cancelling the task and time limits end the wait.
+
+    Args:
+        error: why it cannot go on. asyncio starts no thread any more some instants before the
+            interpreter marks the main thread as ended, and says so in a RuntimeError.
     """
-    if is_left_behind():
+    is_ending = "interpreter shutdown" in str(error) and threading.current_thread().daemon
+    if is_ending or is_left_behind():
         await asyncio.get_running_loop().create_future()
 
 

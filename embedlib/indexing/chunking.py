@@ -169,13 +169,13 @@ class Chunker:
             if joined and outline.is_all(text, *joined[-1]):
                 joined += self._join(text, joined.pop(), span)
                 continue
-            # With overlap, a chunk may begin with all that a cut has left of the one before.
-            if joined and joined[-1][0] == span[0]:
+            # With overlap, a chunk may begin with all that cuts have left of the one before.
+            while joined and joined[-1][0] >= span[0]:
                 joined.pop()
             joined.append(span)
         if len(joined) > 1 and outline.is_all(text, *joined[-1]):
             whole = (joined[-2][0], joined[-1][1])
-            joined[-2:] = [whole] if self._fits(text, whole) else joined[-2:]
+            joined[-2:] = [_strip(text, whole)] if self._fits(text, whole) else joined[-2:]
         return joined
 
     def _join(self, text: str, heading: Span, span: Span) -> list[Span]:
@@ -184,7 +184,7 @@ class Chunker:
             return [span]
         whole = (heading[0], span[1])
         if self._fits(text, whole):
-            return [whole]
+            return [_strip(text, whole)]
         cut = self._cut(text, heading, span)
         if cut is None:
             return [heading, span]
@@ -202,6 +202,7 @@ class Chunker:
         return None
 
     def _fits(self, text: str, span: Span) -> bool:
+        """Return whether a span fits without the white space at its ends."""
         return self._count([text[slice(*span)].strip()])[0] <= self._max_tokens
 
     def _count(self, texts: Sequence[str]) -> list[int]:

@@ -127,8 +127,8 @@ def checked(method: Callable[P, R]) -> Callable[P, R]:
             check(args, options)
             try:
                 return await method(*args, **options)
-            except (ClosedError, RuntimeError):  # the latter: `asyncio.to_thread` starts no thread
-                await wait_left_behind()
+            except (ClosedError, RuntimeError) as error:  # the latter of `asyncio.to_thread`
+                await wait_left_behind(error)
                 raise
 
         return run_async  # type: ignore[return-value]

@@ -123,8 +123,8 @@ async def astream(
             ahead.count_oldest()
             for row in rows:
                 yield row
-    except (ClosedError, RuntimeError):
-        await wait_left_behind()
+    except (ClosedError, RuntimeError) as error:
+        await wait_left_behind(error)
         raise
     finally:
         ahead.cancel()

@@ -108,6 +108,15 @@ TEXTS = st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=40).map("".jo
 @example(text="00\x1f", max_tokens=1, overlap=0, name="byte", is_markdown=False)
 @example(text=" \n ", max_tokens=3, overlap=0, name="byte", is_markdown=False)
 @example(text="0000\n=\n000 0:", max_tokens=5, overlap=1, name="byte", is_markdown=True)
+@example(
+    text="\x1c \x85[PAD]the ab cab. - item\n> quote\n| a | b |\n|---|---|\n"
+    "שלום עולם > quote\n\n## Sub\n\n# Head\n",
+    max_tokens=24,
+    overlap=5,
+    name="growing",
+    is_markdown=True,
+)
+@example(text="0000\n=\n00: 0:", max_tokens=5, overlap=3, name="byte", is_markdown=True)
 def test_chunks_fit_and_lose_nothing(
     text: str, max_tokens: int, overlap: int, name: str, is_markdown: bool
 ) -> None:
