@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from embedlib.session import preparing
 from embedlib.testing.models.write import write_tiny_model
 
 GOLDENS = Path(__file__).parent / "goldens"
+LEFT = preparing._left
 
 
 def pytest_collection_finish() -> None:
@@ -112,11 +114,12 @@ def put_on_hub(tmp_path: Path) -> Callable[[str, Path], dict[str, Any]]:
     return put
 
 
-@pytest.fixture(autouse=True)
-def _prepares_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _prepares_nothing() -> Iterator[None]:
     """Let no load measure faster precisions, whatever CPU the tests run on; `prepares` lets it."""
-    if "prepares" not in request.fixturenames:
-        monkeypatch.setattr("embedlib.session.preparing._left", lambda *_, **__: ())
+    with pytest.MonkeyPatch.context() as patched:  # for fixtures of modules, too
+        patched.setattr(preparing, "_left", lambda *_, **__: ())
+        yield
 
 
 @pytest.fixture
@@ -126,8 +129,9 @@ def takes_int8(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def prepares(takes_int8: None) -> None:
+def prepares(takes_int8: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loads measure faster precisions."""
+    monkeypatch.setattr(preparing, "_left", LEFT)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def embedder() -> Iterator[Embedder]:
-    with Embedder(f"package:{PACKAGE}", on_truncate="ignore") as embedder:
+    with Embedder(f"package:{PACKAGE}", on_truncate="ignore", precision="float32") as embedder:
         yield embedder
 
 
