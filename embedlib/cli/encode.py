@@ -18,6 +18,7 @@ from embedlib.cli.options import (
     config_options,
 )
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
+from embedlib.cli.text_input import text_input_options
 from embedlib.config import Config, VectorPrecision
 from embedlib.errors import ConfigError
 from embedlib.progress import Reading
@@ -46,16 +47,7 @@ _FORMATS = ("npy", "jsonl")
     help="npy: one array [N, D]. jsonl: for each text a line with the input's fields and the "
     "embedding.  [default: from the extension of --output; jsonl on standard output]",
 )
-@click.option(
-    "--input-format",
-    type=click.Choice(("auto", "lines", "jsonl")),
-    default="auto",
-    show_default=True,
-    help="lines: one text per line. auto: jsonl for files named .jsonl or .ndjson, else lines.",
-)
-@click.option(
-    "--field", default="text", show_default=True, help="Key that holds the text in jsonl input."
-)
+@text_input_options
 @click.option("--query", is_flag=True, help="Use the model's prompt for queries.")
 @click.option("--document", is_flag=True, help="Use the model's prompt for documents.")
 @click.option(
@@ -107,9 +99,8 @@ def encode(
       cat tickets.jsonl | embedlib encode ./model --input-format jsonl > vectors.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
     role: Role | None = "query" if query else "document" if document else None
-    if (query and document) or sum(
-        value is not None for value in (role or task, prompt_name, prompt)
-    ) > 1:
+    choices = (role or task, prompt_name, prompt)
+    if (query and document) or sum(choice is not None for choice in choices) > 1:
         raise click.UsageError(
             "give one of --query or --document (and --task), --prompt-name and --prompt"
         )

@@ -1,4 +1,4 @@
-"""Input options of the commands that score texts, and the short form in which they print one."""
+"""Input options of the commands that read texts, and the short form in which they print one."""
 
 from __future__ import annotations
 
