@@ -27,27 +27,42 @@ if TYPE_CHECKING:
     "--model", "-m", help="Model that embedded the rows.  [default: the name stored with them]"
 )
 @click.option("-k", default=SEARCH_ROWS, show_default=True, help="Rows to print.")
+@click.option(
+    "--where",
+    metavar="FILTER",
+    help="Only rows whose metadata pass, such as 'year >= 2020 and lang = \"de\"'.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def search(
-    question: str, sink: str, model: str | None, k: int, as_json: bool, **options: Any
+    question: str,
+    sink: str,
+    model: str | None,
+    k: int,
+    where: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Show the rows of a destination that are nearest to QUESTION.
 
     The model and its options must be the same as when the rows were loaded.
 
     \b
-    Example:
+    Examples:
       embedlib search "how do I copy a folder?" --to edge:my-docs
+      embedlib search "copy a folder" --to edge:my-docs --where 'lang in ("de", "en")'
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
+    from embedlib.indexing.filters.parser import parse_filter
     from embedlib.indexing.searching import check_query, stored_state
     from embedlib.indexing.searching import search as run_search
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.stored_model import open_embedder
 
     check_query(question, k)  # before the model is loaded
+    if where is not None:
+        parse_filter(where, "--where")
     with closing(open_sink(sink)) as opened:
         state = stored_state(opened)
         name = model or state.model
@@ -55,7 +70,7 @@ def search(
             loading(name, config.cache_folder) as progress,
             open_embedder(name, config, state, opened.name, progress.say) as embedder,
         ):
-            hits = run_search(question, opened, embedder=embedder, k=k)
+            hits = run_search(question, opened, embedder=embedder, k=k, where=where)
     for hit in hits:
         click.echo(_json(hit) if as_json else _line(hit))
 

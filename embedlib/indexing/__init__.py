@@ -13,6 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from embedlib.indexing.embedders import EmbeddingCounts, QueryEmbedder, TextEmbedder
     from embedlib.indexing.extras import import_extra
+    from embedlib.indexing.filters.expression import (
+        AllOf,
+        AnyOf,
+        Exists,
+        Filter,
+        Not,
+        OneOf,
+        Order,
+        matcher,
+    )
+    from embedlib.indexing.filters.parser import parse_filter
     from embedlib.indexing.options import IndexOptions
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.report import IndexProgress, IndexReport
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.searching import search, stored_state
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
     from embedlib.indexing.sinks.protocol import (
+        FilteringSink,
         Hit,
         OtherModelError,
         RowKey,
@@ -61,16 +73,24 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRY_POINT_GROUP",
     "POSTGRES_NO_ANSWER",
+    "AllOf",
+    "AnyOf",
     "BadRow",
     "Chunk",
     "Document",
     "EmbeddingCounts",
+    "Exists",
     "FileLock",
+    "Filter",
+    "FilteringSink",
     "Hit",
     "IndexOptions",
     "IndexProgress",
     "IndexReport",
     "InputFormat",
+    "Not",
+    "OneOf",
+    "Order",
     "OtherModelError",
     "QueryEmbedder",
     "Row",
@@ -93,10 +113,12 @@ __all__ = [
     "index",
     "is_true",
     "lock_folder",
+    "matcher",
     "model_digest",
     "open_sink",
     "open_source",
     "open_sql_source",
+    "parse_filter",
     "parse_url",
     "row_digest",
     "row_id",
@@ -109,6 +131,10 @@ __all__ = [
 _MODULES = {
     "embedders": ("EmbeddingCounts", "QueryEmbedder", "TextEmbedder"),
     "extras": ("import_extra",),
+    "filters.expression": (
+        *("AllOf", "AnyOf", "Exists", "Filter", "Not", "OneOf", "Order", "matcher"),
+    ),
+    "filters.parser": ("parse_filter",),
     "options": ("IndexOptions",),
     "pipeline": ("index",),
     "report": ("IndexProgress", "IndexReport"),
@@ -119,8 +145,8 @@ _MODULES = {
     "searching": ("search", "stored_state"),
     "sinks.file_lock": ("FileLock", "lock_folder"),
     "sinks.protocol": (
-        *("Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target", "Tell"),
-        "UnstorableRowsError",
+        *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
+        *("Tell", "UnstorableRowsError"),
         *("check_target", "check_vectors"),
     ),
     "sinks.urls": (

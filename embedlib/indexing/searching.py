@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embedlib.checks import is_count
 from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import QueryEmbedder, check_embedder
+from embedlib.indexing.filters.expression import Filter
+from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
@@ -26,7 +31,12 @@ def stored_state(sink: Sink) -> SinkState:
 
 
 def search(
-    question: str, sink: str | Sink, *, embedder: QueryEmbedder, k: int = SEARCH_ROWS
+    question: str,
+    sink: str | Sink,
+    *,
+    embedder: QueryEmbedder,
+    k: int = SEARCH_ROWS,
+    where: str | None = None,
 ) -> list[Hit]:
     """Return the `k` rows nearest to a question, best first.
 
@@ -36,23 +46,42 @@ def search(
         embedder: an `Embedder` of the model that made the rows, or an object with the members of
             `embedlib.indexing.QueryEmbedder`.
         k: how many rows.
+        where: a filter on the metadata, such as `year >= 2020 and lang = "de"`.
 
     Raises:
-        ConfigError: an argument has another type or lacks a member, the question is empty, or `k`
-            is less than 1.
-        SinkError: the destination cannot be read, or was made by another model or with other
-            options; the message says which, where that is known.
+        ConfigError: an argument has another type or lacks a member, the question is empty, `k`
+            is less than 1, or the filter is not understood.
+        SinkError: the destination cannot be read, has no filters, or was made by another model or
+            with other options; the message says which, where that is known.
     """
     check_is_sink(sink)
     check_embedder(embedder, QueryEmbedder)
     check_query(question, k)
+    passes = None if where is None else parse_filter(where)
     if isinstance(sink, str):
         with closing(open_sink(sink)) as opened:
-            return search(question, opened, embedder=embedder, k=k)
+            return search(question, opened, embedder=embedder, k=k, where=where)
     state = stored_state(sink)
     if not stands_beside(embedder, state):
         raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
-    return sink.search(embedder.encode_query(question), k)
+    return find_rows(sink, embedder.encode_query(question), k, passes)
+
+
+def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
+    """Return the `k` rows nearest to float32[D] that pass a filter; None: all pass.
+
+    Raises:
+        SinkError: the destination cannot be read, or has no filters.
+    """
+    if where is None:
+        return sink.search(vector, k)
+    search_where = getattr(sink, "search_where", None)
+    if search_where is None:
+        raise SinkError(
+            f"{sink.name} has no filters, since its sink has no search_where; leave the filter out"
+        )
+    found: list[Hit] = search_where(vector, k, where)
+    return found
 
 
 def check_query(question: object, k: object) -> None:
@@ -61,11 +90,20 @@ def check_query(question: object, k: object) -> None:
     Raises:
         ConfigError: the question is no text or empty, or `k` is less than 1.
     """
+    check_question(question)
+    if not is_count(k) or k < 1:
+        raise ConfigError(f"k = {shown(k)}; it must be a whole number of at least 1")
+
+
+def check_question(question: object) -> None:
+    """Check what is searched for.
+
+    Raises:
+        ConfigError: the question is no text or empty.
+    """
     if not isinstance(question, str):
         raise ConfigError(f"question = {shown(question)}; it must be a str")
     if not question.strip():
         raise ConfigError(
             f"question = {shown(question)}; it is empty, and any row would be an answer"
         )
-    if not is_count(k) or k < 1:
-        raise ConfigError(f"k = {shown(k)}; it must be a whole number of at least 1")

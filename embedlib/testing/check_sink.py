@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from embedlib.errors import SinkError
+from embedlib.indexing.filters.expression import matcher
+from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import Row, row_digest, row_id
 from embedlib.indexing.sinks.protocol import RowKey, Sink, Target
 from embedlib.vectors.arrays import Vectors
@@ -19,6 +21,12 @@ TARGET = Target(
     fingerprint="folder:0123",
     model="check/model",
     precision="float32",
+)
+
+_FILTERS = (
+    *("page = 3", "page >= 10 and page < 20.5", "page != 3", "page in (1, 2, '3')"),
+    *('tags = "b"', 'not tags = "c"', "nested.x is null", "exists nested", "absent < 'z'"),
+    *('source > "docs/ä 12.md"', "page = true or source.x = 'a'", "page = '3'"),
 )
 
 
@@ -90,6 +98,7 @@ def _check_load(make: Callable[[], Sink], rows: list[Row]) -> None:
     _expect_rows(sink, rows)
     sink.finish()
     _expect_search(sink, rows)
+    _expect_filters(sink, rows)
     sink.close()
     sink = make()
     state = sink.inspect()
@@ -208,6 +217,21 @@ def _expect_search(sink: Sink, rows: Sequence[Row]) -> None:
         assert best.score > 0.99, f"the same vector scores {best.score}"
         assert (best.id, best.source_id, best.chunk) == (row.id, row.source_id, row.chunk)
         assert (best.text, best.metadata) == (row.text, row.metadata), "a hit's fields differ"
+
+
+def _expect_filters(sink: Sink, rows: Sequence[Row]) -> None:
+    """Assert that a sink with filters finds the rows that the reference accepts."""
+    if not hasattr(sink, "search_where"):
+        return
+    for text in _FILTERS:
+        where = parse_filter(text)
+        accepts = matcher(where)
+        expected = {row.id for row in rows if accepts(row.metadata)}
+        hits = sink.search_where(make_vectors(rows[:1])[0], len(rows), where)
+        found = [hit.id for hit in hits]
+        assert set(found) == expected, f"{text}: {len(found)} hits, {len(expected)} expected"
+        scores = [hit.score for hit in hits]
+        assert scores == sorted(scores, reverse=True), f"{text}: hits are not sorted, best first"
 
 
 def _expect_error(action: Callable[[], object]) -> None:

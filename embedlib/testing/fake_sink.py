@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
+from embedlib.indexing.filters.expression import Filter, matcher
 from embedlib.indexing.rows import Row
 from embedlib.indexing.sinks.protocol import (
     Hit,
@@ -117,10 +118,18 @@ class FakeSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Compare the vector with every row."""
+        return self._search(vector, k, list(self.store.rows))
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Compare the vector with every row that passes the filter."""
+        accepts = matcher(where)
+        ids = [id_ for id_, row in self.store.rows.items() if accepts(row.metadata)]
+        return self._search(vector, k, ids)
+
+    def _search(self, vector: NDArray[np.float32], k: int, ids: list[UUID]) -> list[Hit]:
         target = self.store.target
-        if target is None or not self.store.rows:
+        if target is None or not ids:
             return []
-        ids = list(self.store.rows)
         vectors = np.stack([self.store.vectors[id_] for id_ in ids])
         scores = similarity(target.similarity, vector, vectors)[0]
         hits = []

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from embedlib.errors import SinkError
-from embedlib.indexing import Hit, SinkState
+from embedlib.indexing import Filter, Hit, SinkState
 from embedlib_pgvector.connection import Connection
+from embedlib_pgvector.filters import where_clause
 from embedlib_pgvector.hnsw import OPERATORS, find_index
 from embedlib_pgvector.table import Table, count_rows
 
@@ -34,9 +35,17 @@ def describe(connection: Connection, table: Table) -> SinkState:
 
 
 def search(
-    connection: Connection, table: Table, vector: NDArray[np.float32], k: int, name: str
+    connection: Connection,
+    table: Table,
+    vector: NDArray[np.float32],
+    k: int,
+    name: str,
+    where: Filter | None = None,
 ) -> list[Hit]:
     """Return the nearest rows, best first; a row that LangChain added has its id as source id.
+
+    A scan of the index ends after `hnsw.max_scan_tuples` rows, or without pgvector 0.8 after
+    `hnsw.ef_search`. If it found too few rows that pass the filter, all rows are compared.
 
     Raises:
         SinkError: the vector has another dimension than those in the table.
@@ -46,14 +55,24 @@ def search(
             f"{name} holds vectors of {table.dim} dimensions, the query has shape {vector.shape}; "
             f"search with the model that made them, {table.model!r}"
         )
-    query = sql.SQL(
-        "SELECT langchain_id, source_id, chunk, content, langchain_metadata,"
-        " embedding {} %s::{} AS distance FROM {} ORDER BY distance LIMIT %s"
-    ).format(sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name), table.escaped)
     text = "[" + ",".join(map(repr, vector.tolist())) + "]"
+    clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
+    distance = sql.SQL("embedding {} %s::{}").format(
+        sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name)
+    )
+    query = sql.SQL(
+        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, {} AS distance"
+        " FROM {} WHERE {} ORDER BY "
+    ).format(distance, table.escaped, clause)
     with connection.transaction():
         _widen(connection, k)
-        rows = connection.execute(query, (text, k)).fetchall()
+        rows = connection.execute(
+            query + sql.SQL("distance LIMIT %s"), (text, *values, k)
+        ).fetchall()
+        if where is not None and len(rows) < k and find_index(connection, table) is not None:
+            # No index has this order, so every row is compared.
+            exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
+            rows = connection.execute(exact, (text, *values, text, k)).fetchall()
     return [
         Hit(
             score=1 - distance if table.similarity == "cosine" else -distance,

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import (
+    Filter,
     Hit,
     Row,
     RowKey,
@@ -202,10 +203,19 @@ class PgvectorSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows; one that LangChain added has its id as its source."""
+        return self._search(vector, k, None)
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Return the nearest of the rows that pass a filter."""
+        return self._search(vector, k, where)
+
+    def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         table = self._find()
         if table is None:
             raise SinkError(f"{self.name}: there is no such table; load it with embedlib index")
-        return self._session.run(lambda connection: search(connection, table, vector, k, self.name))
+        return self._session.run(
+            lambda connection: search(connection, table, vector, k, self.name, where)
+        )
 
     def close(self) -> None:
         """Close the connection, and with it give up the lock; stop the local server."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embedlib.errors import SinkError
 from embedlib.indexing import (
     BadRow,
+    Filter,
     Hit,
     Row,
     RowKey,
@@ -25,6 +26,7 @@ from embedlib.indexing import (
     import_extra,
 )
 from embedlib_qdrant.collection_options import OVERSAMPLING, GivenOptions
+from embedlib_qdrant.filters import ClientConditions, make_filter, search_filtered
 from embedlib_qdrant.points import (
     OWN_KEY,
     SOURCE_ID_KEY,
@@ -197,21 +199,39 @@ class CollectionSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
+        return self._query(vector, k, None)
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Return the nearest of the rows that pass a filter."""
+        return search_filtered(
+            lambda limit, wide: self._query(vector, limit, wide), k, where, self.name
+        )
+
+    def _query(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         mark = self._require_stored()
         self.settle()
-        found = self.call(
-            lambda: self.connect().query_points(
+        passes = self.only_ours()
+        if where is not None:
+            passes.must = [make_filter(where, ClientConditions(self.models))]
+
+        def ask(is_exact: bool) -> list[Any]:
+            answer = self.connect().query_points(
                 self.collection,
                 query=vector.tolist(),
                 using=mark.options.vector or None,
                 limit=k,
-                query_filter=self.only_ours(),
-                search_params=self._search_params(mark),
+                query_filter=passes,
+                search_params=self._search_params(mark, is_exact),
                 with_payload=True,
                 with_vectors=False,
             )
-        )
-        return [read_hit(hit.id, hit.score, hit.payload, mark.similarity) for hit in found.points]
+            return list(answer.points)
+
+        found = self.call(lambda: ask(False))
+        if where is not None and len(found) < k:
+            # A graph leads past rows that few others are linked to.
+            found = self.call(lambda: ask(True))
+        return [read_hit(hit.id, hit.score, hit.payload, mark.similarity) for hit in found]
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: there is no collection.
@@ -290,7 +310,9 @@ class CollectionSink:
             with_vectors=False,
         )
 
-    def _search_params(self, mark: Mark) -> Any:
+    def _search_params(self, mark: Mark, is_exact: bool) -> Any:
+        if is_exact:
+            return self.models.SearchParams(exact=True)
         if mark.options.quantization == "none":
             return None
         again = self.models.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from embedlib.errors import SinkError, first_line
 from embedlib.indexing import (
     FileLock,
+    Filter,
     Hit,
     Row,
     RowKey,
@@ -30,6 +31,7 @@ from embedlib.indexing import (
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
 from embedlib_qdrant.edge_config import edge_config, search_params
 from embedlib_qdrant.edge_folder import EdgeFolder
+from embedlib_qdrant.filters import EdgeConditions, make_filter, search_filtered
 from embedlib_qdrant.one_line_errors import REMEDIES, one_line_errors
 from embedlib_qdrant.points import (
     CONTENT_KEY,
@@ -192,17 +194,37 @@ class EdgeSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
+        return self._query(vector, k, None)
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Return the nearest of the rows that pass a filter."""
+        return search_filtered(
+            lambda limit, wide: self._query(vector, limit, wide), k, where, self.name
+        )
+
+    def _query(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         shard, edge = self._open_stored(), self._edge
-        mark = self._stored_mark
-        with self._one_line("cannot be searched"):
+        mark, passes = self._stored_mark, None
+        if where is not None:
+            make = EdgeConditions()
+            passes = make.group(must=[make_filter(where, make)], must_not=[make.is_empty(OWN_KEY)])
+
+        def ask(params: Any) -> list[Any]:
             request = edge.QueryRequest(
                 limit=k,
                 query=edge.Query.Nearest(vector.tolist()),
-                params=search_params(mark),
+                filter=passes,
+                params=params,
                 with_payload=True,
                 with_vector=False,
             )
-            found = shard.query(request)
+            return list(shard.query(request))
+
+        with self._one_line("cannot be searched"):
+            found = ask(search_params(mark))
+            if where is not None and len(found) < k:
+                # A graph leads past rows that few others are linked to.
+                found = ask(edge.SearchParams(exact=True))
         return [
             read_hit(hit.id, hit.score, hit.payload, mark.similarity)
             for hit in found

@@ -17,10 +17,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embedlib.errors import SinkError, first_line
-from embedlib.indexing import Row, SinkState, SinkUrl, Vectors, import_extra
+from embedlib.indexing import Filter, Hit, Row, SinkState, SinkUrl, Vectors, import_extra
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.collection_options import parse_options
+from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import DISTANCES, Mark, row_payload
 
@@ -122,6 +126,15 @@ class LocalSink(CollectionSink):
         except sqlite3.Error as error:
             raise SinkError(f"{self.name}: {storage}: {error}") from error
         return mark.to_state(num_rows, "none, exact scan")
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Return the nearest of the rows that pass a filter.
+
+        The client's own filters differ from those of the engine: to it true is a number.
+        """
+        return search_candidates(
+            lambda limit: self.search(vector, limit), k, where, self.name, most=None
+        )
 
     def finish(self) -> None:
         """Do nothing: every row is stored already."""

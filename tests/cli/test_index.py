@@ -330,6 +330,10 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     as_json = run("search", "measure time", "--to", out, "-k", 1, "--json", "--model", model)
     hit = json.loads(as_json.stdout)
     assert (hit["source_id"], hit["text"]) == (f"{docs}/b.txt", "measure time")
+    where = f'source != "{docs}/b.txt"'
+    others = run("search", "measure time", "--to", out, "--where", where, "--json")
+    assert len(others.stdout.splitlines()) == 2
+    assert "b.txt" not in others.stdout
 
 
 def test_a_destination_knows_its_model(
@@ -351,6 +355,10 @@ def test_a_destination_knows_its_model(
     [
         (["x", "-k", 0], "k = 0; it must be a whole number of at least 1"),
         ([" "], "question = ' '; it is empty, and any row would be an answer"),
+        (
+            ["x", "--where", "lang = de"],
+            "--where: character 8, 'de': a value must be here; put a string in quotes: \"de\"",
+        ),
     ],
 )
 def test_a_question_is_checked_before_the_model_is_loaded(

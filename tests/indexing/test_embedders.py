@@ -202,6 +202,19 @@ def test_search_needs_no_members_of_index() -> None:
         search("text 2", FakeSink(store), embedder=asking)
 
 
+def test_a_search_with_a_filter_and_a_sink_that_has_none() -> None:
+    class Plain(FakeSink):
+        search_where = None  # type: ignore[assignment]
+
+    store, embedder = FakeStore(), HashEmbedder()
+    load(store, embedder, documents(9))
+    where = 'source in ("d2", "d5")'
+    hits = search("text 7", FakeSink(store), embedder=embedder, where=where)
+    assert {hit.source_id for hit in hits} == {"d2", "d5"}
+    with pytest.raises(SinkError, match="fake: has no filters, since its sink has no search_where"):
+        search("text 7", Plain(store), embedder=embedder, where=where)
+
+
 def test_the_class_in_place_of_an_object_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"it must be an Embedder, which is made with Embedder\("):
         load(FakeStore(), Embedder, documents(1))

@@ -560,6 +560,8 @@ def test_a_switch_is_true_or_false(
         ({"question": " \n"}, "question = ' \\n'; it is empty"),
         ({"k": "5"}, "k = '5'; it must be a whole number of at least 1"),
         ({"k": 0}, "k = 0; it must be a whole number of at least 1"),
+        ({"where": 3}, "where = 3; it must be a str, such as"),
+        ({"where": "year ="}, "where: character 7, the end: a value must be here"),
     ],
 )
 def test_a_search_with_a_wrong_argument_is_one_line(

@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
+from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import Row
 from embedlib.indexing.sinks.file_lock import FileLock
+from embedlib.indexing.sinks.file_search import search_rows
 from embedlib.indexing.sinks.protocol import (
     Hit,
     RowKey,
@@ -38,7 +40,6 @@ from embedlib.indexing.sinks.protocol import (
 from embedlib.indexing.sinks.urls import SinkUrl
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.files import open_writer
-from embedlib.vectors.similarity import similarity
 
 FOLDER_SUFFIX = ".embedlib"
 """Appended to the name of a file: the folder with its rows."""
@@ -61,8 +62,6 @@ _FIRST_BYTES = {b"\x93NUMPY": "npy", b"PAR1": "parquet", b"{": "jsonl"}
 """How the files of each format begin. Source: numpy.lib.format; Apache Parquet, file format."""
 _SLICE = 500
 """Ids per statement: below the limit of 999 parameters in older versions of SQLite."""
-_SCAN_ROWS = 4096
-"""Vectors that a search compares at once."""
 
 
 def open_file_sink(url: SinkUrl) -> FileSink:
@@ -216,18 +215,18 @@ class FileSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Compare the vector with every row."""
-        best: list[tuple[float, int]] = []
+        return self._search(vector, k, None)
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Compare the vector with every row that passes the filter."""
+        return self._search(vector, k, where)
+
+    def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         with self._errors():
             target = self._target()
             if target is None:
                 raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
-            cursor = self._connect().execute("SELECT number, vector FROM row")
-            while part := cursor.fetchmany(_SCAN_ROWS):
-                vectors = np.frombuffer(b"".join(blob for _, blob in part), "<f4")
-                scores = similarity(target.similarity, vector, vectors.reshape(len(part), -1))[0]
-                best += zip(scores.tolist(), (number for number, _ in part), strict=True)
-                best = sorted(best, key=lambda item: -item[0])[:k]
-            return [self._hit(score, number) for score, number in best]
+            return search_rows(self._connect(), target.similarity, vector, k, where)
 
     def close(self) -> None:
         """Close the database and release the lock."""
@@ -333,23 +332,6 @@ class FileSink:
                 "metadata": json.loads(metadata),
             }
             yield fields, np.frombuffer(blob, "<f4")
-
-    def _hit(self, score: float, number: int) -> Hit:
-        id_, source_id, chunk, text, metadata = (
-            self._connect()
-            .execute(
-                "SELECT id, source_id, chunk, text, metadata FROM row WHERE number = ?", (number,)
-            )
-            .fetchone()
-        )
-        return Hit(
-            score=score,
-            id=UUID(bytes=id_),
-            source_id=source_id,
-            chunk=chunk,
-            text=text,
-            metadata=json.loads(metadata),
-        )
 
 
 def _slices(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -1,4 +1,4 @@
-"""The thread `embedlib-sink`, which makes every call to a destination, one after the other."""
+"""A thread that makes every call to a destination, one after the other."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class SinkThread:
     keep a program from ending, and a load may be killed at any instant anyway.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "embedlib-sink") -> None:
+        """Start the thread; the name is only for messages and debuggers."""
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="embedlib-sink", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -46,6 +46,12 @@ class Broken(FakeSink):
         hits = super().search(vector, k)
         return hits[::-1] if self.fault == "worst first" else hits
 
+    def search_where(self, vector: Any, k: int, where: Any) -> Any:
+        if self.fault == "filters nothing":
+            return super().search(vector, k)
+        hits = super().search_where(vector, k, where)
+        return hits[::-1] if self.fault == "filters worst first" else hits
+
 
 @pytest.mark.parametrize(
     "fault",
@@ -57,6 +63,8 @@ class Broken(FakeSink):
         "takes no lock",
         "takes any model",
         "worst first",
+        "filters nothing",
+        "filters worst first",
     ],
 )
 def test_check_sink_sees_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Filters on metadata: one small language, the same for every destination."""
