@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from embedlib.classifier import Classifier
     from embedlib.embedder import Embedder
     from embedlib.indexing.pipeline import index
+    from embedlib.indexing.retrieval import Search
     from embedlib.indexing.rows import Document
     from embedlib.indexing.searching import search
     from embedlib.indexing.sources.protocol import SourceOptions
@@ -31,6 +32,7 @@ __all__ = [
     "Document",
     "Embedder",
     "Reranker",
+    "Search",
     "SourceOptions",
     "Usage",
     "__version__",
@@ -44,6 +46,7 @@ _LAZY = {
     "Document": "embedlib.indexing.rows",
     "Embedder": "embedlib.embedder",
     "Reranker": "embedlib.reranker",
+    "Search": "embedlib.indexing.retrieval",
     "SourceOptions": "embedlib.indexing.sources.protocol",
     "Usage": "embedlib.batching.usage",
     "index": "embedlib.indexing.pipeline",

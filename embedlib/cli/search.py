@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,10 +12,16 @@ from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, 
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line
 from embedlib.config import Config
-from embedlib.indexing.options import SEARCH_ROWS
+from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
 if TYPE_CHECKING:
-    from embedlib.indexing.sinks.protocol import Hit
+    from embedlib.indexing.hits import SearchHit
+
+_RERANKER_OPTIONS = (
+    *("engine", "device", "prepare", "threads", "engine_cache_dir"),
+    *("token", "cache_folder", "local_files_only"),
+)
+"""Options that are meant for the reranker as well."""
 
 
 @click.command(cls=GroupedCommand)
@@ -32,6 +38,21 @@ if TYPE_CHECKING:
     metavar="FILTER",
     help="Only rows whose metadata pass, such as 'year >= 2020 and lang = \"de\"'.",
 )
+@click.option(
+    "--rerank", "reranker", metavar="MODEL", help="Reranker that puts the nearest rows in order."
+)
+@click.option(
+    "--candidates",
+    default=CANDIDATES,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Rows that the reranker reads.",
+)
+@click.option(
+    "--min-score",
+    type=float,
+    help="Leave out rows with a lower score: the reranker's, or the vectors'.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def search(
@@ -40,6 +61,9 @@ def search(
     model: str | None,
     k: int,
     where: str | None,
+    reranker: str | None,
+    candidates: int,
+    min_score: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -51,33 +75,46 @@ def search(
     Examples:
       embedlib search "how do I copy a folder?" --to edge:my-docs
       embedlib search "copy a folder" --to edge:my-docs --where 'lang in ("de", "en")'
+      embedlib search "copy a folder" --to edge:my-docs --rerank BAAI/bge-reranker-base
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter
+    from embedlib.indexing.retrieval import Search
     from embedlib.indexing.searching import check_query, stored_state
-    from embedlib.indexing.searching import search as run_search
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.stored_model import open_embedder
+    from embedlib.reranker import Reranker
 
     check_query(question, k)  # before the model is loaded
     if where is not None:
         parse_filter(where, "--where")
-    with closing(open_sink(sink)) as opened:
+    with ExitStack() as stack:
+        opened = stack.enter_context(closing(open_sink(sink)))
         state = stored_state(opened)
         name = model or state.model
-        with (
-            loading(name, config.cache_folder) as progress,
-            open_embedder(name, config, state, opened.name, progress.say) as embedder,
-        ):
-            hits = run_search(question, opened, embedder=embedder, k=k, where=where)
+        progress = stack.enter_context(loading(name, config.cache_folder))
+        embedder = stack.enter_context(
+            open_embedder(name, config, state, opened.name, progress.say)
+        )
+        ranking = None
+        if reranker is not None:
+            shared = Config(**{option: options[option] for option in _RERANKER_OPTIONS})
+            progress.watch(f"Loading {reranker}")
+            ranking = stack.enter_context(Reranker(reranker, config=shared))
+        asked = stack.enter_context(Search(opened, embedder, ranking))
+        progress.watch("Searching")
+        hits = asked.search(
+            question, k, where=where, min_score=min_score, num_candidates=candidates
+        )
     for hit in hits:
-        click.echo(_json(hit) if as_json else _line(hit))
+        click.echo(_json(hit, ranking is not None) if as_json else _line(hit))
 
 
-def _json(hit: Hit) -> str:
+def _json(hit: SearchHit, is_reranked: bool) -> str:
     fields = {
         "score": hit.score,
+        **({"vector_score": hit.vector_score} if is_reranked else {}),
         "id": str(hit.id),
         "source_id": hit.source_id,
         "chunk": hit.chunk,
@@ -87,7 +124,7 @@ def _json(hit: Hit) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
-def _line(hit: Hit) -> str:
+def _line(hit: SearchHit) -> str:
     """Return score and place, and the beginning of the text on a second line."""
     start, end = hit.metadata.get("start_index"), hit.metadata.get("end_index")
     span = "" if start is None or end is None else f" [{start}:{end}]"

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
         matcher,
     )
     from embedlib.indexing.filters.parser import parse_filter
+    from embedlib.indexing.hits import SearchHit, SearchResults, SearchTimes
     from embedlib.indexing.options import IndexOptions
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.report import IndexProgress, IndexReport
+    from embedlib.indexing.retrieval import RankingModel, Search
     from embedlib.indexing.rows import (
         BadRow,
         Chunk,
@@ -93,8 +95,13 @@ __all__ = [
     "Order",
     "OtherModelError",
     "QueryEmbedder",
+    "RankingModel",
     "Row",
     "RowKey",
+    "Search",
+    "SearchHit",
+    "SearchResults",
+    "SearchTimes",
     "Sink",
     "SinkState",
     "SinkUrl",
@@ -135,9 +142,11 @@ _MODULES = {
         *("AllOf", "AnyOf", "Exists", "Filter", "Not", "OneOf", "Order", "matcher"),
     ),
     "filters.parser": ("parse_filter",),
+    "hits": ("SearchHit", "SearchResults", "SearchTimes"),
     "options": ("IndexOptions",),
     "pipeline": ("index",),
     "report": ("IndexProgress", "IndexReport"),
+    "retrieval": ("RankingModel", "Search"),
     "rows": (
         *("BadRow", "Chunk", "Document", "Row"),
         *("has_same_content", "model_digest", "row_digest", "row_id"),

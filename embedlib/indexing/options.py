@@ -16,6 +16,8 @@ from embedlib.errors import ConfigError, shown
 
 SEARCH_ROWS = 10
 """Default number of rows that a search returns."""
+CANDIDATES = 50
+"""Default number of rows that a reranker reads: they take it some tenths of a second on a CPU."""
 
 _SWITCHES = ("chunk", "delete_missing", "recreate", "dry_run")
 _COUNTS = (("chunk_tokens", 1), ("chunk_overlap", 0), ("batch_rows", 1), ("limit", 1))

@@ -1,4 +1,4 @@
-"""LangChain's interfaces over embedlib: embeddings, and a reranker as a document compressor.
+"""LangChain's interfaces over embedlib: embeddings, a reranker, and a retriever.
 
 from langchain_embedlib import EmbedlibEmbeddings, EmbedlibRerank
 
@@ -17,5 +17,6 @@ except ImportError as error:
 
 from langchain_embedlib.embeddings import EmbedlibEmbeddings
 from langchain_embedlib.rerank import EmbedlibRerank
+from langchain_embedlib.retriever import EmbedlibRetriever
 
-__all__ = ["EmbedlibEmbeddings", "EmbedlibRerank"]
+__all__ = ["EmbedlibEmbeddings", "EmbedlibRerank", "EmbedlibRetriever"]

@@ -14,6 +14,7 @@ from click.testing import Result
 
 from embedlib.embedder import Embedder
 from embedlib.progress import Look, Progress, Reading
+from embedlib.reranker import Reranker
 
 Run = Callable[..., Result]
 
@@ -334,6 +335,25 @@ def test_searching_finds_the_text_itself(run: Run, model: str, docs: Path, out: 
     others = run("search", "measure time", "--to", out, "--where", where, "--json")
     assert len(others.stdout.splitlines()) == 2
     assert "b.txt" not in others.stdout
+
+
+def test_searching_with_a_reranker(
+    run: Run, model: str, docs: Path, out: str, tiny_folder: Callable[[str], Path]
+) -> None:
+    run("index", docs, "-m", model, "--to", out)
+    reranker = tiny_folder("bert-cross-encoder")
+    done = run("search", "measure time", "--to", out, "--rerank", reranker, "--json")
+    assert done.exit_code == 0, done.output
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    with Reranker(reranker) as ranking:
+        expected = ranking.rank("measure time", [hit["text"] for hit in found])
+    assert [entry["corpus_id"] for entry in expected] == [0, 1, 2]
+    scores = [entry["score"] for entry in expected]
+    assert [hit["score"] for hit in found] == pytest.approx(scores, abs=1e-6)
+    assert max(hit["vector_score"] for hit in found) == pytest.approx(1)
+    least = found[1]["score"]
+    few = run("search", "measure time", "--to", out, "--rerank", reranker, "--min-score", least)
+    assert len(few.stdout.splitlines()) == 4
 
 
 def test_a_destination_knows_its_model(

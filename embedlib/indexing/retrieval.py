@@ -1,0 +1,325 @@
+"""`embedlib.Search`: questions to the rows of a destination that answer them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.config import Config
+from embedlib.embedder import Embedder
+from embedlib.errors import ClosedError, ConfigError, SinkError, shown
+from embedlib.indexing.embedders import QueryEmbedder, check_embedder
+from embedlib.indexing.hits import (
+    SearchOptions,
+    SearchResults,
+    SearchTimes,
+    check_rerank,
+    choose_hits,
+)
+from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
+from embedlib.indexing.searching import check_question, find_rows, stored_state
+from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
+from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sinks.urls import check_is_sink, open_sink
+from embedlib.indexing.stored_model import describe_other_model, open_embedder, stands_beside
+from embedlib.reranker import Reranker
+
+S = TypeVar("S", bound="Search")
+Questions: TypeAlias = list[str] | tuple[str, ...]
+
+_CLOSE_SECONDS = 30.0
+
+
+class RankingModel(Protocol):
+    """What `Search` needs of a reranker; `embedlib.Reranker` is one."""
+
+    def rank(self, query: str, documents: Sequence[str], /) -> Iterable[Mapping[str, Any]]:
+        """Return {"corpus_id", "score"} of each document, in any order."""
+
+
+class Search:
+    """A destination with the model that filled it, and perhaps a reranker.
+
+    Any number of threads and tasks may ask; the destination answers them one after the other, on a
+    thread of its own. Close it, or use it as a context manager: that ends the thread, and closes
+    what it opened.
+
+        with Search("edge:my-docs", reranker="BAAI/bge-reranker-base") as search:
+            for hit in search.search("how do I copy a folder?", top_k=3, where='lang = "en"'):
+                print(hit.score, hit.text)
+    """
+
+    def __init__(
+        self,
+        destination: str | Sink,
+        embedder: QueryEmbedder | str | None = None,
+        reranker: RankingModel | str | None = None,
+        *,
+        config: Config | None = None,
+    ) -> None:
+        """Open the destination and load the models.
+
+        Args:
+            destination: what `embedlib.index` loaded: a URL, or a `Sink`, which stays open.
+            embedder: the model that made the rows: an `Embedder`, which stays open, an object with
+                the members of `QueryEmbedder`, or a name; None: the name stored with the rows.
+            reranker: reads the candidates with the question: a `Reranker`, which stays open, or a
+                name; None: the order is that of the vectors.
+            config: options of an embedder that is given by name, or not at all.
+
+        Raises:
+            ConfigError: an argument has another type.
+            SinkError: the destination cannot be read, or another model made its rows.
+            EmbedlibError: a model cannot be loaded.
+        """
+        check_is_sink(destination)
+        if embedder is not None and not isinstance(embedder, str):
+            check_embedder(embedder, QueryEmbedder)
+        if reranker is not None and not (isinstance(reranker, str) or hasattr(reranker, "rank")):
+            raise ConfigError(
+                f"reranker = {shown(reranker)}; it must be a Reranker or the name of one"
+            )
+        self._owned: list[Callable[[], object]] = []
+        self._is_closed = False
+        self._sink: Sink = open_sink(destination) if isinstance(destination, str) else destination
+        self._thread = SinkThread("embedlib-search")
+        if isinstance(destination, str):
+            self._owned.append(lambda: self._thread.submit(self._sink.close).result())
+        try:
+            self._state = self._thread.submit(stored_state, self._sink).result()
+            self._embedder = self._find_embedder(embedder, config or Config())
+            self._reranker = self._find_reranker(reranker)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def state(self) -> SinkState:
+        """What the destination held when it was opened: rows, model, search index."""
+        return self._state
+
+    @overload
+    def search(
+        self,
+        question: str,
+        top_k: int = ...,
+        *,
+        where: str | None = ...,
+        min_score: float | None = ...,
+        rerank: bool | None = ...,
+        num_candidates: int = ...,
+    ) -> SearchResults: ...
+
+    @overload
+    def search(
+        self,
+        question: Questions,
+        top_k: int = ...,
+        *,
+        where: str | None = ...,
+        min_score: float | None = ...,
+        rerank: bool | None = ...,
+        num_candidates: int = ...,
+    ) -> list[SearchResults]: ...
+
+    def search(
+        self,
+        question: str | Questions,
+        top_k: int = SEARCH_ROWS,
+        *,
+        where: str | None = None,
+        min_score: float | None = None,
+        rerank: bool | None = None,
+        num_candidates: int = CANDIDATES,
+    ) -> SearchResults | list[SearchResults]:
+        """Return the rows that answer a question, best first; of several, a list of answers.
+
+        Args:
+            question: embedded on the query lane with the model's prompt for queries.
+            top_k: how many rows, at most.
+            where: a filter on the metadata, such as `year >= 2020 and lang = "de"`.
+            min_score: leave out rows with a lower score: the reranker's, or the vectors'.
+            rerank: None: if there is a reranker; False: not.
+            num_candidates: rows that the reranker reads, the nearest ones.
+
+        Raises:
+            ConfigError: an argument is out of range, or the filter is not understood.
+            SinkError: the destination cannot be read, or has no filters.
+            ClosedError: this Search was closed.
+            what the models raise.
+        """
+        questions = self._check(question)
+        options = self._options(top_k, where, min_score, rerank, num_candidates)
+        started = perf_counter()
+        vectors = _embed(self._embedder, questions)
+        embedded = perf_counter()
+        found = [self._submit(vector, options) for vector in vectors]
+        rows = [each.result() for each in found]
+        searched = perf_counter()
+        scores = [
+            self._score(text, hits, options) for text, hits in zip(questions, rows, strict=True)
+        ]
+        times = _times(started, embedded, searched, perf_counter(), options)
+        results = [
+            SearchResults(choose_hits(hits, each, options), times)
+            for hits, each in zip(rows, scores, strict=True)
+        ]
+        return results[0] if isinstance(question, str) else results
+
+    @overload
+    async def asearch(
+        self,
+        question: str,
+        top_k: int = ...,
+        *,
+        where: str | None = ...,
+        min_score: float | None = ...,
+        rerank: bool | None = ...,
+        num_candidates: int = ...,
+    ) -> SearchResults: ...
+
+    @overload
+    async def asearch(
+        self,
+        question: Questions,
+        top_k: int = ...,
+        *,
+        where: str | None = ...,
+        min_score: float | None = ...,
+        rerank: bool | None = ...,
+        num_candidates: int = ...,
+    ) -> list[SearchResults]: ...
+
+    async def asearch(
+        self,
+        question: str | Questions,
+        top_k: int = SEARCH_ROWS,
+        *,
+        where: str | None = None,
+        min_score: float | None = None,
+        rerank: bool | None = None,
+        num_candidates: int = CANDIDATES,
+    ) -> SearchResults | list[SearchResults]:
+        """Return what `search` returns without blocking the event loop."""
+        questions = self._check(question)
+        options = self._options(top_k, where, min_score, rerank, num_candidates)
+        started = perf_counter()
+        if isinstance(self._embedder, Embedder):
+            vectors = list(await self._embedder.aencode_query(questions))
+        else:
+            vectors = await asyncio.to_thread(_embed, self._embedder, questions)
+        embedded = perf_counter()
+        found = [asyncio.wrap_future(self._submit(vector, options)) for vector in vectors]
+        rows = await asyncio.gather(*found)
+        searched = perf_counter()
+        scores = await asyncio.gather(
+            *(self._ascore(*pair, options) for pair in zip(questions, rows, strict=True))
+        )
+        times = _times(started, embedded, searched, perf_counter(), options)
+        results = [
+            SearchResults(choose_hits(hits, each, options), times)
+            for hits, each in zip(rows, scores, strict=True)
+        ]
+        return results[0] if isinstance(question, str) else results
+
+    def close(self) -> None:
+        """End the thread, and close what this object opened; may be called twice."""
+        self._is_closed = True
+        while self._owned:
+            self._owned.pop()()
+        self._thread.close(_CLOSE_SECONDS)
+
+    def __enter__(self: S) -> S:
+        """Return this object; the end of the block closes it."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close it."""
+        self.close()
+
+    async def __aenter__(self: S) -> S:
+        """Return this object; the end of the block closes it."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close it on a thread."""
+        await asyncio.to_thread(self.close)
+
+    def _find_embedder(self, given: QueryEmbedder | str | None, config: Config) -> QueryEmbedder:
+        if given is not None and not isinstance(given, str):
+            embedder = given
+        else:
+            name = given or self._state.model
+            opened = open_embedder(name, config, self._state, self._sink.name, lambda line: None)
+            self._owned.append(opened.close)
+            embedder = opened
+        if not stands_beside(embedder, self._state):
+            raise SinkError(describe_other_model(self._state, self._sink.name, embedder, "search"))
+        return embedder
+
+    def _find_reranker(self, given: RankingModel | str | None) -> RankingModel | None:
+        if not isinstance(given, str):
+            return given
+        reranker = Reranker(given)
+        self._owned.append(reranker.close)
+        return reranker
+
+    def _check(self, question: object) -> list[str]:
+        if self._is_closed:
+            raise ClosedError("this Search is closed; make another one")
+        is_list = isinstance(question, (list, tuple))
+        questions: list[Any] = list(question) if is_list else [question]  # type: ignore[call-overload]
+        for each in questions:
+            check_question(each)
+        return questions
+
+    def _options(
+        self, top_k: object, where: object, min_score: object, rerank: object, candidates: object
+    ) -> SearchOptions:
+        reranks = check_rerank(rerank, self._reranker is not None)
+        return SearchOptions.checked(top_k, where, min_score, reranks, candidates)
+
+    def _submit(self, vector: NDArray[np.float32], options: SearchOptions) -> Future[list[Hit]]:
+        return self._thread.submit(find_rows, self._sink, vector, options.num_rows, options.where)
+
+    def _score(self, text: str, hits: list[Hit], options: SearchOptions) -> list[float] | None:
+        if options.num_candidates is None or self._reranker is None:
+            return None
+        return _in_order(self._reranker.rank(text, [hit.text for hit in hits]), len(hits))
+
+    async def _ascore(
+        self, text: str, hits: list[Hit], options: SearchOptions
+    ) -> list[float] | None:
+        if options.num_candidates is None or not isinstance(self._reranker, Reranker):
+            return await asyncio.to_thread(self._score, text, hits, options)
+        return _in_order(await self._reranker.arank(text, [hit.text for hit in hits]), len(hits))
+
+
+def _embed(embedder: QueryEmbedder, questions: list[str]) -> list[NDArray[np.float32]]:
+    if isinstance(embedder, Embedder):
+        return list(embedder.encode_query(questions))
+    return [embedder.encode_query(question) for question in questions]
+
+
+def _in_order(ranking: Iterable[Mapping[str, Any]], num_documents: int) -> list[float]:
+    scores = [0.0] * num_documents
+    for entry in ranking:
+        scores[entry["corpus_id"]] = float(entry["score"])
+    return scores
+
+
+def _times(
+    started: float, embedded: float, searched: float, ended: float, options: SearchOptions
+) -> SearchTimes:
+    return SearchTimes(
+        embed_ms=(embedded - started) * 1e3,
+        search_ms=(searched - embedded) * 1e3,
+        rerank_ms=0.0 if options.num_candidates is None else (ended - searched) * 1e3,
+        total_ms=(ended - started) * 1e3,
+    )

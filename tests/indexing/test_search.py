@@ -1,0 +1,228 @@
+"""`embedlib.Search`: the model of a destination, a reranker, filters, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib import Config, Document, Embedder, Search, index
+from embedlib.errors import ClosedError, ConfigError, SinkError
+from embedlib.indexing import SearchResults
+from embedlib.testing import (
+    FakeEngine,
+    FakeSink,
+    FakeStore,
+    byte_tokenizer,
+    fake_embedder,
+    fake_spec,
+)
+from tests.serve.conftest import fake_reranker
+
+TEXTS = [f"{n} {'word' * (n % 4)}" for n in range(60)]
+
+
+class Ranker:
+    """Scores a document by its number, and notes who asked for what."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+    def rank(self, query: str, documents: Sequence[str], /) -> list[dict[str, Any]]:
+        self.calls.append((query, len(documents)))
+        numbers = [int(text.split()[0]) for text in documents]
+        return [{"corpus_id": row, "score": number / 10} for row, number in enumerate(numbers)]
+
+
+class WatchedSink(FakeSink):
+    """Notes the threads that call it, and whether it was closed."""
+
+    def __init__(self, store: FakeStore) -> None:
+        super().__init__(store)
+        self.threads: set[str] = set()
+        self.is_closed = False
+
+    def search(self, vector: Any, k: int) -> Any:
+        self.threads.add(threading.current_thread().name)
+        return super().search(vector, k)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture(scope="module")
+def store() -> FakeStore:
+    filled = FakeStore()
+    rows = [Document(id=f"d{n}", text=text, metadata={"n": n}) for n, text in enumerate(TEXTS)]
+    with fake_embedder() as embedder:
+        index(rows, FakeSink(filled), embedder=embedder)
+    return filled
+
+
+@pytest.fixture
+def embedder() -> Iterator[Embedder]:
+    with fake_embedder() as made:
+        yield made
+
+
+def test_the_nearest_rows_best_first(store: FakeStore, embedder: Embedder) -> None:
+    sink = WatchedSink(store)
+    with Search(sink, embedder) as search:
+        assert search.state.num_rows == 60
+        found = search.search(TEXTS[7], 3)
+    assert found[0].text == TEXTS[7]
+    assert len(found) == 3
+    assert found[0].score == found[0].vector_score == pytest.approx(1, abs=1e-3)
+    assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
+    assert (found[0].source_id, found[0].metadata["n"]) == ("d7", 7)
+    assert found.times.total_ms >= found.times.embed_ms + found.times.search_ms > 0
+    assert found.times.rerank_ms == 0
+    assert sink.threads == {"embedlib-search"}
+    assert not sink.is_closed  # it was given
+    assert embedder.encode("still open").shape
+
+
+def test_a_filter_and_a_least_score(store: FakeStore, embedder: Embedder) -> None:
+    with Search(FakeSink(store), embedder) as search:
+        found = search.search(TEXTS[7], 60, where="n >= 5 and n < 20 and n != 7")
+        assert sorted(hit.metadata["n"] for hit in found) == [5, 6, *range(8, 20)]
+        least = found[4].score
+        kept = search.search(TEXTS[7], 60, where="n >= 5 and n < 20 and n != 7", min_score=least)
+        assert list(kept) == [hit for hit in found if hit.score >= least]
+
+
+def test_a_reranker_reads_the_candidates(store: FakeStore, embedder: Embedder) -> None:
+    ranker = Ranker()
+    with Search(FakeSink(store), embedder, ranker) as search:
+        found = search.search(TEXTS[7], 3, num_candidates=20)
+        nearest = search.search(TEXTS[7], 20, rerank=False)
+        assert ranker.calls == [(TEXTS[7], 20)]
+        best = sorted(nearest, key=lambda hit: -hit.metadata["n"])[:3]
+        assert [hit.id for hit in found] == [hit.id for hit in best]
+        assert [hit.score for hit in found] == [hit.metadata["n"] / 10 for hit in best]
+        assert [hit.vector_score for hit in found] == [hit.score for hit in best]
+        search.search(TEXTS[7], 30, num_candidates=5)  # no fewer than are wanted
+        assert ranker.calls[-1] == (TEXTS[7], 30)
+        high = search.search(TEXTS[7], 60, min_score=5.5)  # of the reranker's scores
+        assert {hit.metadata["n"] for hit in high} == {55, 56, 57, 58, 59}
+
+
+def test_several_questions(store: FakeStore, embedder: Embedder) -> None:
+    with Search(FakeSink(store), embedder, Ranker()) as search:
+        answers = search.search([TEXTS[3], TEXTS[9]], 2, rerank=False)
+        assert [answer[0].text for answer in answers] == [TEXTS[3], TEXTS[9]]
+        assert answers[0].hits == search.search(TEXTS[3], 2, rerank=False).hits
+        assert search.search([]) == []
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_asyncio(store: FakeStore, own: bool) -> None:
+    reranker: Any = fake_reranker() if own else Ranker()
+
+    async def ask() -> tuple[Any, Any]:
+        with fake_embedder() as embedder:
+            async with Search(FakeSink(store), embedder, reranker) as search:
+                several = await search.asearch([TEXTS[3], TEXTS[9]], 2, where="n < 30")
+                return several, search.search([TEXTS[3], TEXTS[9]], 2, where="n < 30")
+
+    found, expected = asyncio.run(ask())
+    assert [answer.hits for answer in found] == [answer.hits for answer in expected]
+    if own:
+        reranker.close()
+
+
+def test_the_destination_knows_its_model(
+    tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model, out = tiny_folder("bert"), f"jsonl:{tmp_path / 'rows.jsonl'}"
+    with Embedder(model) as embedder:
+        index([Document(id="a", text="copy a folder")], out, embedder=embedder)
+    with Search(out) as search:
+        assert search.search("copy a folder")[0].score == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ClosedError, match="this Search is closed; make another one"):
+        search.search("x")
+    search.close()
+    assert not [t for t in threading.enumerate() if t.name == "embedlib-search"]
+    with pytest.raises(SinkError, match=r"search with the same model and options"):
+        Search(out, config=Config(max_seq_tokens=8))
+
+
+def test_a_wrong_destination_is_refused_at_the_start(store: FakeStore, embedder: Embedder) -> None:
+    with pytest.raises(SinkError, match="holds nothing; load it with embedlib index"):
+        Search(FakeSink(FakeStore()), embedder)
+    other = Embedder.from_engine(
+        FakeEngine(), fake_spec(), byte_tokenizer(), Config(), fingerprint="other:1"
+    )
+    with other, pytest.raises(SinkError, match="search with the same model and options"):
+        Search(FakeSink(store), other)
+    assert not [t for t in threading.enumerate() if t.name == "embedlib-search"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"question": 3}, "question = 3; it must be a str"),
+        ({"question": ["a", ""]}, "question = ''; it is empty"),
+        ({"question": "a", "top_k": 0}, "top_k = 0; it must be a whole number of at least 1"),
+        ({"question": "a", "top_k": True}, "top_k = True; it must be a whole number"),
+        ({"question": "a", "where": "n ="}, "where: character 4, the end: a value"),
+        ({"question": "a", "where": ["n"]}, "where = ['n']; it must be a str"),
+        ({"question": "a", "min_score": "1"}, "min_score = '1'; it must be a number or None"),
+        ({"question": "a", "min_score": float("nan")}, "min_score = nan; it must be a number"),
+        ({"question": "a", "rerank": 1}, "rerank = 1; it must be True or False"),
+        ({"question": "a", "rerank": True}, "rerank = True; there is no reranker here"),
+        ({"question": "a", "num_candidates": 0}, "num_candidates = 0; it must be a whole"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(
+    arguments: dict[str, Any], message: str, store: FakeStore, embedder: Embedder
+) -> None:
+    async def ask(search: Search) -> Any:
+        return await search.asearch(**arguments)
+
+    with Search(FakeSink(store), embedder) as search:
+        for call in (lambda: search.search(**arguments), lambda: asyncio.run(ask(search))):
+            with pytest.raises(ConfigError) as caught:
+                call()
+            assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"destination": Path("a")}, "sink = PosixPath('a'); it must be a URL"),
+        ({"embedder": 3}, "embedder = 3 has no model_name; it must be an Embedder"),
+        ({"reranker": 3}, "reranker = 3; it must be a Reranker or the name of one"),
+    ],
+)
+def test_a_wrong_part_is_one_line(
+    arguments: dict[str, Any], message: str, store: FakeStore, embedder: Embedder
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Search(**{"destination": FakeSink(store), "embedder": embedder, **arguments})
+    assert str(caught.value).startswith(message)
+
+
+def test_an_error_of_the_destination_reaches_the_caller(
+    store: FakeStore, embedder: Embedder
+) -> None:
+    class Broken(FakeSink):
+        def search(self, vector: Any, k: int) -> Any:
+            raise SinkError("fake: is gone")
+
+    with Search(Broken(store), embedder) as search:
+        with pytest.raises(SinkError, match="fake: is gone"):
+            search.search("a")
+        with pytest.raises(SinkError, match="fake: is gone"):
+            asyncio.run(search.asearch("a"))
+
+
+def test_an_answer_is_a_sequence() -> None:
+    from embedlib.indexing.hits import SearchTimes
+
+    empty = SearchResults((), SearchTimes())
+    assert (len(empty), list(empty), empty[:1]) == (0, [], ())

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from pydantic import ValidationError
+
+from embedlib import Document, Search, index
+from embedlib.testing import FakeSink, FakeStore, fake_embedder
+from langchain_embedlib import EmbedlibRetriever
+
+
+@pytest.fixture(scope="module")
+def search() -> Iterator[Search]:
+    store = FakeStore()
+    rows = [Document(id=f"d{n}", text=f"{n} text", metadata={"n": n}) for n in range(9)]
+    with fake_embedder() as embedder:
+        index(rows, FakeSink(store), embedder=embedder)
+        with Search(FakeSink(store), embedder) as made:
+            yield made
+
+
+def test_documents_with_their_scores(search: Search) -> None:
+    retriever = EmbedlibRetriever(search=search, top_k=2, where="n != 3")
+    found = retriever.invoke("3 text")
+    assert [document.metadata["n"] for document in found] != [3]
+    assert len(found) == 2
+    again = search.search("3 text", 2, where="n != 3")
+    assert [document.metadata["relevance_score"] for document in found] == [
+        hit.score for hit in again
+    ]
+    assert [document.id for document in found] == [str(hit.id) for hit in again]
+    assert asyncio.run(retriever.ainvoke("3 text")) == found
+    (exact,) = retriever.invoke("3 text", where=None, top_k=1)
+    assert exact.page_content == "3 text"
+
+
+def test_callbacks_see_the_documents(search: Search) -> None:
+    seen: list[Any] = []
+
+    class Handler(BaseCallbackHandler):
+        def on_retriever_end(self, documents: Any, **_: Any) -> None:
+            seen.append(documents)
+
+    found = EmbedlibRetriever(search=search).invoke("3 text", config={"callbacks": [Handler()]})
+    assert seen == [found]
+
+
+def test_a_wrong_field_is_refused(search: Search) -> None:
+    with pytest.raises(ValidationError, match="top_k"):
+        EmbedlibRetriever(search=search, top_k=0)
