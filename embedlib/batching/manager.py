@@ -122,7 +122,7 @@ class BatchManager:
             self._accept(Lane.BULK, sequences)
 
     def add_queries(self, sequences: list[TokenizedText]) -> None:
-        """Queue sequences of the query lane; never blocks.
+        """Queue sequences of the query lane, of one job or several; never blocks.
 
         Raises:
             QueueFullError: the queue is full.
@@ -138,9 +138,10 @@ class BatchManager:
                     f"{self._max_queued}; try again later or send fewer at once"
                 )
             self._accept(Lane.QUERY, sequences)
-        if sequences:  # without a reference to the manager: callers may keep futures
-            notify = partial(self._cancelled.notify, self._inbox)
-            sequences[0].job.future.add_done_callback(notify)
+        # Without a reference to the manager: callers may keep futures.
+        notify = partial(self._cancelled.notify, self._inbox)
+        for future in {sequence.job.future for sequence in sequences}:
+            future.add_done_callback(notify)
 
     def _accept(self, lane: Lane, sequences: list[TokenizedText]) -> None:
         if self._refusal is not None:

@@ -18,7 +18,7 @@ from embedlib.batching.futures import CallerFuture, check_may_wait
 from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.sequence import Job
+from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
 from embedlib.batching.tokenizer_thread import Tokenize, TokenizerThread
 from embedlib.closing import CLOSE_SECONDS, Deadline, join, timeout_error
@@ -128,6 +128,16 @@ class Pipeline:
             what `feed` raises; the job stays open.
         """
         self._manager.add_queries(tokenize(job, first_row, texts))
+
+    @counted
+    def queue_queries(self, sequences: list[TokenizedText]) -> None:
+        """Queue tokenized queries of any number of jobs at once.
+
+        Raises:
+            QueueFullError: the query queue is full; it has taken none of them.
+            ClosedError: closed.
+        """
+        self._manager.add_queries(sequences)
 
     def check_may_wait(self) -> None:
         """Check that the calling thread may block on a job.

@@ -13,6 +13,8 @@ from embedlib.closing import WorkerThread
 
 MAX_LINES = 10_000
 """Lines kept while the reader of the log is slow; more are dropped and counted."""
+GATHER_SECONDS = 0.05
+"""Lines of this time are written at once: waking a thread costs more than a line."""
 
 
 class AccessLog:
@@ -22,8 +24,9 @@ class AccessLog:
         """Start the thread; None: standard output."""
         self._stream = stream or sys.stdout
         self._lines: deque[bytes] = deque()
-        self._changed = threading.Condition()
-        self._is_closed = False
+        self._lock = threading.Lock()
+        self._has_lines = threading.Event()
+        self._closed = threading.Event()
         self._num_dropped = 0
         self._thread = WorkerThread(self._run, "embedlib-serve-log")
         self._thread.start()
@@ -31,28 +34,28 @@ class AccessLog:
     def write(self, facts: dict[str, Any]) -> None:
         """Add a line; never blocks."""
         line = msgspec.json.encode(facts)
-        with self._changed:
+        with self._lock:
             if len(self._lines) >= MAX_LINES:
                 self._num_dropped += 1
                 return
             self._lines.append(line)
-            self._changed.notify()
+        if not self._has_lines.is_set():
+            self._has_lines.set()
 
     def close(self, timeout: float = 2.0) -> None:
         """Write what is left and end the thread, within some seconds."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
+        self._closed.set()
+        self._has_lines.set()
         self._thread.join(timeout)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._lines or self._is_closed)
-                lines = list(self._lines)
-                self._lines.clear()
+            self._has_lines.wait()
+            is_closed = self._closed.wait(GATHER_SECONDS)
+            self._has_lines.clear()
+            with self._lock:
+                lines, self._lines = list(self._lines), deque()
                 dropped, self._num_dropped = self._num_dropped, 0
-                is_closed = self._is_closed
             if dropped:
                 lines.append(msgspec.json.encode({"dropped_lines": dropped}))
             try:

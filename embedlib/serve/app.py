@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import perf_counter, time
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
 from embedlib.serve import operations
 from embedlib.serve.access_log import AccessLog
-from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send
+from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, tei, tokens
@@ -213,28 +212,35 @@ class Application:
         if route.method == "GET":
             return await route.handle(exchange)
         exchange.body = await self._bodies.read(exchange.request, receive)
-        body = exchange.body
+        loop = asyncio.get_running_loop()
         handling = asyncio.ensure_future(route.handle(exchange))
-        leaving = asyncio.ensure_future(_until_gone(receive))
+        leaving = loop.create_task(_until_gone(receive))
         limit = seconds_left(exchange.request.headers, time())
+        is_late = False
+
+        def end_late() -> None:
+            nonlocal is_late
+            is_late = True
+            handling.cancel()
+
+        # Whichever comes first ends the handler; it drops its texts before it ends.
+        leaving.add_done_callback(lambda _: handling.cancel())
+        timer = None if limit is None else loop.call_later(limit, end_late)
         try:
-            await asyncio.wait(
-                {handling, leaving}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
-            )
-            if handling.done():
-                return handling.result()
+            return await handling
+        except asyncio.CancelledError:
             if leaving.done():
-                raise ClientGoneError
-            raise HTTPError(
-                504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
-            )
+                raise ClientGoneError from None
+            if is_late:
+                raise HTTPError(
+                    504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
+                ) from None
+            raise
         finally:
-            self._bodies.release(body)
-            for task in (handling, leaving):
-                if not task.done():
-                    task.cancel()
-            # The handler drops its texts before it ends.
-            await asyncio.gather(handling, leaving, return_exceptions=True)
+            self._bodies.release(exchange.body)
+            leaving.cancel()
+            if timer is not None:
+                timer.cancel()
 
     async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
         headers = [("x-request-id", exchange.request_id)]
@@ -311,4 +317,4 @@ def _request_id(request: Request) -> str:
         given = request.headers.get(name, "")
         if given.isascii() and given.isprintable() and 0 < len(given) <= 128:
             return given
-    return uuid4().hex
+    return new_id()

@@ -7,16 +7,19 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic, time
 from typing import Literal
 
 from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
+from embedlib.engines.base import CallerEngine
 from embedlib.errors import EmbedlibError
 from embedlib.reranker import Reranker
 from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.gathering import Gathering
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import AnyModel, engine_of, precision_of, texts_per_second
 
@@ -43,6 +46,7 @@ class ServedModel:
     """Why it could not be loaded."""
     created: int = field(default_factory=lambda: int(time()))
     admission: Admission = field(init=False)
+    gathering: Gathering = field(default_factory=Gathering)
     feeders: ThreadPoolExecutor = field(init=False)
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
@@ -63,6 +67,12 @@ class ServedModel:
             case Classifier():
                 return "classify"
         return None
+
+    @cached_property
+    def computes_on_callers(self) -> bool:
+        """Whether its engine computes a lone query on the thread that asks; it is loaded."""
+        assert self.session is not None, "asked of a model that computes"
+        return isinstance(engine_of(self.session), CallerEngine)
 
     @property
     def state(self) -> Literal["loading", "ready", "failed"]:

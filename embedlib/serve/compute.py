@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.sequence import Job
 from embedlib.batching.usage import Usage
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
 from embedlib.embedder import Embedder
-from embedlib.engines.base import CallerEngine, Lane
+from embedlib.engines.base import Lane
 from embedlib.models.prompts import Role
 from embedlib.reranker import Reranker
 from embedlib.serve.catalog import ServedModel
@@ -26,7 +27,6 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.sessions import (
     AnyModel,
     embedding_call,
-    engine_of,
     pair_call,
     pipeline_of,
     text_call,
@@ -176,18 +176,17 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
         what `encode` raises.
     """
     work.lane = lane = work.lane or call.lane
-    call = replace(call, lane=lane)
     async with model.admission.enter(lane, len(call.texts)):
         pipeline = pipeline_of(session)
         job = pipeline.open_job(len(call.texts), lane)
         try:
-            if lane is Lane.QUERY and not _needs_thread(session, call):
-                pipeline.feed_queries(job, 0, call.texts, call.tokenize)
+            if lane is Lane.QUERY and not _needs_thread(model, call):
+                model.gathering.add(pipeline, call.tokenize(job, 0, call.texts))
             else:
                 await asyncio.get_running_loop().run_in_executor(
                     model.feeders, pipeline.feed, job, call.texts, call.tokenize
                 )
-            rows = await asyncio.wrap_future(job.future)
+            rows = await _result_of(job)
         finally:
             job.future.cancel()  # the client has left: drops what is still queued
     call.count(job)
@@ -195,9 +194,23 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
     return rows
 
 
-def _needs_thread(session: AnyModel, call: Call) -> bool:
+async def _result_of(job: Job) -> NDArray[np.float32]:
+    """Wait for the rows of a job: `asyncio.wrap_future` without what it does for any loop."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+
+    def end() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    job.future.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
+    await over
+    return job.future.result()
+
+
+def _needs_thread(model: ServedModel, call: Call) -> bool:
     """Whether a thread should feed these queries: it computes a lone one, or tokenizes for long."""
-    if len(call.texts) == 1 and isinstance(engine_of(session), CallerEngine):
+    if len(call.texts) == 1 and model.computes_on_callers:
         return True
     return sum(map(_num_chars, call.texts)) > MAX_CHARS_IN_LOOP
 

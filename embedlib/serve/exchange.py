@@ -95,7 +95,7 @@ class Exchange:
         """
         self.model = self.shared.catalog.find(name, *tasks)
         self.model.open()
-        return self.shared.catalog.find(name, *tasks)  # its task is known now
+        return self.model
 
     async def in_thread(self, make: Callable[[], T]) -> T:
         """Return what a function makes on the server's own thread."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from embedlib.errors import ConfigError
 from embedlib.serve.app import Application
+
+MAX_OPEN_FILES = 65_536
+"""Connections are bounded by what waits for an answer, not by this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,7 @@ def serve(application: Application, listen: Listen) -> None:
     Raises:
         ConfigError: the address cannot be listened on.
     """
+    _allow_connections()
     options = application.options
     protocol = _with_head_limit(options.head_seconds)
     config = uvicorn.Config(
@@ -113,6 +118,14 @@ class _Server(uvicorn.Server):
 
     def _exit(self) -> None:
         self.should_exit = True
+
+
+def _allow_connections() -> None:
+    """Raise the soft limit of open files: each connection is one, and shells give 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _with_head_limit(seconds: float) -> type[HttpToolsProtocol]:

@@ -69,6 +69,8 @@ def embedding_call(
         ConfigError: an argument is out of range.
     """
     call = embedder._calls.make(list(texts), embedder._tokenizer, prompt, vectors, usage)
+    if on_truncate == embedder.config.on_truncate:
+        return call
     tokenizer = call.tokenizer.with_on_truncate(on_truncate)
     return replace(call, tokenize=partial(tokenizer, prompt=call.prompt))
 

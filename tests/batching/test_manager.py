@@ -374,6 +374,23 @@ def test_a_query_that_was_cancelled_holds_no_place() -> None:
     manager.close()
 
 
+def test_queries_of_several_jobs_queued_at_once_are_cancelled_one_by_one() -> None:
+    engine = FakeEngine(max_inflight_batches=1, max_inflight_bulk=1)
+    engine.hold()
+    manager = start(engine)
+    first = add(manager, [[1]], Lane.QUERY)
+    wait_queued(manager, 0)
+    together = [*make([[2]], Lane.QUERY), *make([[3]], Lane.QUERY), *make([[4]], Lane.QUERY)]
+    manager.add_queries(together)
+    wait_queued(manager, 3)
+    together[1].job.future.cancel()
+    wait_queued(manager, 2)
+    engine.release()
+    jobs = (first, together[0].job, together[2].job)
+    assert [int(result(job)[0, 0]) for job in jobs] == [1, 2, 4]
+    manager.close()
+
+
 def test_a_job_cancelled_before_compute_is_never_submitted() -> None:
     engine = FakeEngine()
     engine.hold()

@@ -381,5 +381,6 @@ def test_a_model_that_does_not_answer_is_not_ready(
     answer = client.send("GET", "/ready")
     assert answer.status_code == 503
     assert answer.json()["models"]["embed"] == "it has not answered within 0.01 seconds"
+    monkeypatch.undo()
     engine.release()
     assert client.send("GET", "/ready").status_code == 200

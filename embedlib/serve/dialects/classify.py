@@ -6,12 +6,11 @@ Source: vLLM, `entrypoints/pooling/classify`; Infinity, `infinity_server.py`.
 from __future__ import annotations
 
 from time import time
-from uuid import uuid4
 
 import msgspec
 
 from embedlib.classifier import Classifier
-from embedlib.serve.asgi import Response
+from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
@@ -37,7 +36,7 @@ async def classify(exchange: Exchange) -> Response:
     session = model.open()
     assert isinstance(session, Classifier), "the catalog finds models by their task"
     content = {
-        "id": f"classify-{uuid4().hex}",
+        "id": f"classify-{new_id()}",
         "object": "list",
         "created": int(time()),
         "model": model.name,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, Literal
-from uuid import uuid4
 
 from numpy.typing import NDArray
 
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError
-from embedlib.serve.asgi import Response
+from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import COHERE, Route
 from embedlib.serve.dialects.openai import role_of
@@ -61,7 +60,7 @@ async def embed_texts(exchange: Exchange) -> Response:
         embeddings[kind] = await exchange.encode_rows(_converted(rows, kind, session), encode_row)
     num_tokens = exchange.work.usage.num_tokens
     content = {
-        "id": uuid4().hex,
+        "id": new_id(),
         "embeddings": embeddings,
         "texts": body.texts,
         "meta": {

@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from time import time
 from typing import Any, Literal
-from uuid import uuid4
 
 import msgspec
 import numpy as np
 
-from embedlib.serve.asgi import JSON, Response
+from embedlib.serve.asgi import JSON, Response, new_id
 from embedlib.serve.catalog import describe_model
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI, Route
@@ -106,7 +105,7 @@ async def _respond(exchange: Exchange, rows: Vectors, encoding: str | None, mode
         encode_row = as_base64 if encoding == "base64" else as_decimals
         encoded = await exchange.encode_rows(rows, encode_row)
     content: dict[str, Any] = {
-        "id": f"embd-{uuid4().hex}",
+        "id": f"embd-{new_id()}",
         "object": "list",
         "created": int(time()),
         "model": model,

@@ -7,11 +7,10 @@ vLLM, `entrypoints/pooling/scoring`; Infinity, `infinity_server.py`.
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
-from embedlib.serve.asgi import Response
+from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_pairs
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
@@ -83,7 +82,7 @@ async def rerank(exchange: Exchange) -> Response:
             entry["document"] = {"text": documents[entry["index"]]}
     assert exchange.model is not None, "rank_scores finds it"
     content = {
-        "id": f"rerank-{uuid4().hex}",
+        "id": f"rerank-{new_id()}",
         "object": "list" if is_voyage else "rerank",
         "model": exchange.model.name,
         **({} if is_voyage else {"results": results}),
@@ -134,7 +133,7 @@ async def score(exchange: Exchange) -> Response:
         pairs = list(zip(first, second, strict=True))
         scores = (await score_pairs(model, pairs, exchange.work))[:, 0]
     content = {
-        "id": f"score-{uuid4().hex}",
+        "id": f"score-{new_id()}",
         "object": "list",
         "model": model.name,
         "data": [

@@ -1,0 +1,59 @@
+"""Queries of one turn of the event loop are queued together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from embedlib.batching.sequence import Job, TokenizedText
+from embedlib.engines.base import Lane
+from embedlib.errors import ClosedError
+from embedlib.serve.gathering import Gathering
+
+
+class Pipeline:
+    """Takes queries, or refuses them."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[int] = []
+        self._error = error
+
+    def queue_queries(self, sequences: list[TokenizedText]) -> None:
+        self.calls.append(len(sequences))
+        if self._error is not None:
+            raise self._error
+
+
+def query(job: Job) -> TokenizedText:
+    return TokenizedText(job, 0, [1], 0)
+
+
+def run(pipeline: Any, turns: list[int]) -> list[Job]:
+    """Add so many queries in each turn."""
+    jobs: list[Job] = []
+
+    async def add() -> None:
+        gathering = Gathering()
+        for num_queries in turns:
+            for _ in range(num_queries):
+                jobs.append(Job(1, 2, Lane.QUERY))
+                gathering.add(pipeline, [query(jobs[-1])])
+            await asyncio.sleep(0)
+
+    asyncio.run(add())
+    return jobs
+
+
+def test_the_queries_of_a_turn_are_one_call() -> None:
+    pipeline = Pipeline()
+    run(pipeline, [3, 0, 1])
+    assert pipeline.calls == [3, 1]
+
+
+def test_a_refusal_reaches_every_future() -> None:
+    jobs = run(Pipeline(ClosedError("closed")), [2])
+    for job in jobs:
+        with pytest.raises(ClosedError):
+            job.future.result(0)
