@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "indexing": FACES | {"fidelity"},
     "": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
-    "bench": FACES | {"fidelity", "indexing", "measuring", "testing"},
+    "bench": FACES | {"fidelity", "indexing", "measuring", "serve", "testing"},
     "serve": FACES,
     "cli": FACES | {"fidelity", "indexing", "bench", "measuring", "serve"},
     "__main__": {"cli"},

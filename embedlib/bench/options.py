@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from embedlib.bench.peers import PEERS, RERANK_PEERS
 from embedlib.config import Config
@@ -80,6 +81,43 @@ class RerankOptions:
         """Check every field that has a range."""
         check_counts(self, "num_texts", "rounds")
         check_peers(self.vs, RERANK_PEERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeBenchOptions:
+    """Options of `run_serve`.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    model: str
+    """A folder, a hub name, `package:NAME` or `shape:NAME`."""
+    urls: Mapping[str, str] = field(default_factory=dict)
+    """The embeddings routes of other servers that run already, by name."""
+    texts_path: Path | None = None
+    """A file with one text per line; None: the documentation strings of Python's own library."""
+    num_texts: int = 1000
+    """Texts of one bulk pass, at most."""
+    rounds: int = 5
+    """How often each server takes its turn."""
+    query_seconds: float = 10.0
+    """Time spent on single queries, in process and through each server, alone and beside bulk; and
+    on requests to a server whose engine answers at once."""
+    config: Config = field(default_factory=Config)
+    """How the model is found, `threads` and `max_batch_tokens`, in process and in the server."""
+
+    def __post_init__(self) -> None:
+        """Check every field that has a range."""
+        check_counts(self, "num_texts", "rounds")
+        if self.query_seconds <= 0:
+            raise ConfigError(f"query_seconds = {self.query_seconds}; it must be more than 0")
+        for name, url in self.urls.items():
+            if not url.startswith("http://") or not urlsplit(url).hostname:
+                raise ConfigError(
+                    f"urls[{name!r}] = {url!r}; it must be http://HOST:PORT/PATH of an embeddings "
+                    "route"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ _REST: tuple[tuple[str, Cell], ...] = (
 
 
 def _ratio(spread: Spread | None) -> str:
-    return _NONE if spread is None else _spread(spread, "x")
+    return _NONE if spread is None else spread_text(spread, "x")
 
 
 def _during(one: ContestantResult) -> str:
@@ -144,12 +144,13 @@ def _circumstances(result: BenchResult) -> list[Row]:
     versions: dict[str, str] = {}
     for one in result.contestants:
         versions |= one.versions
-    return [("circumstances", ""), *_provenance(result, versions, result.revision)]
+    return [("circumstances", ""), *provenance_rows(result, versions, result.revision)]
 
 
-def _provenance(
+def provenance_rows(
     result: Measured, versions: Mapping[str, str], revision: str | None = None
 ) -> list[Row]:
+    """Return the rows that say where, when and with what something was measured."""
     named = {"embedlib": result.embedlib_version, **versions}
     known = {
         "command": f"`{result.command}`" if result.command else "",
@@ -166,9 +167,9 @@ def render_rerank(result: RerankResult) -> str:
     """Return the result of `--task rerank` as Markdown."""
     rows: list[Row] = [("pairs, mean tokens", f"{result.num_tokens / result.num_documents:.0f}")]
     for name, figures in result.ours.items():
-        rows.append((f"{name}, documents/s", _spread(figures.documents_per_s, "")))
+        rows.append((f"{name}, documents/s", spread_text(figures.documents_per_s, "")))
     if result.peer_documents_per_s is not None:
-        rate = _spread(result.peer_documents_per_s, "")
+        rate = spread_text(result.peer_documents_per_s, "")
         rows += [
             (f"{ST} CrossEncoder, documents/s", rate),
             (f"its batch size, the best of {list(BATCH_SIZES)}", f"{result.peer_batch_size}"),
@@ -176,11 +177,11 @@ def render_rerank(result: RerankResult) -> str:
     for name, figures in result.ours.items():
         if figures.ratio is not None:
             rows += [
-                (f"{name}, times as fast", _spread(figures.ratio, "x")),
+                (f"{name}, times as fast", spread_text(figures.ratio, "x")),
                 (f"{name}, largest difference of a score", f"{figures.max_difference:.1e}"),
                 (f"{name}, its best {TOP} among the peer's", f"{figures.top_overlap:.0%}"),
             ]
-    rows += _provenance(result, result.versions)
+    rows += provenance_rows(result, result.versions)
     cut = f", {result.num_truncated:,} cut" if result.num_truncated else ""
     heading = (
         f"{result.model}, threads: {result.threads}, rounds: {result.rounds}; "
@@ -191,7 +192,7 @@ def render_rerank(result: RerankResult) -> str:
     return "\n".join([heading, "", *lines])
 
 
-def _spread(spread: Spread, unit: str) -> str:
+def spread_text(spread: Spread, unit: str) -> str:
     """Return median and extremes, as in "1.83x (1.79 to 1.86)"."""
     scale, digits = {"%": (100, 1), "x": (1, 2), "": (1, 0)}[unit]
     median, low, high = (

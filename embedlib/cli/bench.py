@@ -35,6 +35,21 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
     "without MODEL, with a model of MiniLM's size that has random weights.",
 )
 @click.option(
+    "--serve",
+    "serves",
+    is_flag=True,
+    help="Measure the server instead: through its port beside the same model in process, and its "
+    "own cost with an engine that answers at once.",
+)
+@click.option(
+    "--vs-url",
+    "urls",
+    metavar="NAME=URL",
+    multiple=True,
+    help="With --serve: the embeddings route of another server, which runs already and serves the "
+    "same model by the name MODEL. Give it once for each.",
+)
+@click.option(
     "--vs",
     metavar="PEER[,PEER]",
     default="",
@@ -95,6 +110,8 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 def bench(
     model: str | None,
     task: str,
+    serves: bool,
+    urls: tuple[str, ...],
     vs: str,
     pythons: tuple[str, ...],
     text_tokens: int | None,
@@ -121,25 +138,37 @@ def bench(
       embedlib bench BAAI/bge-small-en-v1.5 --num-texts 200 --rounds 1
       embedlib bench ./model --vs sentence-transformers,sentence-transformers-openvino --json r.json
       embedlib bench --task rerank --vs sentence-transformers
+      embedlib bench --serve ./model --vs-url tei=http://127.0.0.1:3000/v1/embeddings
     """  # noqa: D301 - click takes \b as "keep these lines"
     _check_json_path(json_path)
     if model is None and task == "encode":
         raise click.UsageError("Missing argument 'MODEL'.")
+    if urls and not serves:
+        raise click.UsageError("--vs-url is for --serve; leave it out")
+    if serves and (task != "encode" or vs or pythons or text_tokens is not None):
+        raise click.UsageError("--serve goes without --task, --vs, --python and --text-tokens")
     shared: dict[str, Any] = {
         "model": model,
-        "vs": _names(vs, PEERS if task == "encode" else RERANK_PEERS),
         "texts_path": texts_path,
         "num_texts": num_texts,
         "rounds": rounds,
         "config": Config(**options),
     }
-    if task == "rerank":
+    peers = {"vs": _names(vs, PEERS if task == "encode" else RERANK_PEERS)}
+    if serves:
+        named = {"urls": _pairs(urls, "--vs-url", "NAME=URL")}
+        values, table = _serve(shared | named | {"query_seconds": query_seconds})
+    elif task == "rerank":
         if pythons or text_tokens is not None:
             raise click.UsageError("--python and --text-tokens are for --task encode; leave it out")
-        values, table = _rank(shared)
+        values, table = _rank(shared | peers)
     else:
-        encode = {"pythons": _pairs(pythons), "text_tokens": text_tokens}
-        values, table = _encode(shared | encode | {"query_seconds": query_seconds})
+        encode = {
+            "pythons": _pairs(pythons, "--python", "PEER=INTERPRETER"),
+            "text_tokens": text_tokens,
+            "query_seconds": query_seconds,
+        }
+        values, table = _encode(shared | peers | encode)
     _show(values, table, json_path)
 
 
@@ -166,6 +195,21 @@ def _rank(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return result.as_json(), render_rerank(result)
 
 
+def _serve(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the result of --serve as plain values and as a table."""
+    from embedlib.bench.options import ServeBenchOptions
+    from embedlib.bench.serve_table import render_serve
+    from embedlib.bench.serving import run_serve
+    from embedlib.measuring.packages import missing_of
+
+    asked = ServeBenchOptions(**options)
+    if missing := missing_of(("uvicorn", "uvloop", "httptools", "msgspec", "orjson")):
+        raise click.ClickException(f"{', '.join(missing)} missing; pip install 'embedlib[serve]'")
+    with measuring() as report:
+        result = run_serve(asked, **_circumstances(), report=report)
+    return result.as_json(), render_serve(result)
+
+
 def _circumstances() -> dict[str, Any]:
     from embedlib.measuring.machine_facts import describe_machine
 
@@ -189,12 +233,12 @@ def _names(text: str, known: Iterable[str]) -> tuple[str, ...]:
     return tuple(known) if names == (ALL_PEERS,) else names
 
 
-def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+def _pairs(texts: tuple[str, ...], option: str, form: str) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
-    for name, equals, python in pairs:
-        if not (name and equals and python):
-            raise click.UsageError(f"--python {name!r}: give PEER=INTERPRETER")
-    return {name: python for name, _, python in pairs}
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise click.UsageError(f"{option} {name!r}: give {form}")
+    return {name: value for name, _, value in pairs}
 
 
 def _show(values: dict[str, Any], table: str, json_path: str | None) -> None:

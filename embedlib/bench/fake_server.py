@@ -1,0 +1,71 @@
+"""A server whose engine answers at once: what is left is the cost of the server itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.config import Config
+from embedlib.embedder import Embedder
+from embedlib.engines.base import Batch, EngineLimits
+from embedlib.serve import create_app
+from embedlib.serve.access_log import AccessLog
+from embedlib.serve.server import Listen, serve
+from embedlib.testing import byte_tokenizer, fake_spec
+
+DIM = 384
+"""Of MiniLM's vectors."""
+
+
+class ReadyRows:
+    """A batch that is done; its rows are ready."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        """Keep the rows."""
+        self._rows = rows
+
+    def result(self) -> NDArray[np.float32]:
+        """Return the rows."""
+        return self._rows
+
+
+class InstantEngine:
+    """An engine that returns random rows without computing anything."""
+
+    def __init__(self) -> None:
+        """Draw the rows."""
+        self.limits = EngineLimits(
+            embedding_dim=DIM,
+            is_padded=False,
+            max_batch_tokens=16_384,
+            num_parallel_batches=1,
+            max_inflight_batches=3,
+            max_inflight_bulk=2,
+        )
+        rows = np.random.default_rng(0).standard_normal((16_384, DIM), np.float32)
+        self._rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def submit(self, batch: Batch, on_done: Callable[[], None]) -> ReadyRows:
+        """Be done."""
+        on_done()
+        return ReadyRows(self._rows[: batch.num_seqs])
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def main(port: int) -> None:
+    """Serve on a port of this machine until SIGTERM, with a log as `embedlib serve` has it."""
+    config = Config(on_truncate="ignore")  # as the server loads models
+    embedder = Embedder.from_engine(
+        InstantEngine(), replace(fake_spec(512), embedding_dim=DIM), byte_tokenizer(), config
+    )
+    serve(create_app({"fake": embedder}, log=AccessLog()), Listen(port=port))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
