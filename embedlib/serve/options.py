@@ -32,7 +32,7 @@ class ServeOptions:
     max_bulk_texts: int = 8192
     """Bulk texts that a model works on; more requests wait at the door."""
     max_query_texts: int = 4096
-    """Queries that a model works on; then 429. Four times what one client of Baseten sends at once."""
+    """Queries that a model works on; then 429. Four times what Baseten's client sends at once."""
     max_wait_seconds: float = 600.0
     """Time that a bulk request waits for its turn."""
     body_seconds: float = 30.0
