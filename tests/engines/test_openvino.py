@@ -408,7 +408,7 @@ class Tracked:
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_what_reads_the_weights_is_freed_before_them(num_threads: int) -> None:
     log: list[str] = []
-    compiled = [cast(Any, Tracked(log, "compiled")) for _ in range(2)]
+    compiled = [[cast(Any, Tracked(log, "compiled"))] for _ in range(2)]
     reads: list[Any] = [Tracked(log, "graph"), Tracked(log, "weights")]
     models = CompiledModels(Loaded(compiled, reads), is_per_token=False)
     del compiled, reads

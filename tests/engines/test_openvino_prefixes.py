@@ -54,7 +54,7 @@ def kept(engine: OpenVINOEngine) -> list[list[int]]:
     return [prefix.ids.tolist() for prefix in prefixes_of(engine)._prefixes]
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "in blocks"])
+@pytest.fixture(scope="module", params=[*FAMILIES, "in blocks", "in stages"])
 def engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[OpenVINOEngine, OpenVINOEngine]]:
@@ -69,7 +69,10 @@ def engines(
             patched.setattr(attention, "MIN_BLOCK_QUERIES", 2)
         OpenVINOEngine(spec, weights, threads=1, cache=cache).close()
         # From the cache; OpenVINO's has lost parts of a graph before.
-        keeping = OpenVINOEngine(spec, weights, threads=1, cache=cache)
+        if request.param == "in stages":
+            keeping = OpenVINOEngine(spec, weights, threads=1, shares_lanes=True)
+        else:
+            keeping = OpenVINOEngine(spec, weights, threads=1, cache=cache)
     forgetting = OpenVINOEngine(spec, weights, threads=1)
     yield keeping, without_prefixes(forgetting)
     keeping.close()

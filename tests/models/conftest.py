@@ -31,7 +31,7 @@ def compile_graph() -> Callable[[ModelSpec, Mapping[str, Array]], Compiled]:
         graph = build_graph(spec, weights)
         names = [node.get_node().get_friendly_name() for node in graph.inputs]
         model = core.compile_model(graph, "CPU", OPTIONS)
-        prefixes = KeptPrefixes.of(model)
+        prefixes = KeptPrefixes.of([model])
 
         reads = graph, weights  # in place, for as long as the model computes
 

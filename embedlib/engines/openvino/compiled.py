@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch
 from embedlib.engines.first_tokens import without_first
 from embedlib.engines.openvino.compiling import Loaded
-from embedlib.engines.openvino.inputs import infer, input_names, is_token, last_line
+from embedlib.engines.openvino.inputs import infer, is_token, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
-from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.pages import letting_go
+from embedlib.engines.openvino.stages import Request
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
 MAX_FEW_ROWS: Final = 64
@@ -46,19 +46,18 @@ class CompiledModels:
         self._files: Sequence[Any] = loaded.mapped_files
         self._min_rows = min_rows
         self._most_rows = 0
-        self._requests: dict[int, ov.InferRequest] = {}
+        self._requests: dict[int, Request] = {}
         self._num_users = 1
         """The engine, and every thread."""
         self._changing = threading.Lock()
         self._is_per_token = is_per_token
-        self._input_names = input_names(loaded.models[0])
         self._prefixes = KeptPrefixes.of(loaded.models[0])
         """None: the graph takes no prefix."""
 
     def add_request(self, index: int) -> int:
         """Make a request of a compiled model and return its number."""
         number = len(self._requests)
-        self._requests[number] = self._compiled[index].create_infer_request()
+        self._requests[number] = Request(self._compiled[index])
         return number
 
     def enter(self) -> None:
@@ -81,12 +80,19 @@ class CompiledModels:
         while self._reads:
             del self._reads[0]
 
-    def request(self, number: int) -> ov.InferRequest:
+    def request(self, number: int) -> Request:
         """Return a request; only its user may hold it, and drops it before leaving."""
         return self._requests[number]
 
-    def infer(self, request: ov.InferRequest, batch: Batch) -> NDArray[np.float32]:
+    def infer(
+        self, request: Request, batch: Batch, between: Callable[[], object] = lambda: None
+    ) -> NDArray[np.float32]:
         """Return float32[B, D], or float32[T, D] of every token.
+
+        Args:
+            request: computes no other batch at the same time.
+            batch: the sequences.
+            between: called between two stages of the graph.
 
         Raises:
             EngineOutOfMemoryError: the batch did not fit into memory.
@@ -96,12 +102,12 @@ class CompiledModels:
         batch = without_first(batch, np.full(batch.num_seqs, use.num_before, np.int32))
         try:
             with letting_go(self._files_to_pack(batch)):
-                output = infer(request, self._input_names, batch, use.arrays, self._min_rows)
+                output = infer(request, batch, use.arrays, self._min_rows, between)
         except RuntimeError as error:
             raise run_error(error) from error
         # A copy, since a request writes into the same memory again.
         if self._prefixes and len(use.keep):
-            self._prefixes.keep(use, [tensor.data for tensor in request.output_tensors[1:]])
+            self._prefixes.keep(use, request.others)
         return output[is_token(batch, output.shape[1])] if self._is_per_token else output.copy()
 
     def _files_to_pack(self, batch: Batch) -> Sequence[Any]:

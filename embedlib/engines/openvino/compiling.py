@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.machine import Machine
-from embedlib.engines.openvino.inputs import infer, input_names, last_line
+from embedlib.engines.openvino.inputs import infer, last_line
 from embedlib.engines.openvino.kept_prefixes import NO_PREFIX, KeptPrefixes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.model_cache import CacheEntry, ModelCache
 from embedlib.engines.openvino.pages import letting_go
+from embedlib.engines.openvino.stages import Request, Stages
 from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.mapped import mapped_files
 from embedlib.version import __version__
@@ -50,9 +51,9 @@ SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
 
 @dataclass
 class Loaded:
-    """Compiled models, one for each of the settings, and what they read in place."""
+    """Compiled graphs, one for each of the settings, and what they read in place."""
 
-    models: list[ov.CompiledModel]
+    models: list[Stages]
     reads: list[Any]
     """Freed after the models, in this order."""
     mapped_files: Sequence[Any] = ()
@@ -62,7 +63,7 @@ class Loaded:
 def load_models(
     core: ov.Core,
     spec: ModelSpec,
-    build: Callable[[], tuple[ov.Model, Any]],
+    build: Callable[[], tuple[Sequence[ov.Model], Any]],
     settings: Sequence[Settings],
     cache: ModelCache | None,
     graph_options: Mapping[str, object],
@@ -74,7 +75,8 @@ def load_models(
     Args:
         core: OpenVINO's, with its CPU plugin loaded.
         spec: the model.
-        build: returns the graph and the weights that it reads in place.
+        build: returns the stages of the graph, only one where there is a cache, and the weights
+            that they read in place.
         settings: the properties of each compiled model.
         cache: where they are kept; None: nowhere.
         graph_options: what the graph depends on, besides the spec and the weights; JSON values.
@@ -117,20 +119,22 @@ def trial_batch(spec: ModelSpec) -> Batch:
 
 def _compile(
     core: ov.Core,
-    build: Callable[[], tuple[ov.Model, Any]],
+    build: Callable[[], tuple[Sequence[ov.Model], Any]],
     settings: Sequence[Settings],
     *,
     is_large: bool = False,
 ) -> Loaded:
-    graph, weights = build()
+    graphs, weights = build()
     files = mapped_files(weights) if is_large else []
     with letting_go(files):
-        models = [core.compile_model(graph, "CPU", dict(one)) for one in settings]
+        models: list[Stages] = [
+            [core.compile_model(graph, "CPU", dict(one)) for graph in graphs] for one in settings
+        ]
         if files:
             # What the library packs at first use is packed while pages are let go.
             for compiled in models:
                 _try(compiled, _one_token())
-    return Loaded(models, [graph, weights], files)
+    return Loaded(models, [*graphs, weights], files)
 
 
 def _one_token() -> Batch:
@@ -148,7 +152,7 @@ def _one_token() -> Batch:
 def _keep(
     entry: CacheEntry,
     core: ov.Core,
-    build: Callable[[], tuple[ov.Model, Any]],
+    build: Callable[[], tuple[Sequence[ov.Model], Any]],
     settings: Sequence[Settings],
     batch: Batch,
 ) -> Loaded | None:
@@ -156,13 +160,13 @@ def _keep(
 
     None: it was kept, and can be imported.
     """
-    graph, weights = build()
+    (graph,), weights = build()
     compiled = core.compile_model(graph, "CPU", dict(settings[-1]))
-    vectors = _try(compiled, batch)
+    vectors = _try([compiled], batch)
     if vectors.size and np.isfinite(vectors).all() and entry.write(compiled.export_model, vectors):
         return None
     others = [core.compile_model(graph, "CPU", dict(one)) for one in settings[:-1]]
-    return Loaded([*others, compiled], [graph, weights])
+    return Loaded([[one] for one in (*others, compiled)], [graph, weights])
 
 
 def _import(
@@ -179,7 +183,7 @@ def _import(
             tensor = ov.Tensor(content, shared_memory=True)
             models = [core.import_model(tensor, "CPU", dict(one)) for one in settings]
             # Only the one that queries use: it would pack its weights at the first query anyway.
-            vectors = _try(models[-1], batch)
+            vectors = _try([models[-1]], batch)
     except (RuntimeError, OSError, ValueError) as error:
         entry.drop(f"it cannot be loaded: {last_line(error)}")
         return None
@@ -188,14 +192,14 @@ def _import(
         return None
     entry.use()
     logging.getLogger(__name__).info("the compiled model in %s is used", entry.path)
-    return Loaded(models, [tensor, content])
+    return Loaded([[one] for one in models], [tensor, content])
 
 
-def _try(compiled: ov.CompiledModel, batch: Batch) -> NDArray[np.float32]:
-    request = compiled.create_infer_request()  # owns the memory of the vectors
-    prefixes = KeptPrefixes.of(compiled)
+def _try(stages: Stages, batch: Batch) -> NDArray[np.float32]:
+    request = Request(stages)  # owns the memory of the vectors
+    prefixes = KeptPrefixes.of(stages)
     use = prefixes.none() if prefixes else NO_PREFIX
-    return infer(request, input_names(compiled), batch, use.arrays, MIN_ROWS).copy()
+    return infer(request, batch, use.arrays, MIN_ROWS).copy()
 
 
 def _agree(vectors: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:

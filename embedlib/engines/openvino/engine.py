@@ -6,8 +6,8 @@ the same graph and may run at the same time. The operating system then divides t
 them, so a query never waits for a bulk batch to end.
 
 Each compiled model packs the weights for itself. Where two copies would take much more memory than
-the weights, both lanes share the one for latency: it computes one batch after the other, in small
-batches, since a query then waits for the batch before it.
+the weights, both lanes share the one for latency. It is compiled in stages, and a bulk batch waits
+between two of them while a query is computed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.engines.base import Batch, EngineLimits, Lane
 from embedlib.engines.openvino.compiled import CompiledModels
 from embedlib.engines.openvino.compiling import MIN_ROWS, load_models
-from embedlib.engines.openvino.graph import build_graph
+from embedlib.engines.openvino.graph import build_stages
 from embedlib.engines.openvino.inputs import last_line
+from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS
 from embedlib.engines.openvino.model_cache import ModelCache
+from embedlib.engines.openvino.stages import MAX_STAGES, Request
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
 SHARED_BATCH_TOKENS = 64
-"""Of a batch where the lanes share a compiled model: a query waits for one batch, and up to so many
-rows the library packs an int8 matrix only once. Source: docs/benchmarks.md, memory of the CPU
+"""Of a batch where the lanes share a compiled model: a query waits for a part of one, and up to so
+many rows the library packs an int8 matrix only once. Source: docs/benchmarks.md, memory of the CPU
 engine."""
 
 MAX_INFLIGHT_QUERIES = 2
@@ -97,13 +99,14 @@ class OpenVINOEngine:
         product = multiplier(core, is_large=is_large)
         hints = _hints(threads, precision)[1 if shares_lanes else 0 :]
         query_model = len(hints) - 1
+        num_stages = MAX_STAGES if shares_lanes and cache is None else 1
         lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
         models = None
         try:
             loaded = load_models(
                 core,
                 spec,
-                lambda: (build_graph(spec, weights, product), weights),
+                lambda: (build_stages(spec, weights, product, num_stages), weights),
                 hints,
                 cache,
                 {"product": product},
@@ -124,13 +127,16 @@ class OpenVINOEngine:
             ) from error
         self._models = models
         self._jobs: dict[Lane, _BatchQueue] = {lane: SimpleQueue() for lane in Lane}
+        self._lanes = Lanes()
         self._threads = [
             WorkerThread(
-                partial(_work, self._models, self._jobs[lane], request),
+                partial(_work, self._models, self._jobs[lane], request, self._lanes),
                 f"embedlib-openvino-{lane.value}",
             )
             for lane, request in requests
         ]
+        if not shares_lanes:
+            self._lanes.lower_when_met(self._threads[:streams])
         # Not `self`: the engine must be free to be collected.
         self._end = weakref.finalize(
             self, _end, self._models, list(self._jobs.values()), len(self._threads)
@@ -161,7 +167,8 @@ class OpenVINOEngine:
 
     def compute(self, batch: Batch) -> NDArray[np.float32]:
         """Compute a batch of the query lane on the calling thread, with the help of all cores."""
-        return self._models.infer(self._models.request(self._callers_request), batch)
+        with self._lanes.query():
+            return self._models.infer(self._models.request(self._callers_request), batch)
 
     def close(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Wait for what is in flight and free the compiled models and the weights.
@@ -205,11 +212,11 @@ class _BatchInFlight:
         self.error: BaseException | None = None
         self._changing = threading.Lock()
         """Guards the two fields below: the same request later computes another batch."""
-        self._request: ov.InferRequest | None = None
+        self._request: Request | None = None
         self._is_cancelled = False
 
     @contextmanager
-    def computed_by(self, request: ov.InferRequest) -> Iterator[None]:
+    def computed_by(self, request: Request) -> Iterator[None]:
         """Hold the request while it computes this batch, so that `cancel` can stop it.
 
         Raises:
@@ -240,7 +247,7 @@ class _BatchInFlight:
         return self.vectors
 
 
-def _work(models: CompiledModels, jobs: _BatchQueue, number: int) -> None:
+def _work(models: CompiledModels, jobs: _BatchQueue, number: int, lanes: Lanes) -> None:
     """Compute batches one after the other with the request of this number.
 
     Takes no reference to the engine, so that the engine can be garbage-collected. OpenVINO's own
@@ -250,13 +257,24 @@ def _work(models: CompiledModels, jobs: _BatchQueue, number: int) -> None:
     while (job := jobs.get()) is not None:
         try:
             with job.computed_by(request):
-                job.vectors = models.infer(request, job.batch)
+                job.vectors = _compute(models, request, job.batch, lanes)
         except BaseException as error:  # for the caller of `result`
             job.error = error
         job.on_done()
         del job  # or the last batch would live until the next one
     del request  # before the weights that it reads
     models.leave()
+
+
+def _compute(
+    models: CompiledModels, request: Request, batch: Batch, lanes: Lanes
+) -> NDArray[np.float32]:
+    """Return the vectors of a batch; one of the bulk lane gives way to queries."""
+    if batch.lane is Lane.QUERY:
+        with lanes.query():
+            return models.infer(request, batch)
+    with lanes.bulk():
+        return models.infer(request, batch, lanes.give_way)
 
 
 def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int) -> None:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
-from embedlib.engines.openvino.library import ov
-
-
-def input_names(compiled: ov.CompiledModel) -> list[str]:
-    """Return the names of the inputs of a graph, in their order."""
-    return [node.get_node().get_friendly_name() for node in compiled.inputs]
+from embedlib.engines.openvino.stages import Request
 
 
 def infer(
-    request: ov.InferRequest,
-    names: Sequence[str],
+    request: Request,
     batch: Batch,
     prefix: Mapping[str, NDArray[np.generic]],
     min_rows: int = 1,
+    between: Callable[[], object] = lambda: None,
 ) -> NDArray[np.float32]:
     """Compute a batch and return float32[B, D] or float32[B, L, D], a view of the request's memory.
 
     Args:
         request: computes no other batch at the same time.
-        names: of the inputs, in their order.
         batch: is padded on the right.
         prefix: the inputs of a prefix by name; empty for a graph that takes none.
         min_rows: pad to so many tokens.
+        between: called between two stages of the graph.
 
     Raises:
         RuntimeError: it failed.
@@ -42,12 +37,8 @@ def infer(
         "num_prompt_tokens": batch.num_prompt_tokens,
         **prefix,
     }
-    for index, name in enumerate(names):
-        # Read in place: the arrays live until the end of this function.
-        request.set_input_tensor(index, ov.Tensor(arrays[name], shared_memory=True))
-    request.infer()
-    output: NDArray[np.float32] = request.get_output_tensor(0).data
-    return output
+    request.infer(arrays, between)  # `arrays` live until the end of this function
+    return request.vectors
 
 
 def pad(batch: Batch, min_rows: int = 1) -> NDArray[np.int32]:

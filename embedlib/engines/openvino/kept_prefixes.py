@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Batch, Lane
 from embedlib.engines.first_tokens import Ints, num_equal, num_shared
 from embedlib.engines.openvino.kept_tokens import PREFIX
-from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.prefix_sizes import MAX_KEPT_TOKENS, MIN_PREFIX_TOKENS
+from embedlib.engines.openvino.stages import Stages, input_nodes
 
 NUM_COMPARED = 8
 """Earlier sequences that a sequence is compared with: so many prompts may take turns."""
@@ -81,12 +81,12 @@ class KeptPrefixes:
         """The one used last is last."""
 
     @classmethod
-    def of(cls, graph: ov.CompiledModel) -> KeptPrefixes | None:
+    def of(cls, stages: Stages) -> KeptPrefixes | None:
         """Return the prefixes of a graph; None: it takes none."""
         axes: dict[str, int] = {}
         empty: Arrays = {}
-        for node in graph.inputs:
-            name, shape = node.get_node().get_friendly_name(), node.get_partial_shape()
+        for name, node in input_nodes(stages).items():
+            shape = node.get_partial_shape()
             if name.startswith(PREFIX):
                 axes[name] = next(i for i, size in enumerate(shape) if size.is_dynamic)
                 sizes = [0 if size.is_dynamic else size.get_length() for size in shape]

@@ -1,0 +1,130 @@
+"""Queries do not wait long for bulk batches: stages of a graph, and the priority of threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.engines.base import Lane
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.graph import build_stages
+from embedlib.engines.openvino.lanes import BULK_NICENESS, Lanes
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.weights.load import load_weights
+from embedlib.testing import make_batch
+from tests.comparing import relative_errors
+
+WAIT_SECONDS = 30
+IDS = [[5, 6, 7, 8, 9, 10, 11, 12, 5], [8], [9, 10]]
+
+
+@pytest.fixture(scope="module")
+def files(tiny_folder: Callable[[str], Path]) -> ModelFiles:
+    return read_model_files(tiny_folder("bert"))
+
+
+@pytest.mark.parametrize(("max_stages", "num_stages"), [(1, 1), (2, 2), (99, 2)])
+def test_a_graph_is_cut_between_layers(max_stages: int, num_stages: int, files: ModelFiles) -> None:
+    assert files.spec.encoder.num_layers == 2
+    graphs = build_stages(files.spec, load_weights(files), "any", max_stages)
+    inputs = [{node.get_node().get_friendly_name() for node in graph.inputs} for graph in graphs]
+    assert inputs[0] == {"token_ids", "seq_lens"}
+    assert len(graphs) == num_stages
+    assert all("hidden" in names for names in inputs[1:])
+
+
+def test_a_bulk_batch_waits_between_two_stages_for_a_query(files: ModelFiles) -> None:
+    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, shares_lanes=True)
+    waits, done = threading.Event(), threading.Event()
+    give_way = engine._lanes.give_way
+
+    def note() -> None:
+        waits.set()
+        give_way()
+
+    engine._lanes.give_way = note  # type: ignore[method-assign]
+    expected = engine.compute(make_batch(IDS, Lane.QUERY))
+    with engine._lanes.query():
+        pending = engine.submit(make_batch(IDS), done.set)
+        assert waits.wait(WAIT_SECONDS)
+        # The same compiled model computes a query meanwhile.
+        found = engine._models.infer(engine._models.request(0), make_batch(IDS, Lane.QUERY))
+        assert not done.is_set()
+    assert done.wait(WAIT_SECONDS)
+    assert relative_errors(pending.result(), expected).max() < 2e-5
+    assert relative_errors(found, expected).max() < 2e-5
+    engine.close()
+
+
+def test_a_batch_that_waits_between_two_stages_can_be_cancelled(files: ModelFiles) -> None:
+    engine = OpenVINOEngine(files.spec, load_weights(files), threads=1, shares_lanes=True)
+    waits, done = threading.Event(), threading.Event()
+    engine._lanes.give_way = waits.wait  # type: ignore[method-assign, assignment]
+    pending = engine.submit(make_batch(IDS), done.set)
+    pending.cancel()
+    waits.set()
+    assert done.wait(WAIT_SECONDS)
+    with pytest.raises(Exception, match="cancel"):
+        pending.result()
+    engine.close()
+
+
+def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
+    lanes = Lanes()
+    lanes.give_way()  # nobody asks
+    first, second, gone = lanes.query(), lanes.query(), threading.Event()
+    first.__enter__()
+
+    def wait() -> None:
+        lanes.give_way()
+        gone.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert not gone.is_set()
+    second.__enter__()  # the next query is here before the first is answered
+    first.__exit__(None, None, None)
+    assert gone.wait(WAIT_SECONDS)
+    waiting.join()
+    second.__exit__(None, None, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_bulk_threads_yield_from_the_first_query_on_that_meets_bulk() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    number: Any = thread.native_id
+    before = os.getpriority(os.PRIO_PROCESS, number)
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, number) - before
+
+    lanes = Lanes()
+    lanes.lower_when_met([thread])
+    with lanes.query():
+        assert niceness() == 0, "a query alone"
+    with lanes.bulk():
+        assert niceness() == 0, "bulk alone"
+        for _ in range(2):
+            with lanes.query():
+                assert niceness() == min(BULK_NICENESS, 19 - before)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before, "of this thread only"
+    end.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("shares_lanes", [True, False])
+def test_only_threads_that_compute_beside_queries_yield(
+    shares_lanes: bool, files: ModelFiles
+) -> None:
+    engine = OpenVINOEngine(files.spec, load_weights(files), threads=2, shares_lanes=shares_lanes)
+    names = [thread.name for thread in engine._lanes._bulk_threads]
+    assert names == ([] if shares_lanes else ["embedlib-openvino-bulk"] * 2)
+    engine.close()
