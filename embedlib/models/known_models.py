@@ -5,6 +5,7 @@ They are in `known_models.json`, a list of entries, looked up by the model's nam
     {"models": [names], "source": the page that states the facts,
      "prompts": {name: prompt}, "query_tasks": {task: the query prompt for it},
      "query_template": the query prompt, with {task} in it, "default_task": the default for {task},
+     "role_names": {"query" or "document": the name of that prompt in the folder},
      "truncation": how vectors are shortened}
 
 The look-up takes the name exactly as the user gave it. A local folder has no entry.
@@ -36,6 +37,8 @@ class KnownModel:
     is not the end."""
     default_task: str | None = None
     """The task of a query if the call gives none."""
+    role_names: Mapping[str, str] = field(default_factory=dict)
+    """By role, the name of its prompt in a folder that calls it neither query nor document."""
     truncation: Truncation = "slice"
     """slice: take the first dimensions of the vector. layer_norm: first apply a layer norm without
     weights over all dimensions, then take the first ones and scale them to unit length."""

@@ -58,14 +58,16 @@ class Prompts:
         known_names = dict(known.prompts)
         if known.query_template is not None:
             known_names["query"] = known.query_template
+        folder = _without_silent(spec, known, known_names)
         for names in ROLE_PROMPTS.values():
-            if any(name in spec.prompts or name in caller for name in names):  # under any name
+            if any(name in folder or name in caller for name in names):  # under any name
                 known_names = {name: known_names[name] for name in known_names if name not in names}
-        self.by_name = {**known_names, **spec.prompts, **caller}
+        self._role_names = known.role_names
+        self.by_name = {**known_names, **folder, **caller}
         """Prompt by name, with its placeholders unfilled."""
         self._origins: dict[str, Origin] = {
             **dict.fromkeys(known_names, "known"),
-            **dict.fromkeys(spec.prompts, "folder"),
+            **dict.fromkeys(folder, "folder"),
             **dict.fromkeys(caller, "caller"),
         }
         self._query_tasks = known.query_tasks
@@ -135,7 +137,8 @@ class Prompts:
         """
         if role not in ROLES:
             raise ConfigError(f"role = {shown(role)}; it must be {' or '.join(map(repr, ROLES))}")
-        return next((name for name in ROLE_PROMPTS[role] if name in self.by_name), None)
+        names = (*ROLE_PROMPTS[role], self._role_names.get(role))
+        return next((name for name in names if name in self.by_name), None)
 
     def origin(self, name: str) -> Origin:
         """Return the source that a named prompt comes from."""
@@ -235,6 +238,26 @@ class Prompts:
             known = ", ".join(map(repr, names)) or "none; pass prompt= for a text of your own"
             raise ConfigError(f"prompt_name = {shown(name)}; this model's prompts are: {known}")
         return self.by_name[name]
+
+
+def _without_silent(
+    spec: ModelSpec, known: KnownModel, known_names: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the folder's prompts without the empty ones of roles that have a known prompt.
+
+    sentence-transformers 5.1 and later write an empty `query` and `document` into every folder they
+    save, so there an empty prompt does not mean that the model takes none.
+    """
+    folder = dict(spec.prompts)
+    for role, names in ROLE_PROMPTS.items():
+        is_known = any(known_names.get(name) for name in names)
+        is_known |= known.role_names.get(role) in spec.prompts
+        given = [name for name in names if name in folder]
+        if is_known and not any(folder[name] for name in given):
+            for name in given:
+                if name != spec.default_prompt_name:
+                    del folder[name]
+    return folder
 
 
 def _refuse_examples() -> ConfigError:

@@ -140,9 +140,9 @@ def test_a_known_prompt_is_for_queries_only_and_never_the_default() -> None:
 def test_the_folder_and_the_caller_win_over_what_is_known() -> None:
     e5 = known_model("intfloat/e5-base-v2")
     assert prompts_of(e5).resolve(role="document").prefix == "passage: "
-    # An empty prompt counts as a prompt, and a role is found under any of its names.
-    folder = prompts_of(e5, {"query": "", "corpus": "C: "})
-    assert folder.resolve(role="query") == Prompt()
+    # A role is found under any of its names.
+    folder = prompts_of(e5, {"query": "Q: ", "corpus": "C: "})
+    assert folder.resolve(role="query").prefix == "Q: "
     assert folder.resolve(role="document").prefix == "C: "
     assert (folder.origin("query"), folder.origin("corpus")) == ("folder", "folder")
     assert "document" not in folder.by_name
@@ -152,6 +152,39 @@ def test_the_folder_and_the_caller_win_over_what_is_known() -> None:
     assert caller.resolve(role="document").prefix == "passage: "
     caller = prompts_of(e5, prompts={"corpus": "mine: "})
     assert caller.resolve(role="document").prefix == "mine: "
+
+
+def test_an_empty_prompt_of_a_saved_folder_hides_no_known_one() -> None:
+    # sentence-transformers writes both names into every folder that it saves.
+    saved = prompts_of(known_model("intfloat/e5-base-v2"), {"query": "", "document": ""})
+    assert saved.resolve(role="query").prefix == "query: "
+    assert saved.resolve(role="document").prefix == "passage: "
+    assert saved.origin("query") == "known"
+    # Nothing is known of bge's documents; the caller's empty prompt is meant.
+    saved = prompts_of(BGE, {"query": "", "document": ""}, prompts={"query": ""})
+    assert saved.resolve(role="query") == saved.resolve(role="document") == Prompt()
+    assert saved.by_name == {"document": "", "query": ""}
+    # Another name of the role has the folder's prompt, and a default is meant, too.
+    e5 = known_model("intfloat/e5-base-v2")
+    assert prompts_of(e5, {"document": "", "passage": "P: "}).resolve(role="document") == Prompt()
+    spec = fake_spec(prompts={"query": ""}, default_prompt_name="query")
+    assert Prompts(spec, Config(), e5).resolve() == Prompt()
+
+
+def test_a_role_whose_prompt_has_a_name_of_the_model() -> None:
+    harrier = known_model("microsoft/harrier-oss-v1-0.6b")
+    folder = {
+        "web_search_query": "Instruct: search\nQuery: ",
+        "sts_query": "Instruct: sts\nQuery: ",
+    }
+    for others in ({}, {"query": "", "document": ""}):
+        prompts = prompts_of(harrier, folder | others)
+        assert prompts.resolve(role="query").prefix == folder["web_search_query"]
+        assert prompts.resolve(role="document") == Prompt()
+        assert prompts.origin("web_search_query") == "folder"
+    later = prompts_of(harrier, folder | {"query": "Q: "})
+    assert later.resolve(role="query").prefix == "Q: "
+    assert prompts_of(harrier).resolve(role="query") == Prompt()
 
 
 def test_the_folder_wins_for_every_name() -> None:
@@ -175,7 +208,7 @@ def test_the_file_is_sound() -> None:
     for entry in entries:
         assert entry["source"]
         known = known_model(entry["models"][0])
-        assert known.prompts or known.query_template
+        assert known.prompts or known.query_template or known.role_names
         for prompt in (*known.prompts.values(), *known.query_tasks.values()):
             assert prompt
             assert "{" not in prompt
@@ -184,7 +217,9 @@ def test_the_file_is_sound() -> None:
         assert (template is None) == (known.default_task is None)
         assert template is None or template.count("{task}") == 1
         # Queries of every known model get some prompt.
-        assert Prompts(fake_spec(), Config(), known).resolve(role="query") != Prompt()
+        folder = dict.fromkeys(known.role_names.values(), "Q: ")
+        spec = fake_spec(prompts=folder)
+        assert Prompts(spec, Config(), known).resolve(role="query") != Prompt()
 
 
 # Tasks.
