@@ -86,6 +86,80 @@ QWEN3: Final = replace(
     fixed={"mlp_bias": (False, None)},
 )
 
+MINISTRAL3: Final = replace(
+    MISTRAL,
+    model_type="ministral3",
+    norm_eps=Key("rms_norm_eps", 1e-5),
+    head_dim=Key("head_dim", 128),
+    # The class scales queries with the numbers of this kind, so files always have it.
+    rope_kinds=("yarn",),
+    ends_at_original_length=True,
+    window=Key("sliding_window"),
+    sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 11)),
+)
+
+# Source: huggingface.co/nvidia/llama-nemotron-embed-1b-v2, llama_bidirectional_model.py: a Llama
+# whose attention goes both ways; its configuration adds only what its own pooling reads.
+LLAMA_BIDIREC: Final = replace(
+    LLAMA,
+    model_type="llama_bidirec",
+    is_causal=None,
+    fixed={**LLAMA.fixed, "is_causal": (False, None), "pooling": ("avg", None)},
+    own_code={
+        "AutoModel": ("llama_bidirectional_model.LlamaBidirectionalModel",),
+        "AutoModelForSequenceClassification": (
+            "llama_bidirectional_model.LlamaBidirectionalForSequenceClassification",
+        ),
+    },
+    sequence_head=SequenceHead(
+        pooling="mean", layers=(HeadLayer(tensors="score", has_bias=False),)
+    ),
+    lm_head=None,
+)
+
+EUROBERT: Final = replace(
+    LLAMA,
+    model_type="eurobert",
+    tokenizer_class=None,
+    norm_eps=Key("rms_norm_eps", 1e-5),
+    is_causal=None,
+    fixed={**LLAMA.fixed, "is_causal": (False, None)},
+    own_code={
+        "AutoModel": ("modeling_eurobert.EuroBertModel",),
+        "AutoModelForSequenceClassification": (
+            "modeling_eurobert.EuroBertForSequenceClassification",
+        ),
+    },
+    harmless=frozenset({"clf_pooling"}),
+    ignored_tensors=(*DECODER_IGNORED, "dense.*", "classifier.*"),
+    sequence_head=SequenceHead(
+        # "late", which the class takes by default, has no pooled vector: it averages the scores.
+        pooling=Key("classifier_pooling", "late"),
+        layers=(
+            HeadLayer(tensors="dense", activation="gelu"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+    lm_head=None,
+)
+
+ULTRABERT: Final = replace(
+    EUROBERT,
+    model_type="ultrabert",
+    norm_eps=Key("rms_norm_eps", 1e-6),
+    windows="alternating",
+    window=Key("sliding_window", 128),
+    alternation=Alternation(every=3, full="last", halves=False),
+    rope_theta=Key("rope_theta", 2_560_000.0),
+    window_rope_theta=Key("rope_theta", 10_000.0),
+    rope_kinds=("default",),
+    # Older files have lists of these two, one number per layer.
+    fixed={"is_causal": (False, None), "attention_windows": (None,), "rope_theta": (None,)},
+    own_code={},
+    harmless=frozenset({"prediction_head_size"}),
+    sequence_head=None,
+)
+
 GEMMA3_TEXT: Final = Family(
     model_type="gemma3_text",
     norm="rms_norm",
@@ -141,4 +215,28 @@ GEMMA2: Final = replace(
         "sliding_window_size": (4096, None),
         "mlp_bias": (False, None),
     },
+)
+
+GEMMA: Final = replace(
+    LLAMA,
+    model_type="gemma",
+    tokenizer_class="GemmaTokenizer",
+    scales_embeddings=True,
+    stores_norms_less_one=True,
+    activation=Key("hidden_act", "gelu_pytorch_tanh"),
+    gelu_is_tanh=True,
+    num_kv_heads=Key("num_key_value_heads", 16),
+    head_dim=Key("head_dim", 256),
+    is_causal=None,
+    is_bidirectional=Key("use_bidirectional_attention"),
+    has_mlp_bias=False,
+    fixed={
+        **LLAMA.fixed,
+        "is_causal": (True, None),
+        "mlp_bias": (False, None),
+        # The class reads hidden_act; files have both.
+        "hidden_activation": ("gelu_pytorch_tanh", None),
+    },
+    sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 0)),
+    ties_embeddings=True,
 )

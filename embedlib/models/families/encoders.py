@@ -14,12 +14,14 @@ from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, Se
 from embedlib.models.families.tensor_names import (
     DISTILBERT_TENSORS,
     ENCODER_TENSORS,
+    JINA_EMBEDDINGS_V3_TENSORS,
     MODERNBERT_TENSORS,
     MPNET_TENSORS,
     NEW_TENSORS,
     NOMIC_BERT_TENSORS,
+    XLM_ROBERTA_XL_TENSORS,
 )
-from embedlib.models.spec import PositionBias
+from embedlib.models.spec import ROPE_KINDS, PositionBias
 
 BERT: Final = Family(
     model_type="bert",
@@ -70,6 +72,57 @@ ROBERTA: Final = replace(
 XLM_ROBERTA: Final = replace(
     ROBERTA, model_type="xlm-roberta", tokenizer_class="XLMRobertaTokenizer"
 )
+
+# The class of transformers sets what tokenizer.json does not, and leaves out its character map; the
+# models were trained with tokenizer.json.
+CAMEMBERT: Final = replace(ROBERTA, model_type="camembert", tokenizer_class="TokenizersBackend")
+
+XLM_ROBERTA_XL: Final = replace(
+    ROBERTA,
+    model_type="xlm-roberta-xl",
+    tokenizer_class="TokenizersBackend",
+    norm_eps=Key("layer_norm_eps", 1e-5),
+    norm_placement="pre",
+    num_token_types=Key("type_vocab_size", 1),
+    tensors=XLM_ROBERTA_XL_TENSORS,
+)
+
+ERNIE: Final = replace(
+    BERT,
+    model_type="ernie",
+    fixed={**BERT.fixed, "use_task_id": (False, None)},
+    harmless=frozenset({"task_type_vocab_size"}),
+    prefixes=("", "ernie.", "0.auto_model.", "auto_model."),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="ernie.pooler.dense", activation="tanh"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
+)
+
+ELECTRA: Final = replace(
+    BERT,
+    model_type="electra",
+    # Smaller embeddings, as in the small models, pass through a matrix more.
+    names={"hidden_size": ("embedding_size",)},
+    implied={"hidden_size": ("embedding_size",)},
+    harmless=frozenset({"summary_type", "summary_use_proj", "summary_last_dropout"}),
+    prefixes=("", "electra.", "0.auto_model.", "auto_model."),
+    ignored_tensors=(
+        "*embeddings.position_ids", "*embeddings.token_type_ids", "classifier.*",
+        "discriminator_predictions.*", "generator_predictions.*", "generator_lm_head.*",
+        "qa_outputs.*",
+    ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="classifier.dense", activation="gelu"),
+            HeadLayer(tensors="classifier.out_proj"),
+        ),
+    ),
+)  # fmt: skip
 
 DISTILBERT: Final = replace(
     BERT,
@@ -244,6 +297,25 @@ NOMIC_BERT: Final = Family(
     ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
 )  # fmt: skip
 
+# The base of the model; its adapters of tasks are not merged here, so a folder that has them is
+# refused by its tensors.
+JINA_EMBEDDINGS_V3: Final = Family(
+    model_type="jina_embeddings_v3",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-5),
+    norm_placement="post",
+    is_gated=False,
+    activation=Key("hidden_act", "gelu"),
+    positions="rotary",
+    rope_theta=Key("rope_theta", 20_000.0),
+    num_token_types=Key("type_vocab_size", 1),
+    fixed={"is_causal": (False, None)},
+    tokenizer_class="XLMRobertaTokenizer",
+    prefixes=("", "roberta.", "model.", "0.auto_model.", "auto_model."),
+    tensors=JINA_EMBEDDINGS_V3_TENSORS,
+    ignored_tensors=("*pooler.*", "lm_head.*", "classifier.*"),
+)
+
 # The custom code of gte's second generation uses the model_type "new".
 NEW: Final = Family(
     model_type="new",
@@ -286,8 +358,9 @@ NEW: Final = Family(
     ),
 )
 
-# A copy of that code under other names.
-GTE: Final = replace(
+# The first is a copy of that code under other names. The second is the class of transformers, which
+# has another default theta, other kinds of rope, and a head.
+ARCTIC_GTE: Final = replace(
     NEW,
     model_type="gte",
     own_code={
@@ -296,5 +369,23 @@ GTE: Final = replace(
             "Snowflake/snowflake-arctic-embed-m-v2.0--modeling_hf_alibaba_nlp_gte.GteModel",
         )
     },
+    prefixes=("", "gte.", "new.", "0.auto_model.", "auto_model."),
     sequence_head=None,
+)
+GTE: Final = replace(
+    NEW,
+    model_type="gte",
+    rope_theta=Key("rope_theta", 160_000.0),
+    rope_kinds=ROPE_KINDS,
+    tokenizer_class="XLMRobertaTokenizer",
+    own_code={},
+    own_rows=(ARCTIC_GTE,),
+    prefixes=ARCTIC_GTE.prefixes,
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="gte.pooler.dense", activation="tanh"),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
 )

@@ -87,6 +87,8 @@ class Family:
     """True: token embeddings are multiplied by the square root of the hidden size."""
     is_gated: bool
     activation: Activation | Key
+    gelu_is_tanh: bool = False
+    """True: the class reads the name gelu as that of its tanh form."""
     positions: Literal["learned", "learned_after_padding", "rotary"]
     """learned_after_padding: the first token's row follows the row of the padding id."""
     num_positions: tuple[str, ...] = ("max_position_embeddings",)
@@ -97,6 +99,9 @@ class Family:
     window_rope_theta: Key | None = None
     """Set if layers with a window have another theta; `rope_scaling` does not apply to it."""
     rope_kinds: tuple[RopeScaling, ...] = ROPE_KINDS
+    ends_at_original_length: bool = False
+    """True: beyond `original_max_position_embeddings` the class multiplies queries by a number that
+    grows with the position (Llama 4's scaling). That is not implemented, so texts end there."""
     num_token_types: Key | None = None
     num_kv_heads: Key | None = None
     """None: the number of query heads."""
@@ -132,6 +137,9 @@ class Family:
     """Keys that change no vector, only in this family."""
     own_code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By key of `auto_map`, the custom classes that this row implements."""
+    own_rows: tuple[Family, ...] = ()
+    """Rows for folders whose `auto_map` names one of their classes (`own_code`). They differ from
+    this row in traits, never in the tensors' names."""
     # Files
     tokenizer_class: str | None = None
     """The class that transformers takes for this model_type if no file names one; a file that names
@@ -147,6 +155,8 @@ class Family:
     # Heads
     sequence_head: SequenceHead | None = None
     """None: the family has no such class, or it is not implemented."""
+    ties_embeddings: bool = False
+    """The default of `tie_word_embeddings`."""
     lm_head: str | None = None
     """The tensor name of the matrix by which `...ForCausalLM` maps a vector to logits. None: there
     is no such class, or it does more than multiply."""

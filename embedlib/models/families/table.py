@@ -12,17 +12,34 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.models.families.decoders import GEMMA2, GEMMA3_TEXT, LLAMA, MISTRAL, QWEN2, QWEN3
+from embedlib.models.families.decoders import (
+    EUROBERT,
+    GEMMA,
+    GEMMA2,
+    GEMMA3_TEXT,
+    LLAMA,
+    LLAMA_BIDIREC,
+    MINISTRAL3,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    ULTRABERT,
+)
 from embedlib.models.families.encoders import (
     BERT,
+    CAMEMBERT,
     DISTILBERT,
+    ELECTRA,
+    ERNIE,
     GTE,
+    JINA_EMBEDDINGS_V3,
     MODERNBERT,
     MPNET,
     NEW,
     NOMIC_BERT,
     ROBERTA,
     XLM_ROBERTA,
+    XLM_ROBERTA_XL,
 )
 from embedlib.models.families.row import Family
 
@@ -30,8 +47,9 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
         row.model_type: row
         for row in (
-            BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, NEW, GTE,
-            MISTRAL, LLAMA, QWEN2, QWEN3, GEMMA2, GEMMA3_TEXT,
+            BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DISTILBERT,
+            MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT, ULTRABERT,
+            MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,
         )
     }
 )  # fmt: skip

@@ -27,6 +27,14 @@ ENCODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
     }
 )
+XLM_ROBERTA_XL_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **{role: name for role, name in ENCODER_TENSORS.items() if role != "embedding_norm"},
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.self_attn_layer_norm",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.LayerNorm",
+        "final_norm": "encoder.LayerNorm",
+    }
+)
 DECODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embed_tokens.weight",
@@ -107,6 +115,22 @@ NOMIC_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
         "layers.{i}.up": "encoder.layers.{i}.mlp.fc11",
         "layers.{i}.gate": "encoder.layers.{i}.mlp.fc12",
+        "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
+        "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
+    }
+)
+# The names of the model's own code, which transformers writes back.
+JINA_EMBEDDINGS_V3_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        "tokens": "embeddings.word_embeddings.weight",
+        "token_types": "embeddings.token_type_embeddings.weight",
+        "embedding_norm": "emb_ln",
+        "layers.{i}.q": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 0, 3),
+        "layers.{i}.k": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 1, 3),
+        "layers.{i}.v": FusedSlice("encoder.layers.{i}.mixer.Wqkv", 2, 3),
+        "layers.{i}.o": "encoder.layers.{i}.mixer.out_proj",
+        "layers.{i}.attention_norm": "encoder.layers.{i}.norm1",
+        "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
         "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
         "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
     }

@@ -39,18 +39,28 @@ def architecture_of(config: JsonObject) -> str:
 
 
 def family_of(config: JsonObject) -> Family:
-    """Return the family that config.json names.
+    """Return the family that config.json names, by its `model_type` and the class in `auto_map`.
 
     Raises:
         ModelUnsupportedError: if the table has no row for its `model_type`.
     """
-    return config.choice("model_type", FAMILIES)
+    family = config.choice("model_type", FAMILIES)
+    own_class = config.child("auto_map").values.get("AutoModel")
+    rows = (row for row in family.own_rows if own_class in row.own_code["AutoModel"])
+    return next(rows, family)
 
 
 def positions_key(config: JsonObject) -> str:
     """Return the key that holds the number of positions."""
     names = family_of(config).num_positions
     return next((name for name in names if name in config), names[-1])
+
+
+def positions_source(config: JsonObject) -> str:
+    """Return the key that limits the length of a text, for messages."""
+    if family_of(config).ends_at_original_length:
+        return "original_max_position_embeddings"
+    return positions_key(config)
 
 
 def read_encoder(config: JsonObject) -> Encoder:
@@ -83,6 +93,11 @@ def read_encoder(config: JsonObject) -> Encoder:
     if family.positions == "learned_after_padding":
         pad_token_id = config.integer("pad_token_id", 1, minimum=0)
     rope, window_rope = read_ropes(config, family, num_positions, head_dim)
+    if family.ends_at_original_length and rope is not None:
+        num_positions = min(num_positions, rope.original_max_positions)
+    activation = read_activation(config, family.activation)
+    if family.gelu_is_tanh and activation == "gelu":
+        activation = "gelu_tanh"
     is_causal = _is_causal(config, family)
     return Encoder(
         family=family.model_type,
@@ -93,7 +108,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         intermediate_size=config.integer("intermediate_size"),
-        activation=read_activation(config, family.activation),
+        activation=activation,
         is_gated=family.is_gated,
         norm=family.norm,
         norm_eps=read_number(config, family.norm_eps),
@@ -160,8 +175,10 @@ def check_own_code(config: JsonObject, key: str) -> None:
         key: the key of `auto_map`: the transformers class that the custom class replaces.
     """
     own_code = config.child("auto_map").values.get(key)
-    known = family_of(config).own_code.get(key, ())
-    if own_code is not None and own_code not in known:
+    family = config.choice("model_type", FAMILIES)
+    rows = (family, *family.own_rows)
+    known = [name for row in rows for name in row.own_code.get(key, ())]
+    if own_code is not None and own_code not in family_of(config).own_code.get(key, ()):
         accepted = "".join(f", or {name}" for name in known)
         raise config.refuse(
             "auto_map", f"a model without custom code (no {key} in auto_map{accepted})"

@@ -17,9 +17,19 @@ from typing import Any, Final
 
 from embedlib.config import Similarity
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
-from embedlib.models.reading.config_file import architecture_of, positions_key, read_encoder
+from embedlib.models.reading.config_file import (
+    architecture_of,
+    positions_key,
+    positions_source,
+    read_encoder,
+)
 from embedlib.models.reading.head_modules import AnswerRows
-from embedlib.models.reading.heads import is_scoring, read_head
+from embedlib.models.reading.heads import (
+    has_chat_template,
+    is_modular,
+    is_scoring,
+    read_head,
+)
 from embedlib.models.reading.json_files import JsonObject, quote, show
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
@@ -158,7 +168,12 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
         config=config,
         encoder=read_encoder(config),
         tokenizer_config=JsonObject.load(transformer_dir / "tokenizer_config.json", folder),
-        settings=read_settings(transformer_dir, folder, with_head=with_head)
+        settings=read_settings(
+            transformer_dir,
+            folder,
+            # A modular head stands on the same transformer as an embedding.
+            with_head=with_head and not is_modular([kind for kind, _ in entries]),
+        )
         if has_modules
         else JsonObject("", {}),
         modules=entries[1:],
@@ -179,7 +194,6 @@ def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> Json
 
 def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
     """Return the files of a reranker or classifier."""
-    logit_scores = [parts.module_config(path) for _, path in parts.modules]
     head = read_head(
         parts.config,
         parts.encoder,
@@ -187,7 +201,7 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
         tokenizer_config=parts.tokenizer_config,
         settings=parts.settings,
         general=parts.general,
-        logit_score=logit_scores[0] if logit_scores else None,
+        modules=[(kind, parts.module_config(path)) for kind, path in parts.modules],
         template=template,
     )
     spec = ModelSpec(
@@ -199,13 +213,15 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
         **(_read_prompts(parts.general) if head.head.template is None else {}),
         **_read_transformer(parts),
     )
+    module_dirs = tuple(path for _, path in parts.modules)
+    has_own = not head.tensors  # modules with weights in folders of their own
     return ModelFiles(
         folder=parts.folder,
         spec=spec,
         transformer_dir=parts.transformer_dir,
-        module_dirs=(parts.transformer_dir,) * len(head.modules),
+        module_dirs=module_dirs if has_own else (parts.transformer_dir,) * len(head.modules),
         module_tensors=head.tensors,
-        settings_dirs=tuple(path for _, path in parts.modules),
+        settings_dirs=() if has_own else module_dirs,
     )
 
 
@@ -213,6 +229,12 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
     """Return the files of an embedding model."""
     if not parts.has_modules and is_scoring(parts.config):
         raise _is_scoring(parts.config, "architectures")
+    if not parts.has_modules and has_chat_template(parts.transformer_dir, parts.tokenizer_config):
+        raise ModelUnsupportedError(
+            f"{parts.folder} has a chat template and no modules.json: there sentence-transformers "
+            "5.4 and later write every text into the template, a program that embedlib does not "
+            "run; for plain texts, delete the template, or add the model's modules.json"
+        )
     dim = parts.encoder.hidden_size
     modules: list[Module] = []
     for kind, path in parts.modules:
@@ -226,7 +248,7 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
         modules=tuple(modules),
         embedding_dim=dim,
         **_read_transformer(parts),
-        **_read_general(parts.general, dim),
+        **read_general(parts.general, dim),
     )
     return ModelFiles(
         folder=parts.folder,
@@ -292,7 +314,7 @@ def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
     """
     config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
     positions = parts.encoder.num_positions - parts.encoder.position_offset
-    limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_key(config)}")]
+    limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_source(config)}")]
     # Older releases of transformers called it max_len.
     key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
     if "max_seq_length" in settings:
@@ -307,8 +329,13 @@ def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
     return int(tokens), source
 
 
-def _read_general(general: JsonObject, dim: int) -> dict[str, Any]:
-    """Return the fields of `ModelSpec` that config_sentence_transformers.json sets."""
+def read_general(general: JsonObject, dim: int) -> dict[str, Any]:
+    """Return the fields of `ModelSpec` that config_sentence_transformers.json sets.
+
+    Args:
+        general: the file; may be empty.
+        dim: width of the model's vectors.
+    """
     general.check_keys(
         {
             "__version__", "requirements", "model_type", "prompts", "default_prompt_name",

@@ -1,14 +1,15 @@
 """The modules of a head after the transformer, and where their weights are in its files.
 
 A `...ForSequenceClassification` has separate layers for its head. A `...ForCausalLM` that answers
-with one of two tokens needs only one row: the difference of the two tokens' rows of the LM head.
+with one of two tokens needs only one row: the difference of the two tokens' rows of the LM head. A
+modular head has a folder for each of its modules.
 
 Source: the classes of transformers 5.5, and `LogitScore` of sentence-transformers 6.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -22,11 +23,14 @@ from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import KnownReranker
 from embedlib.models.reading.config_file import architecture_of, family_of
 from embedlib.models.reading.json_files import JsonObject, show
+from embedlib.models.reading.module_files import output_dim, read_module
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.reading.traits import read_activation, read_boolean, read_number
 from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
 
-POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType({"cls": "cls", "mean": "mean"})
+POOLINGS: Final[Mapping[str, PoolingMode]] = MappingProxyType(
+    {"cls": "cls", "bos": "cls", "mean": "mean"}
+)
 """Values of `classifier_pooling`."""
 
 
@@ -73,6 +77,29 @@ def sequence_modules(
     return tuple(modules), tensors
 
 
+def pooled_modules(
+    modules: Sequence[tuple[str, JsonObject]], hidden_size: int
+) -> tuple[Module, ...]:
+    """Return the modules of a head that sentence-transformers trained module by module.
+
+    Args:
+        modules: class and config.json of each, a Pooling first.
+        hidden_size: width of the transformer's vectors.
+    """
+    modules[0][1].check_fixed("include_prompt", (True, None))
+    kind, config = modules[-1]
+    if kind != "Dense":
+        raise ModelUnsupportedError(
+            f"modules.json: the last module is a {kind}; accepted: a Dense, which makes the scores"
+        )
+    found: list[Module] = []
+    dim = hidden_size
+    for index, (kind, config) in enumerate(modules, 1):
+        found.append(read_module(kind, config, dim, makes_scores=index == len(modules)))
+        dim = output_dim(found[-1], dim)
+    return tuple(found)
+
+
 def answer_modules(
     config: JsonObject,
     encoder: Encoder,
@@ -105,7 +132,7 @@ def answer_modules(
             "and the folder names neither the tokens nor the prompt; pass template=..., or load "
             "the model by its hub name"
         )
-    is_tied = config.boolean("tie_word_embeddings", False)
+    is_tied = config.boolean("tie_word_embeddings", family.ties_embeddings)
     rows = AnswerRows(None if is_tied else family.lm_head, true_id, false_id)
     dense = Dense(
         in_features=encoder.hidden_size, out_features=1, has_bias=False, activation="identity"

@@ -1,15 +1,16 @@
 """Reads the head of a reranker, reward model or classifier into modules after a Pooling.
 
-There are two kinds. `...ForSequenceClassification` has separate layers, the last with one row per
+There are three kinds. `...ForSequenceClassification` has separate layers, the last with one row per
 label. `...ForCausalLM` answers with one of two tokens: the score is the difference of their logits
-at the last token, which is one row of the weights times the last token's vector.
+at the last token, which is one row of the weights times the last token's vector. A modular head is
+a Pooling, and modules as those of an embedding model, the last of which makes the scores.
 
 Source: the classes of transformers 5.5, and `CrossEncoder` of sentence-transformers 6.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,10 +18,22 @@ from typing import Final
 
 from embedlib.models.known_rerankers import KnownReranker, known_reranker
 from embedlib.models.reading.config_file import architecture_of, check_own_code, family_of
-from embedlib.models.reading.head_modules import Tensors, answer_modules, sequence_modules
+from embedlib.models.reading.head_modules import (
+    Tensors,
+    answer_modules,
+    pooled_modules,
+    sequence_modules,
+)
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.spec import Encoder, Head, Module, PairTemplate, ScoreActivation
+from embedlib.models.spec import (
+    Dense,
+    Encoder,
+    Head,
+    Module,
+    PairTemplate,
+    ScoreActivation,
+)
 
 SEQUENCE_CLASS: Final = "ForSequenceClassification"
 LM_CLASS: Final = "ForCausalLM"
@@ -77,6 +90,7 @@ class HeadFiles:
     head: Head
     modules: tuple[Module, ...]
     tensors: Tensors
+    """Empty for a modular head, whose modules have folders of their own."""
 
 
 def is_scoring(config: JsonObject) -> bool:
@@ -92,7 +106,7 @@ def read_head(
     tokenizer_config: JsonObject,
     settings: JsonObject,
     general: JsonObject,
-    logit_score: JsonObject | None,
+    modules: Sequence[tuple[str, JsonObject]],
     template: str | None,
 ) -> HeadFiles:
     """Return the head of a reranker or classifier.
@@ -104,7 +118,8 @@ def read_head(
         tokenizer_config: tokenizer_config.json; may be empty.
         settings: the settings of sentence-transformers' transformer module; may be empty.
         general: config_sentence_transformers.json; may be empty.
-        logit_score: config.json of the module LogitScore; None if there is no such module.
+        modules: class and config.json of each module after the transformer: none, a LogitScore, or
+            a Pooling and others.
         template: the name of a known template, for a folder that leaves it out.
 
     Raises:
@@ -113,24 +128,35 @@ def read_head(
     """
     general.check_keys(GENERAL_KEYS)
     known = None if template is None else known_reranker(template)
-    kind = _class_of_task(config, settings, logit_score)
-    check_own_code(config, f"AutoModel{kind}")
-    if kind == SEQUENCE_CLASS:
-        labels = _labels(config)
-        modules, tensors = sequence_modules(config, encoder, len(labels))
+    tensors: Tensors = {}
+    if is_modular([kind for kind, _ in modules]):
+        found = pooled_modules(modules, encoder.hidden_size)
+        labels = _labels_of_modules(config, found)
     else:
-        labels = ("LABEL_0",)
-        modules, tensors = answer_modules(config, encoder, transformer_dir, logit_score, known)
+        logit_score = modules[0][1] if modules else None
+        kind = _class_of_task(config, settings, logit_score)
+        check_own_code(config, f"AutoModel{kind}")
+        if kind == SEQUENCE_CLASS:
+            labels = _labels(config)
+            found, tensors = sequence_modules(config, encoder, len(labels))
+        else:
+            labels = ("LABEL_0",)
+            found, tensors = answer_modules(config, encoder, transformer_dir, logit_score, known)
     head = Head(
         labels=labels,
         activation=_classifier_activation(config, len(labels)),
         reranker_activation=_reranker_activation(config, general, len(labels)),
         template=_template(settings, general, known),
         has_chat_template=not settings.values
-        and _has_chat_template(transformer_dir, tokenizer_config),
+        and has_chat_template(transformer_dir, tokenizer_config),
         has_token_types=_has_token_types(config, tokenizer_config, encoder),
     )
-    return HeadFiles(head=head, modules=modules, tensors=tensors)
+    return HeadFiles(head=head, modules=found, tensors=tensors)
+
+
+def is_modular(kinds: Sequence[str]) -> bool:
+    """Return whether the modules after a transformer are a modular head."""
+    return "Pooling" in kinds
 
 
 def _class_of_task(config: JsonObject, settings: JsonObject, logit_score: JsonObject | None) -> str:
@@ -164,6 +190,18 @@ def _labels(config: JsonObject) -> tuple[str, ...]:
     if None in names:
         raise config.refuse("id2label", "a name for every id from 0 on")
     return tuple(name for name in names if name is not None)
+
+
+def _labels_of_modules(config: JsonObject, modules: Sequence[Module]) -> tuple[str, ...]:
+    """Return the names of a modular head's scores; the files name them only by chance.
+
+    Source: `CrossEncoder.num_labels` of sentence-transformers 6.2: the width of the last Dense.
+    """
+    last = modules[-1]
+    assert isinstance(last, Dense), "pooled_modules ends in a Dense; a bug in embedlib"
+    if len(config.child("id2label").values) == last.out_features:
+        return _labels(config)
+    return tuple(f"LABEL_{index}" for index in range(last.out_features))
 
 
 def _classifier_activation(config: JsonObject, num_labels: int) -> ScoreActivation:
@@ -213,7 +251,7 @@ def _has_token_types(config: JsonObject, tokenizer_config: JsonObject, encoder: 
     return kind in TYPED_TOKENIZERS
 
 
-def _has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bool:
+def has_chat_template(transformer_dir: Path, tokenizer_config: JsonObject) -> bool:
     """Return whether the tokenizer has a chat template.
 
     CrossEncoder fills it with each pair, unless the model was saved with CrossEncoder's own files,

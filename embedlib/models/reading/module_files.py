@@ -5,7 +5,8 @@ Source: the classes of sentence-transformers 6.2, and the keys that older releas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
@@ -66,18 +67,27 @@ DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
 )
 """`activation_function` to activation; sentence-transformers calls the class without arguments."""
 
+STATIC: Final = "StaticEmbedding"
+"""The only module of an embedding model that stands in place of Transformer and Pooling."""
+
+AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
+
 MAX_PATH_PARTS: Final = 8
 """Of a module's path; known models have at most 2."""
 
 SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 """The only input and output that a module may name: the pooled vector."""
 
+SCORES: Final = ("scores",)
+"""The output of the last Dense of a reranker or classifier."""
+
 
 def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
     """Return the class name and directory of every module that changes a vector, in order.
 
-    An embedding model has a Transformer, a Pooling and others. A reranker has a Transformer and, if
-    it answers with a token, a LogitScore.
+    An embedding model has a Transformer, a Pooling and others, or a StaticEmbedding and others. A
+    reranker has a Transformer alone; or with a LogitScore, if it answers with a token; or with a
+    Pooling and others, of which the last makes the scores.
     """
     name = "modules.json"
     content = load_json(folder / name, folder)
@@ -85,7 +95,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
         raise ModelUnsupportedError(
             f"{name}: holds {quote(content)}; a list of objects is expected"
         )
-    entries = []
+    entries: list[tuple[str, Path]] = []
     names: set[str] = set()
     for position, values in enumerate(content):
         entry = JsonObject(f"{name}: [{position}]", values)
@@ -93,7 +103,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
         # kwargs lists arguments of `encode` that the module receives; adapters use it.
         entry.check_fixed("kwargs", ([], {}, None))
         _check_own_name(entry, names)
-        kind = _module_kind(entry, position, with_head)
+        kind = _module_kind(entry, [kind for kind, _ in entries], with_head)
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
@@ -101,7 +111,7 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
             JsonObject.load(folder / path / "config.json", folder).check_keys({"dropout"})
             continue
         entries.append((kind, folder / path))
-    if len(entries) < 2 - with_head:
+    if not entries or (entries[0][0] != STATIC and len(entries) < 2 - with_head):
         raise ModelUnsupportedError(
             f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
         )
@@ -120,41 +130,50 @@ def _check_own_name(entry: JsonObject, names: set[str]) -> None:
         names.add(name)
 
 
-def _module_kind(entry: JsonObject, position: int, with_head: bool) -> str:
+def _module_kind(entry: JsonObject, before: Sequence[str], with_head: bool) -> str:
     """Return the class name of a module.
 
     Its package differs between releases: `sentence_transformers.models.Pooling`,
     `sentence_transformers.sentence_transformer.modules.pooling.Pooling`.
+
+    Args:
+        entry: its entry in modules.json.
+        before: the classes of the modules before it, without Dropout.
+        with_head: whether the model is a reranker or classifier.
     """
     first, _, rest = (entry.text("type") or "").partition(".")
     kind = rest.rpartition(".")[2]
-    accepted: tuple[str, ...] = ("Dense", "LayerNorm", "Normalize", "Dropout")
-    if with_head:
-        accepted = ()
-    if position < 2:
-        accepted = ("Transformer", "LogitScore" if with_head else "Pooling")[
-            position : position + 1
-        ]
+    accepted = _accepted(before, with_head)
     if first != "sentence_transformers" or kind not in accepted:
         names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
-        raise entry.refuse("type", names)
+        raise entry.refuse("type", names or "nothing behind it")
     return kind
 
 
-def read_module(kind: str, config: JsonObject, dim: int) -> Module:
+def _accepted(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
+    """Return the classes that a module may have behind these."""
+    if not before:
+        return ("Transformer",) if with_head else ("Transformer", STATIC)
+    if before[-1] == "Transformer":
+        return ("Pooling", "LogitScore") if with_head else ("Pooling",)
+    return () if before[-1] == "LogitScore" else AFTER_POOLING
+
+
+def read_module(kind: str, config: JsonObject, dim: int, *, makes_scores: bool = False) -> Module:
     """Return one module after the transformer.
 
     Args:
         kind: its class in sentence-transformers: Pooling, Dense, LayerNorm or Normalize.
         config: its config.json; may be empty for Normalize.
         dim: width of its input vectors.
+        makes_scores: it is the Dense at the end of a reranker or classifier.
 
     Raises:
         ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
     readers: dict[str, Callable[[JsonObject, int], Module]] = {
         "Pooling": _read_pooling,
-        "Dense": _read_dense,
+        "Dense": partial(_read_dense, outputs=SCORES if makes_scores else SENTENCE_EMBEDDING),
         "LayerNorm": _read_layer_norm,
         "Normalize": _read_normalize,
     }
@@ -216,7 +235,7 @@ def _flagged_modes(config: JsonObject) -> tuple[PoolingMode, ...]:
     return modes or ("mean",)
 
 
-def _read_dense(config: JsonObject, dim: int) -> Dense:
+def _read_dense(config: JsonObject, dim: int, outputs: tuple[str | None, ...]) -> Dense:
     config.check_keys(
         {
             "in_features", "out_features", "bias", "activation_function", "use_residual",
@@ -225,7 +244,7 @@ def _read_dense(config: JsonObject, dim: int) -> Dense:
     )  # fmt: skip
     config.check_fixed("use_residual", (False, None))
     config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
-    config.check_fixed("module_output_name", SENTENCE_EMBEDDING)
+    config.check_fixed("module_output_name", outputs)
     if config.integer("in_features") != dim:
         raise config.refuse("in_features", f"{dim}, the width of its input")
     return Dense(

@@ -30,6 +30,9 @@ ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
 }  # fmt: skip
 """Keys that each kind reads. Source: transformers 5.5, modeling_rope_utils.py; ntk: see `_ntk`."""
 
+LATE_KEYS: Final = frozenset({"llama_4_scaling_beta", "max_position_embeddings"})
+"""Keys that have no effect up to the original length; see `Family.ends_at_original_length`."""
+
 
 def read_ropes(
     config: JsonObject, family: Family, num_positions: int, head_dim: int
@@ -49,6 +52,8 @@ def read_ropes(
         scaling = config.child("rope_scaling" if "rope_scaling" in config else "rope_parameters")
         # A top-level key wins over the nested one, as in transformers.
         outer = config if "original_max_position_embeddings" in config else scaling
+        if family.ends_at_original_length:
+            scaling = _without_late_keys(scaling)
         rope = _read_rope(scaling, outer, kinds, theta, num_positions, head_dim)
         # The nested theta wins over the top-level one, but must agree with a key of another schema.
         key = family.rope_theta.name
@@ -70,6 +75,13 @@ def read_ropes(
         _read_rope(full, full, kinds, theta, num_positions, head_dim),
         _read_rope(window, window, kinds, window_theta, num_positions, head_dim),
     )
+
+
+def _without_late_keys(scaling: JsonObject) -> JsonObject:
+    for key in LATE_KEYS:
+        scaling.optional_number(key)  # nothing else than a number
+    kept = {key: value for key, value in scaling.values.items() if key not in LATE_KEYS}
+    return JsonObject(scaling.name, kept)
 
 
 def _read_rope(

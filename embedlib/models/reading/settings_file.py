@@ -66,6 +66,18 @@ SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
 """The same for a reranker or classifier."""
 
 
+CHAT_TEMPLATE: Final = (
+    "text alone; sentence-transformers 5.4 and later write every text of this folder into its chat "
+    "template, a program that embedlib does not run; if the model was trained on plain texts, "
+    'delete "message" there'
+)
+"""What an embedding model with the modality `message` is told.
+
+Source: `Transformer.preprocess` of sentence-transformers 6.2, base/modules/transformer.py: "always
+convert to the message format if it's supported". A folder without `modality_config` has text alone.
+"""
+
+
 def read_settings(transformer_dir: Path, folder: Path, *, with_head: bool) -> JsonObject:
     """Return the checked settings of the transformer module; empty if there is no settings file.
 
@@ -82,6 +94,8 @@ def read_settings(transformer_dir: Path, folder: Path, *, with_head: bool) -> Js
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:
             settings.check_keys(keys)
+            if not with_head and "message" in settings.child("modality_config").values:
+                raise settings.refuse("modality_config", CHAT_TEMPLATE)
             for key, accepted in keys.items():
                 if accepted is not None:
                     settings.check_fixed(key, accepted)

@@ -42,6 +42,63 @@ QWEN3: Final[Json] = DECODER | {
     "sliding_window": None,
     "max_window_layers": 2,
 }
+MINISTRAL3: Final[Json] = DECODER | {
+    "model_type": "ministral3",
+    "architectures": ["Ministral3Model"],
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 48,
+        "max_position_embeddings": 256,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+}
+del MINISTRAL3["rope_theta"]
+GEMMA: Final[Json] = DECODER | {
+    "model_type": "gemma",
+    "architectures": ["GemmaModel"],
+    "head_dim": 10,
+    # The class reads it as gelu_pytorch_tanh.
+    "hidden_act": "gelu",
+    "rms_norm_eps": 1e-6,
+}
+EUROBERT: Final[Json] = DECODER | {
+    "model_type": "eurobert",
+    "architectures": ["EuroBertModel"],
+    "rope_theta": 300.0,
+    "tie_word_embeddings": False,
+    "pad_token_id": 1,
+    "mask_token_id": 1,
+    "pretraining_tp": 1,
+    "classifier_pooling": "late",
+}
+ULTRABERT: Final[Json] = {
+    "model_type": "ultrabert",
+    "architectures": ["UltrabertModel"],
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "sliding_window": 4,
+    "prediction_head_size": 16,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 40.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+    },
+}
 GEMMA2: Final[Json] = {
     "architectures": ["Gemma2Model"],
     "model_type": "gemma2",
@@ -241,6 +298,37 @@ DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             },
             tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
             prefix="model.",
+        ),
+        # Like Nemotron-3-Embed: both ways, and texts end at the original length.
+        "ministral3": TinyVariant(
+            tokenizer="begin",
+            config=MINISTRAL3 | {"is_causal": False},
+            modules=(MEAN, NORMALIZE),
+            settings={"max_seq_length": 48},
+        ),
+        "llama_bidirec": TinyVariant(
+            tokenizer="begin",
+            config=DECODER
+            | {
+                "model_type": "llama_bidirec",
+                "architectures": ["LlamaBidirectionalModel"],
+                "auto_map": {"AutoModel": "llama_bidirectional_model.LlamaBidirectionalModel"},
+                "pooling": "avg",
+                "temperature": 1.0,
+            },
+            modules=(MEAN, NORMALIZE),
+            # What transformers has in place of the model's own class.
+            reference_config=DECODER | {"is_causal": False},
+        ),
+        "eurobert": TinyVariant(
+            tokenizer="begin", config=EUROBERT, modules=(MEAN,), prefix="model."
+        ),
+        "ultrabert": TinyVariant(tokenizer="begin", config=ULTRABERT, modules=(MEAN,)),
+        "gemma": TinyVariant(
+            tokenizer="gemma",
+            config=GEMMA,
+            modules=(LAST, NORMALIZE),
+            tokenizer_config={"tokenizer_class": "GemmaTokenizer"},
         ),
     }
 )

@@ -151,6 +151,26 @@ GTE: Final[Json] = NEW | {
     "matryoshka_dimensions": [16],
 }
 
+# As transformers writes it: the rope's theta is the class's default.
+GTE_NATIVE: Final[Json] = {
+    "model_type": "gte",
+    "architectures": ["GteModel"],
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 48,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+}
+ELECTRA: Final[Json] = BERT | {
+    "model_type": "electra",
+    "architectures": ["ElectraModel"],
+    "embedding_size": 32,
+}
+
 ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
     {
         "bert": TinyVariant(
@@ -376,6 +396,67 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             general={"prompts": {"query": "query: "}},
             # The model's code treats the strings as true and would then need xformers.
             reference_config=GTE,
+        ),
+        "gte-native": TinyVariant(
+            tokenizer="xlm-roberta",
+            config=GTE_NATIVE,
+            modules=(pooling("cls_token"), NORMALIZE),
+            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer"},
+            settings={"max_seq_length": 44, "do_lower_case": False},
+        ),
+        "camembert": TinyVariant(
+            tokenizer="xlm-roberta",
+            config=ROBERTA | {"model_type": "camembert", "architectures": ["CamembertModel"]},
+            modules=(MEAN,),
+            tokenizer_config={"model_max_length": 46},
+            prefix="roberta.",
+        ),
+        "xlm-roberta-xl": TinyVariant(
+            tokenizer="xlm-roberta",
+            config=ROBERTA
+            | {"model_type": "xlm-roberta-xl", "architectures": ["XLMRobertaXLModel"]},
+            modules=(MEAN,),
+            tokenizer_config={"model_max_length": 46},
+            prefix="roberta.",
+        ),
+        "ernie": TinyVariant(
+            tokenizer="bert",
+            config=BERT
+            | {
+                "model_type": "ernie",
+                "architectures": ["ErnieModel"],
+                "use_task_id": False,
+                "task_type_vocab_size": 3,
+            },
+            modules=(MEAN,),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+        ),
+        "electra": TinyVariant(
+            tokenizer="bert",
+            config=ELECTRA,
+            modules=(MEAN,),
+            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
+            prefix="electra.",
+        ),
+        "jina_embeddings_v3": TinyVariant(
+            tokenizer="xlm-roberta",
+            config={
+                "model_type": "jina_embeddings_v3",
+                "architectures": ["JinaEmbeddingsV3Model"],
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "intermediate_size": 48,
+                "max_position_embeddings": 50,
+                "hidden_act": "gelu",
+                "layer_norm_eps": 1e-5,
+                "type_vocab_size": 1,
+                "pad_token_id": 1,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 300.0},
+            },
+            modules=(MEAN, NORMALIZE),
+            tokenizer_config={"tokenizer_class": "XLMRobertaTokenizer", "model_max_length": 48},
+            prefix="roberta.",
         ),
     }
 )

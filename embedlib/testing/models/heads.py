@@ -7,9 +7,24 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from embedlib.testing.models.decoders import DECODER, GEMMA2, QWEN3
-from embedlib.testing.models.encoders import BERT, MODERNBERT, MPNET, NEW, ROBERTA
-from embedlib.testing.models.variant import ST6_BASE, Json, TinyModule, TinyVariant
+from embedlib.testing.models.decoders import DECODER, EUROBERT, GEMMA2, QWEN3
+from embedlib.testing.models.encoders import (
+    BERT,
+    ELECTRA,
+    GTE_NATIVE,
+    MODERNBERT,
+    MPNET,
+    NEW,
+    ROBERTA,
+)
+from embedlib.testing.models.variant import (
+    ST6,
+    ST6_BASE,
+    ST6_SETTINGS,
+    Json,
+    TinyModule,
+    TinyVariant,
+)
 
 EMOTIONS: Final = ("admiration", "anger", "joy", "relief", "surprise", "neutral")
 
@@ -56,6 +71,25 @@ def _cross_encoder(base: TinyVariant, activation: str, *modules: TinyModule) -> 
             "prompts": {},
         },
     )
+
+
+def _modular(*modules: TinyModule) -> TinyVariant:
+    """Return a ModernBERT with a head of separate modules, as sentence-transformers saves it."""
+    base = _scoring(MODERNBERT, "ModernBertModel", "bert")
+    variant = _cross_encoder(base, SIGMOID, *modules)
+    return replace(variant, settings=ST6_SETTINGS)
+
+
+def _dense(path: str, in_features: int, out_features: int, kind: str, **others: Any) -> TinyModule:
+    config: Json = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "bias": False,
+        "activation_function": kind,
+        "module_input_name": "sentence_embedding",
+        "module_output_name": "sentence_embedding",
+    }
+    return TinyModule(type=ST6_BASE + "dense.Dense", path=path, config=config | others)
 
 
 def _logit_score(true_token_id: int, false_token_id: int | None) -> TinyModule:
@@ -244,6 +278,38 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             ),
             IDENTITY,
             _logit_score(40, None),
+        ),
+        # Like ettin-reranker.
+        "modernbert-modules": _modular(
+            TinyModule(
+                type=ST6 + "pooling.Pooling",
+                path="1_Pooling",
+                config={"embedding_dimension": 36, "pooling_mode": "cls", "include_prompt": True},
+            ),
+            _dense("2_Dense", 36, 24, "torch.nn.modules.activation.GELU"),
+            TinyModule(
+                type=ST6 + "layer_norm.LayerNorm", path="3_LayerNorm", config={"dimension": 24}
+            ),
+            _dense("4_Dense", 24, 1, IDENTITY, bias=True, module_output_name="scores"),
+        ),
+        "electra-reranker": _scoring(
+            ELECTRA | _labels("LABEL_0"),
+            "ElectraForSequenceClassification",
+            "bert",
+            tokenizer_config=BERT_TOKENIZER,
+            prefix="electra.",
+        ),
+        "gte-reranker": _scoring(
+            GTE_NATIVE | _labels("LABEL_0"),
+            "GteForSequenceClassification",
+            "xlm-roberta",
+            prefix="gte.",
+        ),
+        "eurobert-classifier": _scoring(
+            EUROBERT | _labels("a", "b") | {"classifier_pooling": "mean"},
+            "EuroBertForSequenceClassification",
+            "begin",
+            prefix="model.",
         ),
     }
 )

@@ -19,3 +19,12 @@ VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DEC
 
 SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
 """Every variant that computes scores."""
+
+ALIKE: Final = frozenset(
+    {
+        *("camembert", "ernie", "electra", "jina_embeddings_v3", "gte-native"),
+        *("eurobert", "llama_bidirec", "gemma"),
+    }
+)
+"""Variants of `VARIANTS` that differ from others in names and defaults alone: to an engine they are
+nothing new, once their vectors are right."""

@@ -161,6 +161,26 @@ def test_a_decoder_is_causal_unless_it_says_otherwise(variant: str) -> None:
     assert not _read(variant, is_causal=False).is_causal
 
 
+def test_rows_chosen_by_own_code_differ_in_traits_alone() -> None:
+    # Weights are read by the row of the model_type.
+    for family in FAMILIES.values():
+        for row in family.own_rows:
+            assert row.own_code["AutoModel"]
+            for name in ("model_type", "tensors", "prefixes", "ignored_tensors", "lm_head"):
+                assert getattr(row, name) == getattr(family, name)
+            assert row.stores_norms_less_one == family.stores_norms_less_one
+
+
+def test_texts_end_where_the_class_begins_to_scale_queries() -> None:
+    assert _read("ministral3").num_positions == 48
+    assert _read("ministral3", max_position_embeddings=32).num_positions == 32
+
+
+def test_gemma_reads_gelu_as_its_tanh_form() -> None:
+    assert _read("gemma").activation == "gelu_tanh"
+    assert _read("gemma", use_bidirectional_attention=True).is_causal is False
+
+
 def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
     assert not _read("gemma3_text").is_causal
     assert _read("gemma3_text", use_bidirectional_attention=False).is_causal
@@ -201,6 +221,18 @@ def test_gemma3_is_bidirectional_under_a_key_of_its_own() -> None:
             (Rope(theta=9.0), Rope(theta=8.0)),
         ),
         ("nomic_bert", {"rope_parameters": MISSING}, (Rope(theta=1000.0), None)),
+        # The class of transformers and arctic-embed's own code have other defaults.
+        ("gte-native", {}, (Rope(theta=160_000.0), None)),
+        ("gte", {"rope_theta": MISSING}, (Rope(theta=10_000.0), None)),
+        ("gte", {"rope_theta": MISSING, "auto_map": MISSING}, (Rope(theta=160_000.0), None)),
+        (
+            # As transformers writes what the models' own code calls ntk.
+            "gte-native",
+            {"rope_parameters": {"rope_type": "linear", "factor": 1.5, "rope_theta": 9.0}},
+            (Rope(kind="linear", theta=9.0, factor=1.5, original_max_positions=48), None),
+        ),
+        ("ultrabert", {}, (Rope(theta=900.0), Rope(theta=40.0))),
+        ("ultrabert", {"rope_parameters": MISSING}, (Rope(theta=2_560_000.0), Rope(theta=1e4))),
         ("nomic_bert-own-keys", {}, (Rope(theta=300.0), None)),
         ("nomic_bert-own-keys", {"rotary_emb_base": MISSING}, (Rope(theta=1000.0), None)),
     ],
@@ -329,6 +361,17 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("modernbert", {"rope_parameters": {"rope_theta": 1.0}}, "rope_parameters: rope_theta = 1"),
         ("modernbert", {"sliding_window": 8}, "sliding_window = 8 is not a known key"),
         ("modernbert", {"layer_types": []}, "layer_types = "),
+        ("gte", {"auto_map": {"AutoModel": "x.GteModel"}}, "auto_map = .*or modeling_hf_alibaba"),
+        ("electra", {"embedding_size": 16}, "embedding_size = 16 .* 32, the value of hidden_size"),
+        ("electra", {"embedding_size": MISSING}, "embedding_size is missing"),
+        ("ernie", {"use_task_id": True}, "use_task_id = true"),
+        ("ministral3", {"rope_parameters": MISSING}, "rope_parameters: type is missing"),
+        ("llama_bidirec", {"pooling": "last"}, 'pooling = "last"'),
+        ("llama_bidirec", {"is_causal": True}, "is_causal = true"),
+        ("eurobert", {"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*modeling_eurobert"),
+        ("ultrabert", {"attention_windows": [4, 4, None, 4]}, "attention_windows = "),
+        ("ultrabert", {"rope_theta": [4.0, 4.0]}, "rope_theta = "),
+        ("gemma", {"hidden_activation": "relu"}, 'hidden_activation = "relu"'),
         ("gemma2", {"sliding_window": None}, "sliding_window = null"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
         ("gemma2", {"hidden_act": "gelu"}, 'hidden_act = "gelu"'),

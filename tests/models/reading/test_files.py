@@ -225,6 +225,22 @@ def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
     assert (spec.max_seq_tokens, spec.prompts) == (40, {})
 
 
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+def test_texts_that_would_go_through_a_chat_template_are_refused(
+    place: str, tmp_path: Path
+) -> None:
+    # sentence-transformers 6.2 uses it only where no modules.json says what the modules are.
+    for variant in ("llama-bare", "llama"):
+        folder = write_tiny_model(tmp_path / variant, variant)
+        if place == "tokenizer_config.json":
+            _change(folder / place, chat_template="{{ messages }}")
+        else:
+            (folder / place).write_text("{{ messages }}")
+    assert load_spec(tmp_path / "llama") is not None
+    with pytest.raises(ModelUnsupportedError, match=r"has a chat template and no modules\.json: "):
+        load_spec(tmp_path / "llama-bare")
+
+
 def test_the_types_of_all_releases_are_known(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path, "bert")
     for position, kind in enumerate(
@@ -307,7 +323,12 @@ def test_broken_json_is_named(tmp_path: Path, name: str, content: str | bytes) -
             'transformer_task = "fill',
         ),
         ("sentence_bert_config.json", {"module_output_name": "x"}, 'module_output_name = "x"'),
-        ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "modality_config = "),
+        (
+            # sentence-transformers 6.2 gives other vectors than for the text alone.
+            "sentence_bert_config.json",
+            {"modality_config": {"message": {}}},
+            "modality_config = .*accepted: text alone; sentence-transformers 5.4 .* chat template",
+        ),
         ("sentence_bert_config.json", {"query_length": 8}, "query_length = 8"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {}}}, "processing_kwargs = "),
         ("sentence_bert_config.json", {"model_args": {"a": 1}}, "model_args = "),

@@ -43,6 +43,8 @@ COUNTS_ELSEWHERE = {
     *((name, "max_window_layers") for name in ("qwen3", "qwen3-bidirectional")),
     # layer_types takes precedence.
     ("gemma3_text", "_sliding_window_pattern"),
+    # Texts end at the original length; two numbers of the rope matter only behind it.
+    *(("ministral3", key) for key in ("max_position_embeddings", "rope_parameters")),
 }
 """(variant, key) where the key has no effect, although it has one in other variants."""
 
