@@ -35,7 +35,8 @@ from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
 from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS
 from embedlib.engines.openvino.model_cache import ModelCache
-from embedlib.engines.openvino.stages import MAX_STAGES, Request
+from embedlib.engines.openvino.stage_sizes import MAX_STAGES
+from embedlib.engines.openvino.stages import Request
 from embedlib.engines.openvino.weighted import Multiplier
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling

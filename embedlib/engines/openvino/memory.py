@@ -17,6 +17,7 @@ from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino.block_sizes import MAX_WHOLE_TOKENS, num_scores
 from embedlib.engines.openvino.prefix_sizes import max_kept_bytes
+from embedlib.engines.openvino.stage_sizes import MAX_STAGES, MIN_TRIMMED_ROWS
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.reading.files import ModelFiles
@@ -26,8 +27,10 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
-LIBRARY_BYTES: Final = GIB // 4
-"""OpenVINO, its threads and the tokenizer, whatever the model; a safe estimate."""
+LIBRARY_BYTES: Final = 216 << 20
+"""Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, 50 more at
+a start that fills the cache, and some to spare. Source: docs/benchmarks.md, memory of the CPU
+engine."""
 LIBRARY_ADDRESSES: Final = 2 * GIB
 """Address space of libraries and of the stacks and heaps of threads; a safe estimate."""
 SMALL_BYTES: Final = 64 << 20
@@ -56,6 +59,8 @@ long texts."""
 class MemoryNeeds:
     """What a model takes, in bytes."""
 
+    precision: str
+    """In which, and what is excluded from it."""
     weights: int
     """In the precision that is computed in."""
     packed: int
@@ -105,14 +110,20 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     once = MLAS_COPIES if packed > SMALL_BYTES else ONEDNN_COPIES
     copies = int(once * by_mlas + ONEDNN_COPIES * by_onednn)
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
-    batch = _activation_bytes(encoder, min(batch_tokens, files.spec.max_seq_tokens))
-    pages = min(weights, MAPPED_BYTES) + min(weights - packed, TABLE_BYTES)
-    shared = LIBRARY_BYTES + copies + pages + batch + max_kept_bytes(files.spec)
+    most_tokens = files.spec.max_seq_tokens
+    batch = _activation_bytes(encoder, min(batch_tokens, most_tokens))
+    pages = min(packed, MAPPED_BYTES) + min(weights - packed, TABLE_BYTES)
+    both = LIBRARY_BYTES + copies + pages + batch + max_kept_bytes(files.spec)
+    # Of a large model each stage keeps what a short batch takes.
+    short = _activation_bytes(encoder, min(batch_tokens, MIN_TRIMMED_ROWS, most_tokens))
+    num_stages = min(MAX_STAGES, encoder.num_layers)
+    stages = (num_stages - 1) * short if packed > SMALL_BYTES else 0
     return MemoryNeeds(
+        precision=str(precision),
         weights=weights,
         packed=packed,
-        separate=shared + copies + config.num_threads * batch,
-        shared=shared,
+        separate=both + copies + config.num_threads * batch,
+        shared=both + stages,
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
     )
@@ -132,7 +143,7 @@ def _stores_16_bits(folder: Path) -> bool:
 
 def _activation_bytes(encoder: Encoder, batch_tokens: int) -> int:
     width = LIVE_ROWS * encoder.hidden_size + 2 * encoder.intermediate_size
-    score_copies = 2
+    score_copies = 1
     if batch_tokens > MAX_WHOLE_TOKENS:
         width += BLOCK_ROWS * encoder.num_heads * encoder.head_dim
         score_copies = 4

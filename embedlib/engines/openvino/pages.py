@@ -1,7 +1,8 @@
-"""Keeps few pages of mapped weights in memory while the library reads them to pack its copy."""
+"""Gives memory back: pages of mapped weights that were packed, and what the library has freed."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,3 +39,10 @@ def letting_go(files: Sequence[Any]) -> Iterator[None]:
         is_over.set()
         thread.join()
         let_go(files)
+
+
+def return_freed() -> None:
+    """Return freed memory to the system; where the C library is not glibc it does so itself."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import ov
+from embedlib.engines.openvino.pages import return_freed
+from embedlib.engines.openvino.stage_sizes import MIN_TRIMMED_ROWS
 
 Stages = Sequence[ov.CompiledModel]
 """The compiled models of one graph, in order."""
 
 HIDDEN: Final = "hidden"
 """Name of the input of all stages but the first: float32[B, L, H], the output of the one before."""
-MAX_STAGES: Final = 8
-"""A query waits for one of them at most. So a batch of eight times as many tokens as a query costs
-it about as much as another query; more stages gain little and have threads of their own."""
 
 
 def input_nodes(stages: Stages) -> dict[str, ov.Output]:
@@ -74,9 +73,7 @@ class Request:
                 request.set_output_tensor(0, result)
             request.infer()
             if last:
-                # Or each stage would keep the memory of its layers.
-                with suppress(RuntimeError):  # another request computes in it, and lets go later
-                    stage.release_memory()
+                _let_go(stage, arrays["token_ids"].size)
 
     def _hidden(self, arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
         """Return the output of each stage but the last: two arrays by turns."""
@@ -105,6 +102,14 @@ class Request:
         self._is_cancelled = True
         for _, request, _ in self._stages:
             request.cancel()
+
+
+def _let_go(stage: ov.CompiledModel, num_rows: int) -> None:
+    """Let go of the memory of a stage's layers, or each stage would keep some."""
+    with suppress(RuntimeError):  # another request computes in it, and lets go later
+        stage.release_memory()
+    if num_rows >= MIN_TRIMMED_ROWS:
+        return_freed()
 
 
 def _names(inputs: Sequence[ov.Output]) -> list[str]:
