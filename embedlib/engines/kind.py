@@ -81,6 +81,8 @@ class EnginePlan:
     """As in `EngineChoice`."""
     warning: str = ""
     """As in `EngineChoice`."""
+    needs: object = None
+    """What `check_memory` of its kind has returned, for `make` and `lower`; None: not asked."""
 
     @property
     def engine(self) -> str:
@@ -117,9 +119,9 @@ class EngineKind:
     """CPU features by precision: with any of them it is faster than the last precision. A precision
     that is not named here is always faster. Those named are measured at the first load of a model,
     see `session.preparing`."""
-    check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], None] | None = None
+    check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], object] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
-    model. None: `make` raises instead."""
+    model; returns `EnginePlan.needs`. None: `make` raises instead."""
     describe_memory: Callable[[EnginePlan, ModelFiles, Config], str] | None = None
     """Returns one line: the memory that a model needs in the precision of a plan, and whether the
     process can have it. None: the engine has no estimate."""

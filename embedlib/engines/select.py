@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, EnginePlan
@@ -67,9 +68,7 @@ def plan_engine(
             precision = choose_precision(
                 kind, choice.hardware, files, config, manifest, list_compiled, tried or None
             )
-            plan = _plan(kind, choice, precision, tried)
-            if kind.check_memory is not None:
-                kind.check_memory(plan, choice, files, config)
+            plan = _checked(_plan(kind, choice, precision, tried), choice, files, config)
         except EngineError as error:
             if choice is candidates[-1][1]:
                 raise
@@ -96,10 +95,20 @@ def plan_again(plan: EnginePlan, files: ModelFiles, config: Config, machine: Mac
         EngineUnavailableError: the engine cannot run here any more, or lacks the memory.
     """
     choice = plan.kind.find(config, machine)
-    again = _plan(plan.kind, choice, plan.precision, plan.tried)
-    if plan.kind.check_memory is not None:
-        plan.kind.check_memory(again, choice, files, config)
-    return again
+    return _checked(_plan(plan.kind, choice, plan.precision, plan.tried), choice, files, config)
+
+
+def _checked(
+    plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config
+) -> EnginePlan:
+    """Return a plan with what the model needs.
+
+    Raises:
+        EngineUnavailableError: a device lacks it.
+    """
+    if plan.kind.check_memory is None:
+        return plan
+    return replace(plan, needs=plan.kind.check_memory(plan, choice, files, config))
 
 
 def _tried(

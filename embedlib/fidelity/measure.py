@@ -12,6 +12,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE
 from embedlib.engines.registry import OWN_KINDS
+from embedlib.engines.select import plan_again
 from embedlib.fidelity.compare import Comparison, Subject, compare
 from embedlib.fidelity.model import MeasuredModel
 from embedlib.fidelity.outputs import Embedded
@@ -58,7 +59,9 @@ def reference_vectors(
     """
     if reference == "float32":
         return model.embed(
-            cpu_engine(model, load_weights(model.files)), texts, _ACTIVITY.format(reference)
+            cpu_engine(model, load_weights(model.files), machine),
+            texts,
+            _ACTIVITY.format(reference),
         )
     config = replace(model.config, precision=reference)
     return planned_vectors(model, plan_reference(plan, model.files, config, machine), texts)
@@ -82,15 +85,29 @@ def reference_kind() -> EngineKind:
     raise AssertionError("no engine computes in float32 on the CPU; this is a bug in embedlib")
 
 
-def cpu_engine(model: MeasuredModel, weights: ArraysByRole) -> Engine:
-    """Return the reference engine with these weights; it computes each text alone."""
+def cpu_engine(
+    model: MeasuredModel, weights: ArraysByRole, machine: Machine | None = None
+) -> Engine:
+    """Return the reference engine with these weights; it computes each text alone.
+
+    Args:
+        model: the model.
+        weights: the weights by role.
+        machine: asked for its memory; None: this machine.
+
+    Raises:
+        EngineUnavailableError: this process lacks the memory.
+    """
     plan = EnginePlan(
         kind=reference_kind(),
         devices=("cpu",),
         hardware="",
         precision=ChosenPrecision(name=REFERENCE),
     )
-    return lowered(model, weights, plan)
+    config = replace(model.config, device=None, precision=REFERENCE, max_batch_tokens=ALONE)
+    # With a copy of the machine, which has no answers yet: an engine may have taken memory.
+    asked = replace(machine or Machine())
+    return lowered(model, weights, plan_again(plan, model.files, config, asked))
 
 
 def lowered(model: MeasuredModel, weights: ArraysByRole, plan: EnginePlan) -> Engine:

@@ -16,11 +16,16 @@ import pytest
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
+from embedlib.engines.openvino import memory
 from embedlib.engines.openvino.engine import SHARED_BATCH_TOKENS, OpenVINOEngine
-from embedlib.engines.openvino.memory import LIBRARY_BYTES, memory_needs
+from embedlib.engines.openvino.kind import KIND, lower
+from embedlib.engines.openvino.memory import LIBRARY_BYTES, MemoryNeeds, memory_needs
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
-from embedlib.memory import GIB, Memory, Room, read_memory
+from embedlib.fidelity.measure import cpu_engine
+from embedlib.fidelity.model import MeasuredModel
+from embedlib.memory import GIB, Memory, Room, gib, read_memory
+from embedlib.models.known_models import KnownModel
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.load import load_weights
@@ -199,6 +204,53 @@ def test_lanes_share_a_compiled_model_where_two_do_not_fit(
             assert model.engine.limits.max_batch_tokens == budget
         finally:
             model.engine.close()
+
+
+def test_a_load_asks_once_how_much_memory_a_model_needs(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def note(files: ModelFiles, precision: ChosenPrecision, config: Config) -> MemoryNeeds:
+        asked.append(precision.name)
+        return memory_needs(files, precision, config)
+
+    monkeypatch.setattr(memory, "memory_needs", note)
+    config = Config(threads=2, precision="float32", engine_cache_dir=tmp_path)
+    machine = fake_machine(files=MEMINFO)
+    load_model(tiny_folder("bert"), config, machine=machine).engine.close()
+    assert asked == ["float32"]
+
+
+def test_an_estimate_of_another_precision_is_not_taken(files: ModelFiles) -> None:
+    big = at_scale(files, 1024, 24)
+    plan = plan_engine(big, Config(threads=2), machine=fake_machine(files={}))
+    for name in ("float32", "int8"):
+        planned = replace(plan, precision=ChosenPrecision(name=name))
+        expected = memory_needs(big, planned.precision, Config(threads=2))
+        told = KIND.describe_memory(planned, big, Config(threads=2))  # type: ignore[misc]
+        assert f"for {gib(expected.weights)} of weights" in told
+
+
+def test_an_engine_from_weights_in_memory_is_laid_out_as_planned(files: ModelFiles) -> None:
+    plan = plan_engine(files, Config(threads=2), machine=fake_machine(files={}))
+    needs = plan.needs
+    assert isinstance(needs, MemoryNeeds)
+    tight = Memory(Room(needs.shared, "a test"))
+    for memory_left, shares_lanes in ((None, False), (tight, True)):
+        planned = replace(plan, memory=memory_left)
+        engine = lower(files.spec, load_weights(files), planned, Config(threads=2))
+        assert (engine.limits.num_parallel_batches == 1) is shares_lanes
+        engine.close()
+
+
+def test_the_reference_of_a_measurement_is_refused_where_it_does_not_fit(
+    files: ModelFiles,
+) -> None:
+    model = MeasuredModel(files=at_scale(files, 1024, 24), known=KnownModel(), config=Config())
+    machine = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
+    with pytest.raises(EngineUnavailableError, match=r"needs about 1\.\d GiB"):
+        cpu_engine(model, {}, machine)
 
 
 def test_an_engine_with_shared_lanes_keeps_the_promises_of_an_engine(files: ModelFiles) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from embedlib.errors import SourceError
-from embedlib.measuring.texts import QUERIES, docstrings, read_lines
+from embedlib.measuring.texts import QUERIES, docstrings, read_lines, texts_of_about
+from embedlib.testing.engine import byte_tokenizer
 
 
 def test_docstrings_are_the_same_each_time_and_differ_from_one_another() -> None:
@@ -31,3 +32,15 @@ def test_a_file_without_texts(content: bytes, message: str, tmp_path: Path) -> N
         read_lines(path, 9)
     with pytest.raises(SourceError, match="no-such-file"):
         read_lines(tmp_path / "no-such-file", 9)
+
+
+def test_texts_of_about_a_number_of_tokens() -> None:
+    tokenizer = byte_tokenizer()
+    texts = texts_of_about(40, 300, tokenizer)
+    lengths = [len(tokenizer.encode(text).ids) for text in texts]
+    assert len(texts) == 300
+    assert texts == texts_of_about(40, 300, tokenizer)
+    assert min(lengths) >= 10
+    assert max(lengths) <= 80
+    assert 38 < sum(lengths) / 300 < 42
+    assert len(set(lengths)) > 20, "of one length, no batch would have padding"

@@ -72,8 +72,10 @@ def check(spec: ModelSpec) -> None:
     """Accept every model: this engine is the reference and has every trait of a spec."""
 
 
-def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config) -> None:
-    """Check that the CPU has the precision, and the process the memory that the model needs.
+def check_memory(
+    plan: EnginePlan, choice: EngineChoice, files: ModelFiles, config: Config
+) -> MemoryNeeds:
+    """Check that the CPU has the precision, and the process the memory; return what it needs.
 
     Raises:
         EngineUnavailableError: the message says what is lacking, and which precision would do.
@@ -82,7 +84,7 @@ def check_memory(plan: EnginePlan, choice: EngineChoice, files: ModelFiles, conf
     needed = _needs(plan, files, config)
     limit = _room(plan).too_small(needed.shared, needed.files)
     if limit is None:
-        return
+        return needed
     remedy = "use a machine with more memory, or a smaller model"
     for name in ("int8", "float32"):  # bf16 needs what float32 does, and not every CPU has it
         other = replace(plan, precision=ChosenPrecision(name=name))
@@ -100,8 +102,10 @@ def _room(plan: EnginePlan) -> Memory:
 
 
 def _needs(plan: EnginePlan, files: ModelFiles, config: Config) -> MemoryNeeds:
-    from embedlib.engines.openvino.memory import memory_needs
+    from embedlib.engines.openvino.memory import MemoryNeeds, memory_needs
 
+    if isinstance(plan.needs, MemoryNeeds) and plan.needs.precision == str(plan.precision):
+        return plan.needs
     return memory_needs(files, plan.precision, config)
 
 
@@ -195,15 +199,22 @@ def _weights(folder: Path | None, files: ModelFiles) -> Mapping[str, Any]:
 
 
 def lower(spec: ModelSpec, weights: Mapping[str, Any], plan: EnginePlan, config: Config) -> Engine:
-    """Compile the graph with weights in memory; caches no compiled graph on disk."""
-    from embedlib.engines.openvino.engine import OpenVINOEngine
+    """Compile the graph with weights in memory; caches no compiled graph on disk.
 
+    Laid out in memory as the plan says; one that was not asked for is for a model of any size.
+    """
+    from embedlib.engines.openvino.engine import OpenVINOEngine
+    from embedlib.engines.openvino.memory import MemoryNeeds
+
+    needs = plan.needs if isinstance(plan.needs, MemoryNeeds) else None
     return OpenVINOEngine(
         spec,
         weights,
         threads=config.num_threads,
         max_batch_tokens=config.max_batch_tokens,
+        shares_lanes=needs is not None and _shares_lanes(plan, needs),
         precision=_computed(plan.precision),
+        is_large=needs is not None and needs.is_large,
     )
 
 
