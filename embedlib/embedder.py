@@ -52,6 +52,7 @@ class Embedder(EmbeddingSession):
             excludes_prompt=not self.spec.pooling.include_prompt,
             meter=meter,
             num_positions=longest_sequence(self.spec),
+            dropped_token_id=self.spec.dropped_token_id,
         )
         self._token_pipeline = TokenPipeline(
             self._model, self.config, meter, self._callers, self._policy

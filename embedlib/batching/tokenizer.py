@@ -44,6 +44,7 @@ class Tokenizer:
         excludes_prompt: bool,
         meter: Meter,
         num_positions: int | None = None,
+        dropped_token_id: int | None = None,
     ) -> None:
         """Wrap a tokenizer.
 
@@ -55,10 +56,12 @@ class Tokenizer:
             meter: collects the statistics.
             num_positions: tokens that the engine has positions for, if more than
                 `max_seq_tokens`: few-shot examples may use them.
+            dropped_token_id: as in `ModelSpec`.
         """
         self.max_seq_tokens = max_seq_tokens
         self._num_positions = num_positions or 0
         self._tokenizer = tokenizer
+        self._dropped_token_id = dropped_token_id
         self._on_truncate = on_truncate
         self._excludes_prompt = excludes_prompt
         self._meter = meter
@@ -118,6 +121,8 @@ class Tokenizer:
         for index, (ids, num_tokens) in enumerate(encode(texts, prompt, message_row)):
             if num_tokens is not None:
                 truncated.append((message_row + index, num_tokens))
+            if self._dropped_token_id is not None:
+                ids = [id_ for id_ in ids if id_ != self._dropped_token_id]
             if len(ids) <= num_prompt_tokens:
                 behind = " behind the prompt" if num_prompt_tokens else ""
                 raise InputError(
@@ -235,9 +240,11 @@ class Tokenizer:
         if prompt.suffix:
             raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
         self._encode([text], "", 0)  # raises for a bad text
-        offsets = self._tokenizer.encode(prompt.prefix + text).offsets
-        if len(offsets) > self.max_seq_tokens:
-            offsets = self._truncate(offsets, self.max_seq_tokens, self._num_trailing)
+        found = self._tokenizer.encode(prompt.prefix + text)
+        spans = list(zip(found.offsets, found.ids, strict=True))
+        if len(spans) > self.max_seq_tokens:
+            spans = self._truncate(spans, self.max_seq_tokens, self._num_trailing)
+        offsets = [span for span, id_ in spans if id_ != self._dropped_token_id]
         num_front = len(prompt.prefix)
         return [(max(0, start - num_front), max(0, end - num_front)) for start, end in offsets]
 

@@ -63,9 +63,11 @@ def of_the_limit(
 ) -> OfTheLimit | None:
     """Return how near a contestant is to the machine's limits in its precision.
 
+    None: they were not measured, or the model has no layers.
+
     Attention, norms and tokenizing count as free, and weights as read once: nothing is faster.
     """
-    if precision not in limits.gflop_per_s:
+    if precision not in limits.gflop_per_s or not limits.num_weights:
         return None
     rate = max(spread.median for spread in limits.gflop_per_s[precision].values()) * 1e9
     reading_s = limits.num_weights * _WEIGHT_BYTES[precision] / (limits.read_gb_per_s.median * 1e9)

@@ -15,7 +15,11 @@ from embedlib.bench.contestants import (
     EmbedlibInt8Contestant,
 )
 from embedlib.bench.llama_cpp_contestant import LlamaCppContestant
-from embedlib.bench.other_contestants import FastembedContestant, InfinityContestant
+from embedlib.bench.other_contestants import (
+    FastembedContestant,
+    InfinityContestant,
+    Model2vecContestant,
+)
 from embedlib.bench.peers import EMBEDLIB, FLOAT32, INT8, ST
 from embedlib.bench.rerank_contestants import (
     CrossEncoderContestant,
@@ -51,6 +55,7 @@ def make_contestant(name: str) -> Contestant:
         "llama.cpp-bf16": partial(LlamaCppContestant, "bf16"),
         "llama.cpp-q8_0": partial(LlamaCppContestant, "q8_0"),
         "infinity": InfinityContestant,
+        "model2vec": Model2vecContestant,
         "text-embeddings-inference": TeiContestant,
     }
     return makers[name]()

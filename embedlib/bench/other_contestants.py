@@ -1,4 +1,4 @@
-"""fastembed and infinity, in this process as their users run them."""
+"""fastembed, infinity and model2vec, in this process as their users run them."""
 
 from __future__ import annotations
 
@@ -114,4 +114,28 @@ class InfinityContestant(PeerContestant):
     def query(self, text: str) -> Vectors:
         """Embed one text."""
         vector: Vectors = self.encode([text], None)[0]
+        return vector
+
+
+class Model2vecContestant(PeerContestant):
+    """model2vec with its defaults, which computes static models alone: 1024 texts a batch."""
+
+    packages: tuple[str, ...] = ("model2vec", "tokenizers", "numpy")
+
+    def import_library(self) -> None:
+        """Import it."""
+        import_module("model2vec")
+
+    def load(self, folder: Path, cache_dir: Path, threads: int, options: dict[str, Any]) -> None:
+        """Read the table; the number of threads is that of the tokenizer, which is not told."""
+        self._model = import_module("model2vec").StaticModel.from_pretrained(folder)
+
+    def encode(self, texts: list[str], batch_size: int | None) -> Vectors:
+        """Embed all texts in one call."""
+        vectors: Vectors = self._model.encode(texts)
+        return vectors
+
+    def query(self, text: str) -> Vectors:
+        """Embed one text."""
+        vector: Vectors = self._model.encode(text)
         return vector

@@ -77,6 +77,9 @@ PEERS: Final[Mapping[str, Peer]] = MappingProxyType(
             "interpreter with --python",
             own_batches="32 texts",
         ),
+        "model2vec": Peer(
+            modules=("model2vec",), remedy="pip install model2vec", own_batches="1024 texts"
+        ),
         "text-embeddings-inference": Peer(
             modules=(),
             remedy="put text-embeddings-router on PATH, or name it in EMBEDLIB_BENCH_TEI",

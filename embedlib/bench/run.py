@@ -29,8 +29,9 @@ from embedlib.measuring.sgemm import SGEMM, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines, texts_of_about
 from embedlib.models.hub import ModelFolder
-from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.static_model import read_folder
 
 QUERY_INTERVAL_S = 0.1
 """Between two queries during a bulk job, at least."""
@@ -68,7 +69,7 @@ def run_bench(
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embedlib-bench-")))
         folder = find_or_write(options.model, options.config, scratch)
-        files = read_model_files(folder.path)
+        files = read_folder(folder.path)
         texts, origin = _texts(options, files)
         course = Course(
             folder=folder.path,

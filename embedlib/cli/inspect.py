@@ -100,6 +100,9 @@ def _describe_compiled(manifest: Manifest) -> str:
 
 
 def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:
+    if encoder.is_table:
+        size = f"{encoder.vocab_size} tokens, {encoder.hidden_size} numbers each"
+        return [("family", f"{encoder.family}, a table without a transformer"), ("table", size)]
     heads = f"{encoder.num_heads} heads"
     if encoder.num_kv_heads != encoder.num_heads:
         heads += f" on {encoder.num_kv_heads} key/value heads"

@@ -10,6 +10,7 @@ from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, Eng
 from embedlib.engines.machine import Machine, package_of
 from embedlib.engines.precision import ListCompiled, check_precision, choose_precision
 from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
+from embedlib.engines.static.kind import KIND as STATIC
 from embedlib.engines.worthwhile import worthwhile
 from embedlib.errors import ConfigError, EngineError, EngineUnavailableError
 from embedlib.models.compiled.engine_folder import Manifest
@@ -58,6 +59,8 @@ def plan_engine(
         EngineUnsupportedError: the engine of the options cannot run this model.
     """
     machine = machine or Machine()
+    if files.spec.encoder.is_table:
+        return _plan_static(files, config, machine)
     if manifest is not None:
         _check_compiled(files, config, manifest, machine)
     candidates = _candidates(config, machine, manifest)
@@ -76,6 +79,17 @@ def plan_engine(
         else:
             return plan
     raise AssertionError("the last candidate returns or raises")
+
+
+def _plan_static(files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:
+    """Return the plan of a static model; it needs no engine of transformers."""
+    if config.engine != "auto":
+        raise ConfigError(
+            f"engine = {config.engine!r} runs transformers, and {files.folder} is a table of token "
+            "vectors, which needs none; leave engine out"
+        )
+    check_precision(STATIC, config)
+    return _plan(STATIC, STATIC.find(config, machine), ChosenPrecision(name="float32"))
 
 
 def _log_skipped(name: str, reason: object) -> None:

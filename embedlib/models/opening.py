@@ -30,9 +30,10 @@ from embedlib.models.compiled.engine_folder import (
 from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
-from embedlib.models.reading.files import ModelFiles, is_scoring_model, read_model_files
+from embedlib.models.reading.files import ModelFiles, is_scoring_model
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
+from embedlib.models.static_model import read_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ class OpenedModel:
         if self._known_template is not None and not with_head:
             # Its files look like those of any language model.
             raise ModelUnsupportedError(f"{self.name} is a reranker; use Reranker")
-        files = read_model_files(
+        files = read_folder(
             self.folder,
             with_head=with_head,
             template=self.template,

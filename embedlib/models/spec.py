@@ -118,6 +118,11 @@ class Encoder:
     has_down_bias: bool
     """Separate from `has_mlp_bias`: in gte's own code only down has a bias."""
 
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a static model: a table of token vectors, without a layer."""
+        return self.num_layers == 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pooling:
@@ -208,6 +213,8 @@ class ModelSpec:
     """Maximum length of a sequence, special tokens included."""
     max_seq_tokens_source: str
     """The file and key that set `max_seq_tokens`."""
+    dropped_token_id: int | None = None
+    """Tokens with this id are left out of a sequence (model2vec: the unknown token)."""
     lowercase: bool = False
     """`do_lower_case` of sentence-transformers; the tokenizer of `load_tokenizer` applies it."""
     prompts: Mapping[str, str] = field(default_factory=dict)

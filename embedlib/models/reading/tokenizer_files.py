@@ -42,6 +42,8 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             model.
     """
     directory = files.transformer_dir
+    if files.spec.encoder.is_table:
+        return _of_static_model(files)
     config = JsonObject.load(directory / "tokenizer_config.json", files.folder)
     model_config = JsonObject.load(directory / "config.json", files.folder)
     config.check_fixed("truncation_side", ("right", None))
@@ -74,6 +76,23 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             _prepend_lowercase(tokenizer)
         read.check_ids(tokenizer, files.spec.encoder.vocab_size)
         tokenizer.encode(PROBE, PROBE)
+    return tokenizer
+
+
+def _of_static_model(files: ModelFiles) -> Tokenizer:
+    """Return the tokenizer of a static model: tokenizer.json alone, without special tokens.
+
+    Source: `StaticEmbedding.preprocess` of sentence-transformers 6.2, and `StaticModel.tokenize` of
+    model2vec 0.10.
+    """
+    read = TokenizerJson.load(files.transformer_dir / "tokenizer.json", files.folder)
+    with refusing(read.name):
+        tokenizer = read.tokenizer
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.post_processor = None
+        read.check_ids(tokenizer, files.spec.encoder.vocab_size)
+        tokenizer.encode(PROBE)
     return tokenizer
 
 

@@ -33,6 +33,7 @@ from embedlib.models.weights.safetensors_files import (
     list_tensors,
     map_file,
 )
+from embedlib.models.weights.table import TokenTable, find_table
 from embedlib.models.weights.tensor_roles import (
     Shapes,
     encoder_shapes,
@@ -53,7 +54,7 @@ MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
 class Weights(Mapping[str, NDArray[np.float32]]):
     """Role to array. For float32 files, the arrays are views of the mapped file."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor | RowDifference]) -> None:
+    def __init__(self, tensors: Mapping[str, StoredTensor | RowDifference | TokenTable]) -> None:
         """Map the files, without reading a tensor.
 
         Args:
@@ -76,7 +77,7 @@ class Weights(Mapping[str, NDArray[np.float32]]):
     def stored_bits(self, role: str) -> StoredBits | None:
         """Return a tensor that is stored in 16 bits; None: it is stored or computed otherwise."""
         tensor = self._tensors[role]
-        return None if isinstance(tensor, RowDifference) else tensor.bits(self._data[tensor.path])
+        return tensor.bits(self._data[tensor.path]) if isinstance(tensor, StoredTensor) else None
 
     def is_stored(self, role: str) -> bool:
         """Return whether a tensor is stored in a file; the others are computed on access."""
@@ -89,7 +90,7 @@ class Weights(Mapping[str, NDArray[np.float32]]):
             ModelWeightsError: if the tensor is computed and not stored.
         """
         tensor = self._tensors[role]
-        if isinstance(tensor, RowDifference):
+        if not isinstance(tensor, StoredTensor):
             raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, not stored")
         return tensor
 
@@ -109,9 +110,13 @@ def load_weights(files: ModelFiles) -> Weights:
         ModelWeightsError: if a file is missing, damaged or a pickle, or a tensor is missing, left
             over, or of the wrong shape or type.
     """
-    family = FAMILIES[files.spec.encoder.family]
-    encoder = _load_encoder(files, family)
-    tensors: dict[str, StoredTensor | RowDifference] = {**encoder}
+    tensors: dict[str, StoredTensor | RowDifference | TokenTable] = {}
+    encoder: dict[str, StoredTensor] = {}
+    if files.spec.encoder.is_table:
+        tensors["tokens"] = find_table(files.transformer_dir / WEIGHTS_NAME, files.folder)
+    else:
+        encoder = _load_encoder(files, FAMILIES[files.spec.encoder.family])
+    tensors |= encoder
     for position, (module, path) in enumerate(
         zip(files.spec.modules, files.module_dirs, strict=True)
     ):

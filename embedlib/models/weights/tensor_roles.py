@@ -41,6 +41,8 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
     """Return the shape of every role of a transformer."""
     hidden = encoder.hidden_size
     shapes: Shapes = {"tokens": (encoder.vocab_size, hidden)}
+    if encoder.is_table:
+        return shapes
     if encoder.rope is None:
         shapes["positions"] = (encoder.num_positions, hidden)
     if encoder.num_token_types:

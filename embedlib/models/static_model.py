@@ -1,0 +1,171 @@
+"""Reads a static model: a table with a row for every token, and no transformer.
+
+There are two layouts. sentence-transformers writes modules.json with a StaticEmbedding; model2vec
+writes config.json. A folder with both is read by modules.json, as `SentenceTransformer` reads it:
+it keeps unknown tokens and every length, where model2vec drops and cuts.
+
+Source: `StaticEmbedding` of sentence-transformers 6.2; `StaticModel` of model2vec 0.10.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from embedlib.errors import ConfigError, ModelUnsupportedError
+from embedlib.models.reading.files import ModelFiles, read_general, read_model_files
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file, load_json
+from embedlib.models.reading.module_files import (
+    STATIC,
+    output_dim,
+    read_module,
+    read_module_list,
+)
+from embedlib.models.reading.tokenizer_json import TokenizerJson
+from embedlib.models.spec import Encoder, ModelSpec, Module, Normalize, Pooling
+from embedlib.models.weights.table import TokenTable, find_table
+
+MODEL2VEC: Final = "model2vec"
+NO_LIMIT: Final = 2**31 - 1
+"""Tokens of a text: a batch counts them in 32 bits."""
+WEIGHTS_NAME: Final = "model.safetensors"
+MEAN: Final = Pooling(modes=("mean",))
+MAX_LENGTH: Final = 512
+"""Tokens of a text, if model2vec's file does not say."""
+CONFIG_KEYS: Final = frozenset(
+    {
+        "normalize", "max_length",
+        # How the table was made, and what it is like; none of it changes a vector.
+        "model_type", "architectures", "tokenizer_name", "apply_pca", "apply_zipf",
+        "sif_coefficient", "hidden_dim", "seq_length", "pooling", "embedding_dtype",
+        "vocabulary_quantization",
+    }
+)  # fmt: skip
+"""Of model2vec's config.json."""
+
+
+def read_folder(
+    folder: Path, *, with_head: bool = False, template: str | None = None, is_compiled: bool = False
+) -> ModelFiles:
+    """Return the spec of the model in a folder, static or not; see `read_model_files`.
+
+    Raises:
+        ModelError: as in `read_model_files`; for a static model also if its table cannot be read.
+        ConfigError: the template is unknown, or given without a head.
+    """
+    if with_head or not _is_static(folder):
+        return read_model_files(
+            folder, with_head=with_head, template=template, is_compiled=is_compiled
+        )
+    if template is not None:
+        raise ConfigError(f"template = {template!r} is for rerankers only; leave it out")
+    if has_file(folder / "modules.json", folder):
+        return _read_modules(folder)
+    return _read_model2vec(folder)
+
+
+def _is_static(folder: Path) -> bool:
+    if has_file(folder / "modules.json", folder):
+        content = load_json(folder / "modules.json", folder)
+        first = content[0] if isinstance(content, list) and content else None
+        kind = first.get("type") if isinstance(first, dict) else None
+        return isinstance(kind, str) and kind.endswith(f".{STATIC}")
+    return JsonObject.load(folder / "config.json", folder).text("model_type") == MODEL2VEC
+
+
+def _read_modules(folder: Path) -> ModelFiles:
+    """Return the files of a folder that sentence-transformers wrote."""
+    (_, table_dir), *entries = read_module_list(folder, with_head=False)
+    table = find_table(table_dir / WEIGHTS_NAME, folder)
+    dim = table.shape[1]
+    modules: list[Module] = [MEAN]
+    for kind, path in entries:
+        config = JsonObject.load(path / "config.json", folder)
+        module = read_module(kind, config, dim)
+        if isinstance(module, Pooling):
+            raise ModelUnsupportedError(f"{config.name}: a StaticEmbedding is a mean already")
+        dim = output_dim(module, dim)
+        modules.append(module)
+    general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
+    limit, source = _truncation(table_dir, folder)
+    spec = ModelSpec(
+        encoder=_encoder(table),
+        modules=tuple(modules),
+        embedding_dim=dim,
+        max_seq_tokens=limit,
+        max_seq_tokens_source=source,
+        **read_general(general, dim),
+    )
+    return ModelFiles(
+        folder=folder,
+        spec=spec,
+        transformer_dir=table_dir,
+        module_dirs=(table_dir, *(path for _, path in entries)),
+    )
+
+
+def _truncation(table_dir: Path, folder: Path) -> tuple[int, str]:
+    """Return the length limit, and what sets it.
+
+    Source: `StaticEmbedding.__init__` of sentence-transformers 6.2, which leaves the truncation
+    that tokenizer.json was saved with.
+    """
+    read = TokenizerJson.load(table_dir / "tokenizer.json", folder)
+    saved = read.tokenizer.truncation
+    if saved is None:
+        return NO_LIMIT, "modules.json: StaticEmbedding"
+    if saved["direction"] != "right":
+        raise ModelUnsupportedError(
+            f"{read.name}: truncation.direction = {saved['direction']!r} is not supported; "
+            "accepted: right"
+        )
+    return saved["max_length"], f"{read.name}: truncation"
+
+
+def _read_model2vec(folder: Path) -> ModelFiles:
+    """Return the files of a folder that model2vec wrote."""
+    config = JsonObject.load(folder / "config.json", folder)
+    config.check_keys(CONFIG_KEYS)
+    table = find_table(folder / WEIGHTS_NAME, folder)
+    tokenizer = TokenizerJson.load(folder / "tokenizer.json", folder)
+    unknown = getattr(tokenizer.tokenizer.model, "unk_token", None)
+    limit = config.optional_integer("max_length", MAX_LENGTH)
+    modules = (MEAN, *((Normalize(),) if config.boolean("normalize", False) else ()))
+    spec = ModelSpec(
+        encoder=_encoder(table),
+        modules=modules,
+        embedding_dim=table.shape[1],
+        max_seq_tokens=NO_LIMIT if limit is None else limit,
+        max_seq_tokens_source=f"{config.name}: max_length",
+        dropped_token_id=None if unknown is None else tokenizer.tokenizer.token_to_id(unknown),
+    )
+    return ModelFiles(
+        folder=folder, spec=spec, transformer_dir=folder, module_dirs=(folder,) * len(modules)
+    )
+
+
+def _encoder(table: TokenTable) -> Encoder:
+    """Return a transformer without layers: what a model of a table alone is."""
+    num_tokens, dim = table.shape
+    return Encoder(
+        family="static",
+        vocab_size=num_tokens,
+        hidden_size=dim,
+        num_layers=0,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=dim,
+        intermediate_size=1,
+        activation="identity",
+        is_gated=False,
+        norm="layer_norm",
+        norm_eps=1.0,
+        norm_placement="post",
+        num_positions=NO_LIMIT,
+        windows=(),
+        has_qkv_bias=False,
+        has_output_bias=False,
+        has_mlp_bias=False,
+        has_down_bias=False,
+    )

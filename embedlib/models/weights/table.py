@@ -1,0 +1,129 @@
+"""The table of a static model: a row of numbers for every token id, as its file stores it.
+
+Source: `StaticEmbedding.load` of sentence-transformers 6.2, and model2vec 0.10, persistence: the
+row of a token is `embeddings[mapping[id]] * weights[id]`, where the file has the last two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.reading.json_files import show
+from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTensor, list_tensors
+
+TABLE_NAMES: Final = ("embedding.weight", "embeddings")
+"""Of sentence-transformers and of model2vec."""
+
+FLOATS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+INTEGERS: Final = {"I64": "<i8", "I32": "<i4"}
+ROWS: Final = FLOATS | {"I8": "<i1"}
+"""Types of the file; a table in int8 has no scale, its vectors are only ever normalized."""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Where the rows of all tokens are stored."""
+
+    rows: StoredTensor
+    mapping: StoredTensor | None = None
+    """The row of each token; None: its id."""
+    weights: StoredTensor | None = None
+    """A factor for each token; None: 1."""
+
+    @property
+    def path(self) -> Path:
+        """The file that contains all of them."""
+        return self.rows.path
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of token ids, and the width of a row."""
+        return (self.mapping or self.rows).shape[0], self.rows.shape[1]
+
+    def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return float32[V, D]: a view if the rows are stored as float32 and nothing else is.
+
+        Args:
+            data: uint8[file size], the mapped file.
+
+        Raises:
+            ModelWeightsError: the mapping names a row that is not there.
+        """
+        rows = _values(self.rows, data).astype(np.float32, copy=False)
+        if self.mapping is not None:
+            mapping = _values(self.mapping, data)
+            if len(mapping) and not 0 <= mapping.min() <= mapping.max() < len(rows):
+                raise ModelWeightsError(
+                    f"{self.rows.file}: tensor mapping names row {mapping.max()}; the table has "
+                    f"{len(rows)}"
+                )
+            rows = rows[mapping]
+        if self.weights is not None:
+            rows = rows * _values(self.weights, data).astype(np.float32)[:, None]
+        return rows
+
+
+def find_table(path: Path, folder: Path) -> TokenTable:
+    """Return the table in a file, from its header alone.
+
+    Args:
+        path: model.safetensors.
+        folder: the model folder; messages name the file relative to it.
+
+    Raises:
+        ModelWeightsError: the file is missing or damaged, or has other tensors than a table's.
+    """
+    stored = list_tensors(path, folder)
+    name = next((name for name in TABLE_NAMES if name in stored), None)
+    where = path.relative_to(folder).as_posix()
+    if name is None:
+        raise ModelWeightsError(f"{where}: tensor {' or '.join(TABLE_NAMES)} is missing")
+    mapping = weights = None
+    if name == TABLE_NAMES[1]:
+        mapping, weights = stored.get("mapping"), stored.get("weights")
+    used = [tensor for tensor in (stored[name], mapping, weights) if tensor is not None]
+    for other, tensor in stored.items():
+        if tensor not in used:
+            raise ModelWeightsError(
+                f"{where}: tensor {show(other)} {list(tensor.shape)} is left over"
+            )
+    table = TokenTable(stored[name], mapping, weights)
+    _check(table.rows, name, (-1, -1), ROWS)
+    _check(mapping, "mapping", (-1,), INTEGERS)
+    _check(weights, "weights", (table.shape[0],), FLOATS)
+    return table
+
+
+def _check(
+    tensor: StoredTensor | None, name: str, shape: tuple[int, ...], dtypes: dict[str, str]
+) -> None:
+    """Refuse a tensor of another shape or type; -1 stands for any number."""
+    if tensor is None:
+        return
+    fits = len(tensor.shape) == len(shape) and all(
+        wanted in (-1, found) and found > 0
+        for wanted, found in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        wanted = ["any" if size < 0 else size for size in shape]
+        raise ModelWeightsError(
+            f"{tensor.file}: tensor {name} has shape {list(tensor.shape)}; expected: {wanted}"
+        )
+    if tensor.dtype not in dtypes:
+        raise ModelWeightsError(
+            f"{tensor.file}: tensor {name} has type {tensor.dtype}; accepted: {', '.join(dtypes)}"
+        )
+
+
+def _values(tensor: StoredTensor, data: NDArray[np.uint8]) -> NDArray[Any]:
+    if tensor.dtype in STORED_DTYPES:
+        return tensor.read(data)
+    kind = np.dtype((FLOATS | INTEGERS | ROWS)[tensor.dtype])
+    size = int(np.prod(tensor.shape, dtype=np.int64)) * kind.itemsize
+    return data[tensor.start : tensor.start + size].view(kind).reshape(tensor.shape)
