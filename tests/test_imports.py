@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
     "bench": FACES | {"fidelity", "indexing", "measuring", "serve", "testing"},
-    "serve": FACES,
+    "serve": FACES | {"indexing"},
     "cli": FACES | {"fidelity", "indexing", "bench", "measuring", "serve"},
     "__main__": {"cli"},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,13 @@ _KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
     help="Bulk requests that may wait; more are answered with 429.",
 )
 @click.option(
+    "--search",
+    "searched",
+    multiple=True,
+    metavar="[NAME=]URL",
+    help="Destination that POST /v1/search searches; repeat it, with names, for several.",
+)
+@click.option(
     "--access-log/--no-access-log",
     default=True,
     show_default=True,
@@ -101,6 +109,7 @@ def serve(
     max_body_mb: int,
     max_bulk_texts: int,
     max_waiting_requests: int,
+    searched: tuple[str, ...],
     access_log: bool,
     **options: Any,
 ) -> None:
@@ -113,6 +122,7 @@ def serve(
     Examples:
       embedlib serve BAAI/bge-small-en-v1.5
       embedlib serve BAAI/bge-small-en-v1.5 BAAI/bge-reranker-base --port 9000
+      embedlib serve BAAI/bge-small-en-v1.5 --search docs=edge:my-docs
       embedlib serve ./model --name my-model=./model --host 0.0.0.0 --api-keys-file keys.txt
     """  # noqa: D301 - click takes \b as "keep these lines"
     if (tls_certificate is None) != (tls_key is None):
@@ -152,6 +162,7 @@ def serve(
         config=config,
         options=serve_options,
         log=AccessLog() if access_log else None,
+        search=_searched(searched),
     )
     _say(listen, application.catalog)
     run(application, listen)
@@ -170,6 +181,21 @@ def _named(models: tuple[str, ...], names: tuple[str, ...]) -> dict[str, str]:
     named = {aliases.get(model, model): model for model in models}
     if len(named) < len(models):
         raise click.UsageError("two models have the same name; give one another with --name")
+    return named
+
+
+def _searched(given: tuple[str, ...]) -> dict[str, str]:
+    """Return the destinations by the names that requests use."""
+    from embedlib.serve.create import DEFAULT_SEARCH
+
+    named: dict[str, str] = {}
+    for text in given:
+        # A URL has a colon before the first "=".
+        found = re.fullmatch(r"([\w.-]+)=(.*)", text, re.DOTALL)
+        name, url = (found[1], found[2]) if found else (DEFAULT_SEARCH, text)
+        if name in named:
+            raise click.UsageError(f"two destinations are called {name!r}; give --search NAME=URL")
+        named[name] = url
     return named
 
 

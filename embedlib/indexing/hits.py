@@ -103,6 +103,8 @@ class SearchOptions:
         min_score: object,
         rerank: bool,
         num_candidates: object,
+        *,
+        filter_name: str = "where",
     ) -> SearchOptions:
         """Check the arguments of a search.
 
@@ -112,6 +114,7 @@ class SearchOptions:
             min_score: the same.
             rerank: whether there is a reranker, and it is to be used.
             num_candidates: as in `Search.search`.
+            filter_name: what messages call the filter.
 
         Raises:
             ConfigError: one is out of range.
@@ -120,7 +123,7 @@ class SearchOptions:
         candidates: int = COUNT.take("num_candidates", num_candidates)
         return cls(
             top_k=rows,
-            where=None if where is None else parse_filter(where),
+            where=None if where is None else parse_filter(where, filter_name),
             min_score=_SCORE.take("min_score", min_score),
             num_candidates=max(rows, candidates) if rerank else None,
         )

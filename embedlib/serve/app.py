@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import perf_counter, time
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve import operations
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.deadline import seconds_left
-from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, tei, tokens
+from embedlib.serve.destinations import Destinations
+from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, search, tei, tokens
 from embedlib.serve.dialects.dialect import OPENAI, Dialect, Route
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
@@ -32,6 +35,7 @@ ROUTES: tuple[Route, ...] = (
     *tei.ROUTES,
     *tokens.ROUTES,
     *rerank.ROUTES,
+    *search.ROUTES,
     *classify.ROUTES,
     *cohere.ROUTES,
     *ollama.ROUTES,
@@ -65,6 +69,7 @@ class Application:
         models: Iterable[ServedModel],
         options: ServeOptions,
         log: AccessLog | None = None,
+        searched: Mapping[str, str | Sink] = MappingProxyType({}),
     ) -> None:
         """Serve models that are loaded at the start of the server.
 
@@ -72,10 +77,17 @@ class Application:
             models: in the order of preference.
             options: the bounds.
             log: where a line for each request goes; None: nowhere.
+            searched: destinations by name, which are opened here.
+
+        Raises:
+            SinkError: a destination cannot be read, or holds nothing.
         """
         self.catalog = Catalog(models)
         self.options = options
-        self.metrics = Metrics(self.catalog)
+        self.destinations = Destinations(searched, options.max_query_texts)
+        self.metrics = Metrics(self.catalog, [each.name for each in self.destinations])
+        self.on_misfit: Callable[[], None] | None = None
+        """Called if a destination has no model here; a server ends then."""
         self._keys = Keys(options.api_keys)
         self._log = log
         self._bodies = BodyReader(
@@ -84,7 +96,7 @@ class Application:
             seconds=options.body_seconds,
         )
         encoder = ThreadPoolExecutor(1, "embedlib-serve-encode")
-        self._shared = Shared(self.catalog, options, encoder, self.metrics)
+        self._shared = Shared(self.catalog, options, encoder, self.metrics, self.destinations)
         self._routes = {(route.method, route.path): route for route in ROUTES}
         self._below = [route for route in ROUTES if route.path.endswith("/") and route.path != "/"]
         self._loading: asyncio.Task[None] | None = None
@@ -109,7 +121,17 @@ class Application:
 
     async def start(self) -> None:
         """Load the models in the background."""
-        self._loading = asyncio.create_task(self.catalog.load())
+        self._loading = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        await self.catalog.load()
+        await self.destinations.find_models(self.catalog)
+        if self.destinations.misfit and self.on_misfit is not None:
+            self.on_misfit()  # the server tells why it ends
+            return
+        for destination in self.destinations:
+            if destination.error:
+                logging.getLogger(__name__).error(destination.error)
 
     async def loaded(self) -> None:
         """Wait until every model is loaded or has failed to."""
@@ -122,6 +144,7 @@ class Application:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loading
+        await asyncio.to_thread(self.destinations.close)
         await self.catalog.close()
         self._shared.encoder.shutdown(wait=False, cancel_futures=True)
         if self._log is not None:

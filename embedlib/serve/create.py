@@ -8,11 +8,15 @@ from functools import partial
 
 from embedlib.config import Config
 from embedlib.errors import ConfigError, shown
+from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.app import Application
 from embedlib.serve.catalog import ServedModel, load_by_kind
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import AnyModel
+
+DEFAULT_SEARCH = "default"
+"""The name of a destination that was given without one."""
 
 
 def create_app(
@@ -21,6 +25,7 @@ def create_app(
     config: Config | None = None,
     options: ServeOptions | None = None,
     log: AccessLog | None = None,
+    search: str | Mapping[str, str | Sink] | None = None,
 ) -> Application:
     """Return an ASGI application that serves models; mount it, or give it to a server.
 
@@ -34,9 +39,13 @@ def create_app(
         config: options of the models that are loaded; cores are divided between them.
         options: the bounds of the server.
         log: where a line for each request goes; None: nowhere.
+        search: what `POST /v1/search` searches: the URL of a destination that `embedlib.index`
+            loaded, or a mapping from the names that requests use to URLs or sinks. Each is opened
+            at once, and gets the model of its rows among those served.
 
     Raises:
         ConfigError: there is no model, or two of the same name.
+        SinkError: a destination cannot be read, or holds nothing.
     """
     if isinstance(models, str):
         models = [models]
@@ -58,7 +67,10 @@ def create_app(
     threads = max(1, config.num_threads // max(1, num_loaded))
     shared = replace(config, threads=threads, on_truncate=told)
     return Application(
-        [_served(name, model, shared, options) for name, model in named], options, log
+        [_served(name, model, shared, options) for name, model in named],
+        options,
+        log,
+        {DEFAULT_SEARCH: search} if isinstance(search, str) else search or {},
     )
 
 

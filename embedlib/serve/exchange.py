@@ -16,6 +16,7 @@ from embedlib.engines.base import Lane
 from embedlib.serve.asgi import Request, Response
 from embedlib.serve.catalog import Catalog, ServedModel, Task
 from embedlib.serve.compute import Work
+from embedlib.serve.destinations import Destinations
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
@@ -49,6 +50,7 @@ class Shared:
     encoder: ThreadPoolExecutor
     """One thread that decodes large bodies and encodes large answers."""
     metrics: Metrics
+    destinations: Destinations
     is_draining: bool = False
     """Whether the server ends when what runs is answered."""
 

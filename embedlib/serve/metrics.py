@@ -61,6 +61,8 @@ class LaneMetrics:
     compute: Histogram = field(default_factory=Histogram)
 
 
+SEARCH_STAGES: Final = ("embed", "search", "rerank")
+
 REASONS: Final = ("overloaded", "timeout", "invalid", "unauthorized", "failed", "gone")
 """Why requests were not answered with what they asked for."""
 
@@ -68,9 +70,10 @@ REASONS: Final = ("overloaded", "timeout", "invalid", "unauthorized", "failed", 
 class Metrics:
     """The counters of a server."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Start at zero, for every model and lane."""
+    def __init__(self, catalog: Catalog, searched: Iterable[str] = ()) -> None:
+        """Start at zero, for every model and lane, and every destination that is searched."""
         self._catalog = catalog
+        self.searches = {(name, stage): Histogram() for name in searched for stage in SEARCH_STAGES}
         self.lanes = {(model.name, lane): LaneMetrics() for model in catalog for lane in Lane}
         self.failures = dict.fromkeys(REASONS, 0)
         self.num_inflight = 0
@@ -97,6 +100,11 @@ class Metrics:
         found.duration.observe(seconds)
         found.queue.observe(queue_seconds)
         found.compute.observe(compute_seconds)
+
+    def searched(self, name: str, seconds: Mapping[str, float]) -> None:
+        """Count a search of a destination that was answered, with the time of each stage."""
+        for stage, each in seconds.items():
+            self.searches[name, stage].observe(each)
 
     def render(self) -> bytes:
         """Return the page for Prometheus."""
@@ -125,6 +133,12 @@ class Metrics:
             for (model, lane), lane_metrics in self.lanes.items():
                 histogram: Histogram = getattr(lane_metrics, name)
                 yield from histogram.lines(metric, {"model": model, "lane": lane.value})
+        if self.searches:
+            yield from _head("embedlib_search_seconds", "histogram", "Seconds of searches.")
+        for (name, stage), histogram in self.searches.items():
+            yield from histogram.lines(
+                "embedlib_search_seconds", {"collection": name, "stage": stage}
+            )
 
     def _counters(self) -> Iterator[str]:
         for name, what in (

@@ -37,6 +37,11 @@ async def ready(exchange: Exchange) -> Response:
             if not await _answers(model):
                 is_ready = False
                 states[model.name] = f"it has not answered within {ANSWER_SECONDS:g} seconds"
+    for destination in shared.destinations:
+        states[f"search {destination.name}"] = destination.error or (
+            "loading" if destination.model is None else "ready"
+        )
+        is_ready = is_ready and destination.model is not None
     content = {
         "status": "ready" if is_ready else "draining" if shared.is_draining else "not ready",
         "models": states,

@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, SinkError
 from embedlib.serve.app import Application
 
 MAX_OPEN_FILES = 65_536
@@ -53,6 +53,7 @@ def serve(application: Application, listen: Listen) -> None:
 
     Raises:
         ConfigError: the address cannot be listened on.
+        SinkError: a destination has rows of a model that is not served.
     """
     _allow_connections()
     options = application.options
@@ -85,6 +86,8 @@ def serve(application: Application, listen: Listen) -> None:
             ) from error
         except KeyboardInterrupt:
             pass
+    if application.destinations.misfit:
+        raise SinkError(application.destinations.misfit)
     if not server.started:
         raise ConfigError(f"{listen} cannot be listened on; another program may, take another port")
 
@@ -95,6 +98,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, application: Application) -> None:
         super().__init__(config)
         self._application = application
+        application.on_misfit = self._exit
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

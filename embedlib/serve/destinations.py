@@ -1,0 +1,197 @@
+"""The destinations that a server searches: opened at the start, each with the model of its rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError, EmbedlibError, shown
+from embedlib.indexing.filters.expression import Filter
+from embedlib.indexing.searching import find_rows, stored_state
+from embedlib.indexing.sinks.protocol import Hit, Sink
+from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sinks.urls import check_is_sink, open_sink
+from embedlib.indexing.stored_model import describe_other_model, stands_beside
+from embedlib.serve.catalog import Catalog, ServedModel
+from embedlib.serve.errors import HTTPError
+
+_CLOSE_SECONDS = 5.0
+
+
+class Destination:
+    """One destination. A thread of its own makes every call to it, one after the other."""
+
+    def __init__(self, name: str, sink: str | Sink, max_waiting: int) -> None:
+        """Open it.
+
+        Args:
+            name: what requests call it.
+            sink: a URL, or a `Sink`, which stays open.
+            max_waiting: searches that wait for the thread at most; more are told to come again.
+
+        Raises:
+            ConfigError: it is neither a URL nor a sink.
+            SinkError: it cannot be read, or holds nothing.
+        """
+        check_is_sink(sink)
+        self.name = name
+        self.model: ServedModel | None = None
+        """The model of its rows; None: it is not loaded yet, or there is none."""
+        self.error = ""
+        """Why it cannot be searched."""
+        self._is_own = isinstance(sink, str)
+        self._sink = open_sink(sink) if isinstance(sink, str) else sink
+        self._max_waiting = max_waiting
+        self._num_waiting = 0
+        self._thread = SinkThread(f"embedlib-serve-search-{name}")
+        try:
+            self.state = self._thread.submit(stored_state, self._sink).result()
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self) -> ServedModel:
+        """Return the model of the rows.
+
+        Raises:
+            HTTPError: models are loading, or none is that of the rows.
+        """
+        if self.error:
+            raise HTTPError(503, f"{self.name} cannot be searched: {self.error}", "unavailable")
+        if self.model is None:
+            raise HTTPError(
+                503, "the models are loading; come again", "unavailable", retry_seconds=2
+            )
+        return self.model
+
+    def find_model(self, models: list[ServedModel]) -> None:
+        """Choose the model that made the rows; without one, `error` says why."""
+        fitting = [
+            model
+            for model in models
+            if isinstance(model.session, Embedder) and stands_beside(model.session, self.state)
+        ]
+        if fitting:
+            self.model = fitting[0]
+            return
+        able = [model for model in models if isinstance(model.session, Embedder)]
+        if len(able) == 1 and isinstance(able[0].session, Embedder):
+            self.error = describe_other_model(
+                self.state, self._sink.name, able[0].session, "search"
+            )
+        else:
+            names = ", ".join(model.name for model in able) or "none"
+            self.error = (
+                f"{self._sink.name} was made by {self.state.model!r} with fingerprint "
+                f"{self.state.fingerprint}, which is none of the embedders here ({names}); serve "
+                "that model with the same options"
+            )
+
+    async def find_rows(
+        self, vector: NDArray[np.float32], num_rows: int, where: Filter | None
+    ) -> list[Hit]:
+        """Return the rows nearest to float32[D] that pass a filter.
+
+        Cancelling the task drops a search that has not begun.
+
+        Raises:
+            HTTPError: too many searches wait.
+            SinkError: the destination cannot be read, or has no filters.
+        """
+        if self._num_waiting >= self._max_waiting:
+            raise HTTPError.overloaded(
+                f"{self._num_waiting:,} searches wait for {self.name}; come again", seconds=1
+            )
+        self._num_waiting += 1
+        try:
+            return await asyncio.wrap_future(
+                self._thread.submit(find_rows, self._sink, vector, num_rows, where)
+            )
+        finally:
+            self._num_waiting -= 1
+
+    def close(self) -> None:
+        """End the thread, and close the destination if it was given by its URL."""
+        if self._is_own:
+            self._thread.submit(self._sink.close)
+        self._thread.close(_CLOSE_SECONDS)
+
+
+class Destinations:
+    """Those of a server, by name."""
+
+    def __init__(self, given: Mapping[str, str | Sink], max_waiting: int) -> None:
+        """Open them in their order.
+
+        Raises:
+            what `Destination` raises.
+        """
+        self._by_name: dict[str, Destination] = {}
+        self._has_all_models = False
+        try:
+            for name, sink in given.items():
+                if not isinstance(name, str) or not name:
+                    raise ConfigError(f"a destination is called {shown(name)}; give it a name")
+                self._by_name[name] = Destination(name, sink, max_waiting)
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[Destination]:
+        """Yield every destination."""
+        return iter(self._by_name.values())
+
+    @property
+    def misfit(self) -> str:
+        """Why the server must not go on: rows of a model that is not here; empty: it may.
+
+        It may go on, too, where a model could not be loaded: the others serve.
+        """
+        errors = [each.error for each in self if each.error]
+        return errors[0] if errors and self._has_all_models else ""
+
+    def find(self, name: str | None) -> Destination:
+        """Return the destination of a request; the only one needs no name.
+
+        Raises:
+            HTTPError: there is none of this name.
+        """
+        names = ", ".join(self._by_name)
+        if not self._by_name:
+            raise HTTPError(
+                404, "nothing to search here; start the server with --search URL", "not_found"
+            )
+        if name is None and len(self._by_name) > 1:
+            raise HTTPError(422, f"collection is missing; there is {names}", param="collection")
+        found = self._by_name.get(name) if name is not None else next(iter(self))
+        if found is None:
+            raise HTTPError(
+                404,
+                f"no collection {name!r:.60} here; there is {names}",
+                "not_found",
+                param="collection",
+            )
+        return found
+
+    async def find_models(self, catalog: Catalog) -> None:
+        """Give each destination its model, when all are loaded."""
+        models = list(catalog)
+        self._has_all_models = catalog.is_ready
+        loop = asyncio.get_running_loop()
+        # A fingerprint is computed from the weights at its first use.
+        with ThreadPoolExecutor(1, "embedlib-serve-fingerprints") as threads:
+            for destination in self:
+                try:
+                    await loop.run_in_executor(threads, destination.find_model, models)
+                except EmbedlibError as error:
+                    destination.error = str(error)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for destination in self:
+            destination.close()

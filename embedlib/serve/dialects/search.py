@@ -1,0 +1,214 @@
+"""`POST /v1/search`: a question to the rows that answer it. The dialect is embedlib's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from time import perf_counter
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from embedlib.engines.base import Lane
+from embedlib.errors import ConfigError
+from embedlib.indexing.hits import SearchHit, SearchOptions, choose_hits
+from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
+from embedlib.indexing.searching import check_question
+from embedlib.indexing.sinks.protocol import Hit
+from embedlib.serve.asgi import Response
+from embedlib.serve.catalog import ServedModel
+from embedlib.serve.compute import Work, embed, score_pairs
+from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.openai import usage_of
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Common, Exchange
+from embedlib.serve.wire import check_count
+from embedlib.session.scoring import activate
+
+MAX_QUESTIONS = 64
+"""Of one request. They are answered one after the other, and others wait."""
+MAX_ROWS = 1000
+"""Rows of an answer, or for a reranker."""
+
+
+class SearchBody(Common, kw_only=True):
+    """The body of `POST /v1/search`."""
+
+    query: str | list[str]
+    """A question, or several."""
+    top_k: int = SEARCH_ROWS
+    """Rows of an answer, at most."""
+    filter: str | None = None
+    """Which rows, such as `year >= 2020 and lang = "de"`."""
+    min_score: float | None = None
+    """Leave out rows with a lower score."""
+    rerank: bool = False
+    """Let the server's reranker order the nearest rows."""
+    num_candidates: int = CANDIDATES
+    """Rows that the reranker reads."""
+    collection: str | None = None
+    """The name of the destination, of a server that searches several."""
+
+
+async def search(exchange: Exchange) -> Response:
+    """Answer `POST /v1/search`."""
+    body = await exchange.read(SearchBody)
+    destination = exchange.shared.destinations.find(body.collection)
+    questions = _questions(body.query)
+    options = _options(body)
+    model = exchange.model = destination.open()
+    if body.model not in (None, model.name):
+        raise HTTPError(
+            400,
+            f"model = {body.model!r:.60}; the rows of {destination.name} are those of "
+            f"{model.name}, leave it out",
+            "wrong_model",
+            param="model",
+        )
+    reranker = _find_reranker(exchange) if body.rerank else None
+    exchange.work.lane = exchange.work.lane or Lane.QUERY
+    started = perf_counter()
+    vectors = await embed(model, questions, exchange.work, role="query")
+    embedded = perf_counter()
+    found = await _gather(
+        destination.find_rows(vector, options.num_rows, options.where) for vector in vectors
+    )
+    searched = perf_counter()
+    scores: list[Any] = [None] * len(questions)
+    if reranker is not None:
+        scores = await _rerank(exchange, reranker, questions, found)
+    ended = perf_counter()
+    stages = {
+        "embed": embedded - started,
+        "search": searched - embedded,
+        "rerank": ended - searched if reranker is not None else 0.0,
+    }
+    exchange.shared.metrics.searched(destination.name, stages)
+    answers = [
+        [_written(hit, reranker is not None) for hit in choose_hits(rows, each, options)]
+        for rows, each in zip(found, scores, strict=True)
+    ]
+    content = {
+        "object": "search",
+        "collection": destination.name,
+        "model": model.name,
+        **({} if reranker is None else {"reranker": reranker.name}),
+        "results": answers[0] if isinstance(body.query, str) else answers,
+        "timings_ms": {
+            stage: round(seconds * 1e3, 3)
+            for stage, seconds in (*stages.items(), ("total", ended - started))
+        },
+        "usage": usage_of(exchange),
+    }
+    return await exchange.answer(content, sum(map(len, answers)))
+
+
+def _questions(query: str | list[str]) -> list[str]:
+    questions = [query] if isinstance(query, str) else query
+    check_count(questions, "query", MAX_QUESTIONS)
+    try:
+        for question in questions:
+            check_question(question)
+    except ConfigError as error:
+        raise HTTPError(400, str(error), "empty", param="query") from None
+    return questions
+
+
+def _options(body: SearchBody) -> SearchOptions:
+    for name in ("top_k", "num_candidates"):
+        value = getattr(body, name)
+        if not 1 <= value <= MAX_ROWS:
+            raise HTTPError(422, f"{name} = {value}; it must be 1 to {MAX_ROWS}", param=name)
+    try:
+        return SearchOptions.checked(
+            body.top_k,
+            body.filter,
+            body.min_score,
+            body.rerank,
+            body.num_candidates,
+            filter_name="filter",
+        )
+    except ConfigError as error:  # the numbers are checked
+        raise HTTPError(400, str(error), param="filter") from None
+
+
+def _find_reranker(exchange: Exchange) -> ServedModel:
+    try:
+        found = exchange.shared.catalog.find(None, "rerank")
+        session = found.open()
+    except HTTPError as error:
+        error.param = "rerank"
+        raise
+    num_labels = getattr(session, "num_labels", 1)
+    if num_labels != 1:
+        raise HTTPError(
+            400,
+            f"model {found.name!r} has {num_labels} scores for a pair; serve a reranker with one",
+            "wrong_model",
+            param="rerank",
+        )
+    return found
+
+
+async def _rerank(
+    exchange: Exchange, reranker: ServedModel, questions: list[str], found: list[list[Hit]]
+) -> list[list[float]]:
+    """Return the scores of the rows of each question, from 0 to 1 as `POST /rerank` gives them."""
+    pairs = [
+        (question, hit.text)
+        for question, hits in zip(questions, found, strict=True)
+        for hit in hits
+    ]
+    if not pairs:
+        return [[] for _ in questions]
+    work = Work(lane=exchange.work.lane)
+    started = perf_counter()
+    outputs: NDArray[Any] = await score_pairs(reranker, pairs, work, raw_scores=True)
+    exchange.shared.metrics.answered(
+        reranker,
+        work.lane or Lane.QUERY,
+        texts=work.usage.num_texts,
+        tokens=work.usage.num_tokens,
+        truncated=len(work.usage.truncated),
+        seconds=perf_counter() - started,
+        queue_seconds=work.usage.queue_seconds,
+        compute_seconds=work.usage.compute_seconds,
+    )
+    scores = iter(activate(outputs, "sigmoid")[:, 0].tolist())
+    return [[next(scores) for _ in hits] for hits in found]
+
+
+async def _gather(searches: Any) -> list[list[Hit]]:
+    """Return the rows of every search; the first error drops those that have not begun."""
+    tasks = [asyncio.ensure_future(each) for each in searches]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _written(hit: SearchHit, is_reranked: bool) -> dict[str, Any]:
+    return {
+        "id": str(hit.id),
+        "score": hit.score,
+        **({"vector_score": hit.vector_score} if is_reranked else {}),
+        "text": hit.text,
+        # Not msgspec's: a row may hold integers of any length.
+        "metadata": msgspec.Raw(json.dumps(dict(hit.metadata), ensure_ascii=False).encode()),
+        "source_id": hit.source_id,
+        "chunk": hit.chunk,
+    }
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/search",
+        handle=search,
+        dialect=OPENAI,
+        summary="The rows of a destination that answer a question.",
+        body=SearchBody,
+    ),
+)

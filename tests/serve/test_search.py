@@ -1,0 +1,299 @@
+"""`POST /v1/search` and `embedlib serve --search`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from embedlib import Config, Document, Embedder, Search, index
+from embedlib.cli import main
+from embedlib.errors import ConfigError, SinkError
+from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.server import Listen, serve
+from embedlib.testing import (
+    FakeEngine,
+    FakeSink,
+    FakeStore,
+    byte_tokenizer,
+    fake_embedder,
+    fake_spec,
+)
+from tests.serve.conftest import Client, fake_reranker
+
+MakeSearch = Callable[..., Client]
+
+
+def other_embedder() -> Embedder:
+    return Embedder.from_engine(
+        FakeEngine(), fake_spec(), byte_tokenizer(), Config(), fingerprint="other:1"
+    )
+
+
+@pytest.fixture(scope="module")
+def store() -> FakeStore:
+    filled = FakeStore()
+    rows = [
+        Document(id=f"d{n}", text=f"{n} text{'s' * (n % 5)}", metadata={"n": n, "big": 10**30})
+        for n in range(40)
+    ]
+    with fake_embedder() as embedder:
+        index(rows, FakeSink(filled), embedder=embedder)
+    return filled
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    return lambda *arguments: CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def make(store: FakeStore) -> Iterator[MakeSearch]:
+    made: list[Client] = []
+
+    def make(search: Any = None, models: Any = None, **options: Any) -> Client:
+        given = models or {"other": other_embedder(), "embed": fake_embedder()}
+        found = FakeSink(store) if search is None else search
+        app = create_app(
+            given,
+            options=ServeOptions(**options),
+            search=found if isinstance(found, dict) else {"docs": found},
+        )
+        made.append(Client(app))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+    left = [each.name for each in threading.enumerate()]
+    assert [name for name in left if name.startswith("embedlib-serve-search")] == []
+
+
+def test_it_answers_as_search_does(make: MakeSearch, store: FakeStore) -> None:
+    client = make()
+    answer = client.post(
+        "/v1/search", {"query": "7 textss", "top_k": 3, "filter": "n >= 5 and n < 30"}
+    )
+    with fake_embedder() as embedder, Search(FakeSink(store), embedder) as search:
+        found = search.search("7 textss", 3, where="n >= 5 and n < 30")
+    assert [hit["id"] for hit in answer["results"]] == [str(hit.id) for hit in found]
+    assert [hit["score"] for hit in answer["results"]] == [hit.score for hit in found]
+    first = answer["results"][0]
+    assert first["text"] == "7 textss"
+    assert first["metadata"]["n"] == 7
+    assert first["metadata"]["big"] == 10**30
+    assert (first["source_id"], first["chunk"]) == ("d7", 0)
+    assert (answer["model"], answer["collection"]) == ("embed", "docs")
+    times = answer["timings_ms"]
+    assert set(times) == {"embed", "search", "rerank", "total"}
+    assert times["total"] >= times["search"] > 0
+    assert answer["usage"]["prompt_tokens"] > 0
+    none = client.post("/v1/search", {"query": "7", "filter": "n > 99"})
+    assert none["results"] == []
+    high = client.post("/v1/search", {"query": "7 textss", "min_score": first["score"]})
+    assert [hit["text"] for hit in high["results"]] == ["7 textss"]
+
+
+def test_several_questions(make: MakeSearch) -> None:
+    client = make()
+    answer = client.post("/v1/search", {"query": ["7 textss", "9 textssss"], "top_k": 2})
+    assert [hits[0]["text"] for hits in answer["results"]] == ["7 textss", "9 textssss"]
+    status, error = client.refuse("/v1/search", {"query": ["a"] * 65})
+    assert status == 413
+    assert "query has 65 texts, the limit is 64" in error["error"]["message"]
+
+
+def test_a_reranker_of_the_server(make: MakeSearch) -> None:
+    client = make(models={"rank": fake_reranker(), "embed": fake_embedder()})
+    body = {"query": "7 textss", "top_k": 4, "num_candidates": 20, "rerank": True}
+    answer = client.post("/v1/search", body)
+    near = client.post("/v1/search", {**body, "top_k": 20, "rerank": False})["results"]
+    texts = [hit["text"] for hit in near]
+    ranked = client.post("/v1/rerank", {"query": "7 textss", "documents": texts})["results"]
+    expected = [(near[each["index"]]["id"], each["relevance_score"]) for each in ranked[:4]]
+    assert [(hit["id"], hit["score"]) for hit in answer["results"]] == expected
+    by_id = {hit["id"]: hit["score"] for hit in near}
+    assert all(hit["vector_score"] == by_id[hit["id"]] for hit in answer["results"])
+    assert answer["reranker"] == "rank"
+    assert answer["timings_ms"]["rerank"] > 0
+    several = client.post("/v1/search", {**body, "query": ["7 textss", "8 textsss"]})["results"]
+    assert several[0] == answer["results"]
+    pages = client.send("GET", "/metrics").text
+    counted = 'embedlib_texts_total{model="rank",lane="query"}'
+    (line,) = [line for line in pages.splitlines() if line.startswith(counted)]
+    assert int(line.split()[-1]) >= 60
+
+
+def test_it_runs_on_the_query_lane_and_is_counted(make: MakeSearch) -> None:
+    client = make()
+    client.post("/v1/search", {"query": ["a"] * 30})
+    pages = client.send("GET", "/metrics").text
+    assert 'embedlib_texts_total{model="embed",lane="query"} 30' in pages
+    for stage in ("embed", "search", "rerank"):
+        assert f'embedlib_search_seconds_count{{collection="docs",stage="{stage}"}} 1' in pages
+
+
+def test_destinations_by_name(make: MakeSearch, store: FakeStore) -> None:
+    few = FakeStore()
+    with other_embedder() as other:
+        index([Document(id="x", text="only one")], FakeSink(few), embedder=other)
+    client = make({"docs": FakeSink(store), "few": FakeSink(few)})
+    answer = client.post("/v1/search", {"query": "a", "collection": "few"})
+    assert [hit["text"] for hit in answer["results"]] == ["only one"]
+    assert answer["model"] == "other"
+    for body, words in (
+        ({"query": "a"}, "collection is missing; there is docs, few"),
+        ({"query": "a", "collection": "x"}, "no collection 'x' here; there is docs, few"),
+        ({"query": "a", "collection": "few", "model": "embed"}, "are those of other, leave it out"),
+    ):
+        assert words in client.refuse("/v1/search", body)[1]["error"]["message"]
+    ready = client.send("GET", "/ready").json()
+    assert (ready["models"]["search docs"], ready["models"]["search few"]) == ("ready", "ready")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "param"),
+    [
+        ({"query": None}, "query: expected", "query"),
+        ({"query": ""}, "question = ''; it is empty", "query"),
+        ({"query": ["a", " "]}, "question = ' '; it is empty", "query"),
+        ({"query": []}, "query is empty", "query"),
+        ({"top_k": 0}, "top_k = 0; it must be 1 to 1000", "top_k"),
+        ({"top_k": 1001}, "top_k = 1001; it must be 1 to 1000", "top_k"),
+        ({"num_candidates": 1001}, "num_candidates = 1001", "num_candidates"),
+        ({"top_k": "3"}, "top_k: expected", "top_k"),
+        ({"filter": "n ="}, "filter: character 4, the end: a value must be here", "filter"),
+        ({"filter": ""}, "filter is empty; leave it out", "filter"),
+        ({"filter": {"n": 1}}, "filter: expected", "filter"),
+        ({"min_score": "x"}, "min_score: expected", "min_score"),
+        ({"rerank": 1}, "rerank: expected", "rerank"),
+        ({"rerank": True}, "no model here can rerank", "rerank"),
+        ({"lane": "fast"}, "lane = 'fast'", "lane"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    make: MakeSearch, fields: dict[str, Any], words: str, param: str
+) -> None:
+    status, error = make().refuse("/v1/search", {"query": "a", **fields})
+    assert 400 <= status < 500
+    assert words in error["error"]["message"]
+    assert error["error"]["param"] == param
+    assert "\n" not in error["error"]["message"]
+
+
+def test_a_server_without_destinations(make: MakeSearch) -> None:
+    status, error = make({}).refuse("/v1/search", {"query": "a"})
+    assert status == 404
+    assert error["error"]["message"].startswith("nothing to search here; start the server with")
+
+
+def test_an_error_of_the_database_is_told(make: MakeSearch, store: FakeStore) -> None:
+    class Broken(FakeSink):
+        def search(self, vector: Any, k: int) -> Any:
+            raise SinkError("fake: is gone")
+
+    status, error = make(Broken(store)).refuse("/v1/search", {"query": "a"})
+    assert (status, error["error"]["message"]) == (500, "fake: is gone")
+
+
+def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: FakeStore) -> None:
+    goes_on = threading.Event()
+
+    class Slow(FakeSink):
+        def search(self, vector: Any, k: int) -> Any:
+            assert goes_on.wait(20)
+            return super().search(vector, k)
+
+    client = make(Slow(store))
+    client.application.destinations.find("docs")._max_waiting = 2
+
+    async def ask() -> tuple[int, ...]:
+        async with client.http() as http:
+            waiting = [
+                asyncio.create_task(http.post("/v1/search", json={"query": "a"})) for _ in range(3)
+            ]
+            refused = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            (first,) = refused[0]
+            other = await http.post("/v1/embeddings", json={"input": "b", "model": "embed"})
+            goes_on.set()
+            rest = [(await task).status_code for task in waiting]
+            return (first.result().status_code, other.status_code, *sorted(rest))
+
+    assert client.run(ask()) == (429, 200, 200, 200, 429)
+
+
+def test_a_destination_that_does_not_fit_ends_the_server(store: FakeStore) -> None:
+    app = create_app({"other": other_embedder()}, search={"docs": FakeSink(store)})
+    with pytest.raises(SinkError, match="fake: was made by 'fake' too, but with other"):
+        serve(app, Listen(port=0))
+
+
+def test_mounted_it_answers_why(make: MakeSearch) -> None:
+    client = make(models={"other": other_embedder()})
+    status, error = client.refuse("/v1/search", {"query": "a"})
+    assert status == 503
+    assert error["error"]["message"].startswith("docs cannot be searched: fake: was made by")
+    assert client.send("GET", "/ready").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("search", "kind", "words"),
+    [
+        ({"docs": "nowhere:x"}, SinkError, "no sink for 'nowhere'"),
+        ({"docs": 3}, ConfigError, "sink = 3; it must be a URL"),
+        ({"": FakeSink(FakeStore())}, ConfigError, "a destination is called ''"),
+        ({"docs": FakeSink(FakeStore())}, SinkError, "fake: holds nothing; load it with"),
+    ],
+)
+def test_a_wrong_destination_is_refused_at_the_start(
+    search: Any, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        create_app({"embed": fake_embedder()}, search=search)
+
+
+def test_the_description_has_the_body(make: MakeSearch) -> None:
+    described = make().send("GET", "/openapi.json").json()
+    operation = described["paths"]["/v1/search"]["post"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    body = described["components"]["schemas"][reference.rpartition("/")[2]]
+    assert body["required"] == ["query"]
+    assert {"top_k", "filter", "min_score", "rerank", "collection"} <= set(body["properties"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--search", "nowhere:x?a=b"], "Error: no sink for 'nowhere'"),
+        (["--search", "docs=jsonl:/no/such/folder/x"], "there is no folder"),
+        (["--search", "a=jsonl:x", "--search", "a=jsonl:y"], "two destinations are called 'a'"),
+        (["--search", "jsonl:x", "--search", "jsonl:y"], "two destinations are called 'default'"),
+    ],
+)
+def test_the_command_refuses_a_wrong_destination(
+    arguments: list[str], words: str, run: Callable[..., Result]
+) -> None:
+    done = run("serve", "./no-model", *arguments)
+    assert done.exit_code != 0
+    assert words in done.stderr
+
+
+def test_a_file_is_searched(
+    make: MakeSearch, tiny_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model, out = str(tiny_folder("bert")), f"jsonl:{tmp_path / 'rows.jsonl'}"
+    with Embedder(model) as embedder:
+        index([Document(id="a", text="copy a folder")], out, embedder=embedder)
+        expected = embedder.encode_query("copy a folder") @ embedder.encode("copy a folder")
+    client = make(out, models={"small": model})
+    (hit,) = client.post("/v1/search", {"query": "copy a folder"})["results"]
+    assert hit["score"] == pytest.approx(float(np.float32(expected)), abs=1e-5)
+    assert json.loads((tmp_path / "rows.jsonl").read_text())["id"] == hit["id"]
