@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from embedlib.indexing.sinks.protocol import Sink
-from embedlib.serve import operations
+from embedlib.serve import console, operations
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.catalog import Catalog, ServedModel
@@ -40,6 +40,7 @@ ROUTES: tuple[Route, ...] = (
     *cohere.ROUTES,
     *ollama.ROUTES,
     *operations.ROUTES,
+    *console.ROUTES,
 )
 
 

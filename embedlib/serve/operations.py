@@ -27,6 +27,13 @@ async def health(exchange: Exchange) -> Response:
     return Response(msgspec.json.encode({"status": "ok", "version": __version__}))
 
 
+async def root(exchange: Exchange) -> Response:
+    """Answer `GET /`: people get the page, probes the health."""
+    if "text/html" in exchange.accepts:
+        return Response(b"", 307, headers=[("location", "ui")])
+    return await health(exchange)
+
+
 async def ready(exchange: Exchange) -> Response:
     """Answer `GET /ready`: every model is loaded and has answered lately, and nothing drains."""
     shared = exchange.shared
@@ -93,7 +100,7 @@ def _get(path: str, handle: object, summary: str) -> Route:
 
 
 ROUTES = (
-    _get("/", health, "Whether the process lives."),
+    _get("/", root, "Whether the process lives; to browsers the page."),
     _get("/health", health, "Whether the process lives."),
     _get("/ping", health, "Whether the process lives."),
     _get("/ready", ready, "Whether requests are answered."),
