@@ -95,6 +95,12 @@ _KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
     show_default=True,
     help="A JSON line on standard output for each request.",
 )
+@click.option(
+    "--otlp-endpoint",
+    metavar="URL",
+    help="Collector of OpenTelemetry that gets a span for each request, over HTTP: "
+    "http://HOST:4318.  [default: none]",
+)
 @config_options("max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def serve(
     models: tuple[str, ...],
@@ -111,6 +117,7 @@ def serve(
     max_waiting_requests: int,
     searched: tuple[str, ...],
     access_log: bool,
+    otlp_endpoint: str | None,
     **options: Any,
 ) -> None:
     """Serve models over HTTP, as OpenAI, TEI and others do.
@@ -138,6 +145,7 @@ def serve(
     from embedlib.serve import ServeOptions, create_app
     from embedlib.serve.access_log import AccessLog
     from embedlib.serve.hosts import LOOPBACK, is_loopback
+    from embedlib.serve.tracing import open_tracing
 
     listen = Listen(
         host=host, port=port, unix_socket=uds, certificate=tls_certificate, private_key=tls_key
@@ -163,6 +171,7 @@ def serve(
         options=serve_options,
         log=AccessLog() if access_log else None,
         search=_searched(searched),
+        tracing=open_tracing(otlp_endpoint) if otlp_endpoint else None,
     )
     _say(listen, application.catalog)
     run(application, listen)

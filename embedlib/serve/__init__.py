@@ -2,5 +2,6 @@
 
 from embedlib.serve.create import create_app
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.tracing import Tracing, open_tracing
 
-__all__ = ["ServeOptions", "create_app"]
+__all__ = ["ServeOptions", "Tracing", "create_app", "open_tracing"]

@@ -5,16 +5,48 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from time import time
 from typing import Any, TextIO
 
 import msgspec
 
 from embedlib.closing import WorkerThread
+from embedlib.serve.exchange import Exchange
 
 MAX_LINES = 10_000
 """Lines kept while the reader of the log is slow; more are dropped and counted."""
 GATHER_SECONDS = 0.05
 """Lines of this time are written at once: waking a thread costs more than a line."""
+
+
+def line_of(
+    exchange: Exchange, status: int, seconds: float, num_bytes: int, message: str
+) -> dict[str, Any]:
+    """Return the line of a request that is over; `message` is that of its error."""
+    request, usage = exchange.request, exchange.work.usage
+    facts: dict[str, Any] = {
+        "time": round(time(), 3),
+        "request_id": exchange.request_id,
+        "method": request.method,
+        "route": request.path[:200],
+        "status": status,
+        "model": exchange.model.name if exchange.model else None,
+        "lane": exchange.work.lane.value if exchange.work.lane else None,
+        "texts": usage.num_texts,
+        "tokens": usage.num_tokens,
+        "truncated": len(usage.truncated),
+        "ms": round(seconds * 1e3, 3),
+        "tokenize_ms": round(usage.tokenize_seconds * 1e3, 3),
+        "queue_ms": round(usage.queue_seconds * 1e3, 3),
+        "compute_ms": round(usage.compute_seconds * 1e3, 3),
+        "bytes_in": len(exchange.body),
+        "bytes_out": num_bytes,
+        "client": request.client,
+        "user_agent": request.headers.get("user-agent", "")[:200],
+    }
+    if status >= 500:
+        facts["error"] = message  # below 500 it may quote what the client sent
+    return facts
 
 
 class AccessLog:

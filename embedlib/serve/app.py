@@ -9,19 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import perf_counter, time
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
 from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve import console, operations
-from embedlib.serve.access_log import AccessLog
+from embedlib.serve.access_log import AccessLog, line_of
 from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.destinations import Destinations
 from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, search, tei, tokens
-from embedlib.serve.dialects.dialect import OPENAI, Dialect, Route
+from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.hosts import check_host
@@ -29,6 +28,7 @@ from embedlib.serve.keys import Keys
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.openapi import describe_routes
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.tracing import Tracing
 
 ROUTES: tuple[Route, ...] = (
     *openai.ROUTES,
@@ -71,6 +71,7 @@ class Application:
         options: ServeOptions,
         log: AccessLog | None = None,
         searched: Mapping[str, str | Sink] = MappingProxyType({}),
+        tracing: Tracing | None = None,
     ) -> None:
         """Serve models that are loaded at the start of the server.
 
@@ -79,6 +80,7 @@ class Application:
             options: the bounds.
             log: where a line for each request goes; None: nowhere.
             searched: destinations by name, which are opened here.
+            tracing: where a span for each request goes; None: nowhere.
 
         Raises:
             SinkError: a destination cannot be read, or holds nothing.
@@ -91,6 +93,7 @@ class Application:
         """Called if a destination has no model here; a server ends then."""
         self._keys = Keys(options.api_keys)
         self._log = log
+        self._tracing = tracing
         self._bodies = BodyReader(
             max_bytes=options.max_body_bytes,
             max_held_bytes=options.max_held_bytes,
@@ -150,6 +153,8 @@ class Application:
         self._shared.encoder.shutdown(wait=False, cancel_futures=True)
         if self._log is not None:
             self._log.close()
+        if self._tracing is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._tracing.close)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Follow the life of the server. Source: ASGI, Lifespan Protocol 2.0."""
@@ -166,31 +171,29 @@ class Application:
     async def _answer(self, request: Request, receive: Receive, send: Send) -> None:
         started = perf_counter()
         exchange = Exchange(request, b"", self._shared, _request_id(request))
-        dialect: Dialect = OPENAI
+        route: Route | None = None
         error: HTTPError | None = None
         self.metrics.num_inflight += 1
         try:
             try:
                 route = self._route(exchange)
-                dialect = route.dialect
                 check_host(request.headers.get("host"), self.options.allowed_hosts)
                 if route.needs_key:
                     self._keys.check(request.headers)
                 response = await self._handle(route, exchange, receive)
             except ClientGoneError:
                 self.metrics.failures["gone"] += 1
-                self._write_log(exchange, 499, perf_counter() - started, 0, "")
+                self._record(exchange, route, 499, perf_counter() - started, 0, None)
                 return
             except Exception as raised:
                 error = describe(raised)
                 if error.kind == "internal":
                     logging.getLogger(__name__).exception("request %s", exchange.request_id)
-                response = dialect.respond(error)
+                response = (route.dialect if route else OPENAI).respond(error)
             await self._send(exchange, response, send)
             seconds = perf_counter() - started
             self._count(exchange, response, error, seconds)
-            message = "" if error is None else error.message
-            self._write_log(exchange, response.status, seconds, len(response.body), message)
+            self._record(exchange, route, response.status, seconds, len(response.body), error)
         finally:
             self.metrics.num_inflight -= 1
 
@@ -298,35 +301,22 @@ class Application:
             compute_seconds=usage.compute_seconds,
         )
 
-    def _write_log(
-        self, exchange: Exchange, status: int, seconds: float, num_bytes: int, message: str
+    def _record(
+        self,
+        exchange: Exchange,
+        route: Route | None,
+        status: int,
+        seconds: float,
+        num_bytes: int,
+        error: HTTPError | None,
     ) -> None:
-        if self._log is None:
-            return
-        request, usage = exchange.request, exchange.work.usage
-        facts: dict[str, Any] = {
-            "time": round(time(), 3),
-            "request_id": exchange.request_id,
-            "method": request.method,
-            "route": request.path[:200],
-            "status": status,
-            "model": exchange.model.name if exchange.model else None,
-            "lane": exchange.work.lane.value if exchange.work.lane else None,
-            "texts": usage.num_texts,
-            "tokens": usage.num_tokens,
-            "truncated": len(usage.truncated),
-            "ms": round(seconds * 1e3, 3),
-            "tokenize_ms": round(usage.tokenize_seconds * 1e3, 3),
-            "queue_ms": round(usage.queue_seconds * 1e3, 3),
-            "compute_ms": round(usage.compute_seconds * 1e3, 3),
-            "bytes_in": len(exchange.body),
-            "bytes_out": num_bytes,
-            "client": request.client,
-            "user_agent": request.headers.get("user-agent", "")[:200],
-        }
-        if status >= 500:
-            facts["error"] = message  # below 500 it may quote what the client sent
-        self._log.write(facts)
+        """Write the line and the span of a request that is over."""
+        if self._tracing is not None:
+            path = route.path if route else ""
+            self._tracing.write(exchange, path, status, error, seconds)
+        if self._log is not None:
+            message = "" if error is None else error.message
+            self._log.write(line_of(exchange, status, seconds, num_bytes, message))
 
 
 async def _until_gone(receive: Receive) -> None:

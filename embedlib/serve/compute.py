@@ -46,6 +46,8 @@ class Work:
     on_truncate: OnTruncate = "ignore"
     """"error" refuses texts that are too long."""
     usage: Usage = field(default_factory=Usage)
+    dimensions: int | None = None
+    """Of the vectors that were made; None: there are none."""
 
 
 async def embed(
@@ -90,7 +92,9 @@ async def embed(
         work.usage,
         work.on_truncate,
     )
-    return call.finish(await run(model, session, call, work))
+    rows = call.finish(await run(model, session, call, work))
+    work.dimensions = rows.shape[1]
+    return rows
 
 
 async def embed_tokens(

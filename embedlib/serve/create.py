@@ -14,6 +14,7 @@ from embedlib.serve.app import Application
 from embedlib.serve.catalog import ServedModel, load_by_kind
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import AnyModel
+from embedlib.serve.tracing import Tracing
 
 DEFAULT_SEARCH = "default"
 """The name of a destination that was given without one."""
@@ -26,6 +27,7 @@ def create_app(
     options: ServeOptions | None = None,
     log: AccessLog | None = None,
     search: str | Mapping[str, str | Sink] | None = None,
+    tracing: Tracing | None = None,
 ) -> Application:
     """Return an ASGI application that serves models; mount it, or give it to a server.
 
@@ -42,6 +44,8 @@ def create_app(
         search: what `POST /v1/search` searches: the URL of a destination that `embedlib.index`
             loaded, or a mapping from the names that requests use to URLs or sinks. Each is opened
             at once, and gets the model of its rows among those served.
+        tracing: where a span of OpenTelemetry for each request goes, as `open_tracing` and
+            `Tracing(provider)` return it; None: nowhere. It is closed at the end.
 
     Raises:
         ConfigError: there is no model, or two of the same name.
@@ -71,6 +75,7 @@ def create_app(
         options,
         log,
         {DEFAULT_SEARCH: search} if isinstance(search, str) else search or {},
+        tracing,
     )
 
 
