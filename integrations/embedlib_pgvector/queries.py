@@ -15,6 +15,12 @@ from embedlib_pgvector.table import Table, count_rows
 
 MAX_EF_SEARCH = 1_000
 """Source: HNSW_MAX_EF_SEARCH in pgvector's src/hnsw.h."""
+FILTERED_EF_SEARCH = 200
+EXTRA_ROWS = 4
+"""With a filter: how many rows the index examines at a time at least, and how many times those that
+are wanted it returns. Measured with 24,000 clustered rows of 128 dimensions, of which 23 to 12,000
+passed: of the true ten nearest, these two and the relaxed order found 99 to 100 %, pgvector's own
+settings in strict order 54 to 100 %, least where the rows that pass were close to one another."""
 
 
 def describe(connection: Connection, table: Table) -> SinkState:
@@ -64,10 +70,11 @@ def search(
         "SELECT langchain_id, source_id, chunk, content, langchain_metadata, {} AS distance"
         " FROM {} WHERE {} ORDER BY "
     ).format(distance, table.escaped, clause)
+    limit = k if where is None else EXTRA_ROWS * k
     with connection.transaction():
-        _widen(connection, k)
+        _widen(connection, k, is_filtered=where is not None)
         rows = connection.execute(
-            query + sql.SQL("distance LIMIT %s"), (text, *values, k)
+            query + sql.SQL("distance LIMIT %s"), (text, *values, limit)
         ).fetchall()
         if where is not None and len(rows) < k and find_index(connection, table) is not None:
             # No index has this order, so every row is compared.
@@ -82,20 +89,25 @@ def search(
             text=content,
             metadata=metadata or {},
         )
-        for id, source_id, chunk, content, metadata, distance in rows
+        for id, source_id, chunk, content, metadata, distance in sorted(
+            rows, key=lambda row: row[-1]
+        )[:k]
     ]
 
 
-def _widen(connection: Connection, k: int) -> None:
+def _widen(connection: Connection, k: int, *, is_filtered: bool) -> None:
     """Make the index examine enough rows for `k` results, in this transaction.
 
-    Iterative scans, since pgvector 0.8, continue if deleted rows were among the first results.
+    Iterative scans, since pgvector 0.8, continue if deleted rows, or such that do not pass a
+    filter, were among the first results. In strict order they leave out rows that are nearer than
+    those they have returned, and with a filter that may be most of the right ones.
     """
+    least = min(max(k, FILTERED_EF_SEARCH) if is_filtered else k, MAX_EF_SEARCH)
     # The settings exist only after pgvector is loaded, which a value of its type does.
     connection.execute("SELECT '[0]'::vector")
     connection.execute(
-        "SELECT set_config(name, CASE name WHEN 'hnsw.iterative_scan' THEN 'strict_order'"
+        "SELECT set_config(name, CASE name WHEN 'hnsw.iterative_scan' THEN %s"
         " ELSE greatest(setting::integer, %s)::text END, true)"
         " FROM pg_settings WHERE name IN ('hnsw.iterative_scan', 'hnsw.ef_search')",
-        (min(k, MAX_EF_SEARCH),),
+        ("relaxed_order" if is_filtered else "strict_order", least),
     )

@@ -26,7 +26,8 @@ def test_qdrant_in_this_process(url: str, tmp_path: Path) -> None:
 @pytest.mark.qdrant_server
 def test_a_qdrant_server(qdrant_url: str) -> None:
     rows = drawn_rows()
-    sink = load(open_sink(f"{qdrant_url}/filters-{uuid4().hex}"), rows)
+    indexes = "payload_index=x:float,y:keyword"
+    sink = load(open_sink(f"{qdrant_url}/filters-{uuid4().hex}?{indexes}"), rows)
     check_filters(sink, rows, 60)
     sink.close()
 
