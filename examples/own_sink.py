@@ -94,7 +94,21 @@ class MySink:
 
     def search(self, vector: indexing.Vectors, k: int) -> list[indexing.Hit]:
         """Compare the vector with every row."""
+        return self._nearest(vector, k, self._run("SELECT * FROM mine_row"))
+
+    def search_where(
+        self, vector: indexing.Vectors, k: int, where: indexing.Filter
+    ) -> list[indexing.Hit]:
+        """Compare the vector with every row that passes the filter."""
+        accepts = indexing.matcher(where)
         rows = self._run("SELECT * FROM mine_row")
+        return self._nearest(vector, k, [row for row in rows if accepts(json.loads(row[4]))])
+
+    def _nearest(
+        self, vector: indexing.Vectors, k: int, rows: list[tuple[Any, ...]]
+    ) -> list[indexing.Hit]:
+        if not rows:
+            return []
         vectors = np.array([np.frombuffer(row[6], np.float32) for row in rows])
         state = self.inspect()
         assert state is not None

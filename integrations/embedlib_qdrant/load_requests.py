@@ -46,7 +46,7 @@ def _parse_indexes(value: str | None) -> dict[str, str]:
         if not colon or not field or kind not in KINDS:
             raise SinkError(
                 f"payload_index={value}: it must be FIELD:KIND, several with commas, such as "
-                f"lang:keyword,year:integer; FIELD is of the metadata, KIND one of "
+                f"lang:keyword,year:float; FIELD is of the metadata, KIND one of "
                 f"{', '.join(KINDS)}"
             )
         indexes[f"{METADATA_KEY}.{field}"] = kind
