@@ -96,6 +96,11 @@ def test_it_answers_as_search_does(make: MakeSearch, store: FakeStore) -> None:
     assert set(times) == {"embed", "search", "rerank", "total"}
     assert times["total"] >= times["search"] > 0
     assert answer["usage"]["prompt_tokens"] > 0
+    far = ",".join(map(str, range(100, 600)))
+    long = client.post(
+        "/v1/search", {"query": "7 textss", "top_k": 1, "filter": f"n not in ({far})"}
+    )
+    assert long["results"] == [first]
     none = client.post("/v1/search", {"query": "7", "filter": "n > 99"})
     assert none["results"] == []
     high = client.post("/v1/search", {"query": "7 textss", "min_score": first["score"]})

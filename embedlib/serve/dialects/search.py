@@ -28,6 +28,8 @@ from embedlib.session.scoring import activate
 
 MAX_QUESTIONS = 64
 """Of one request. They are answered one after the other, and others wait."""
+MAX_CHARACTERS_IN_LOOP = 1000
+"""Longer filters are read by a thread: the longest takes some 20 milliseconds."""
 MAX_ROWS = 1000
 """Rows of an answer, or for a reranker."""
 
@@ -56,7 +58,10 @@ async def search(exchange: Exchange) -> Response:
     body = await exchange.read(SearchBody)
     destination = exchange.shared.destinations.find(body.collection)
     questions = _questions(body.query)
-    options = _options(body)
+    if len(body.filter or "") <= MAX_CHARACTERS_IN_LOOP:
+        options = _options(body)
+    else:
+        options = await exchange.in_thread(lambda: _options(body))
     model = exchange.model = destination.open()
     if body.model not in (None, model.name):
         raise HTTPError(
