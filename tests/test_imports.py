@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "engines.*": MODELS
     | {
         f"engines.{name}"
-        for name in ("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine")
+        for name in ("base", "first_tokens", "gpu_memory", "gpus", "kind", "machine", "profile")
     },
     "measuring": COMPUTE,
     "session": COMPUTE,
@@ -49,8 +49,9 @@ MAY_IMPORT = {
     "": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
     "bench": FACES | {"fidelity", "indexing", "measuring", "serve", "testing"},
+    "tuning": FACES | {"measuring"},
     "serve": FACES | {"indexing"},
-    "cli": FACES | {"fidelity", "indexing", "bench", "measuring", "serve"},
+    "cli": FACES | {"fidelity", "indexing", "bench", "measuring", "serve", "tuning"},
     "__main__": {"cli"},
 }
 

@@ -35,6 +35,8 @@ class Stats:
     or a slow consumer of `encode_stream` starves the engine."""
     padding_share: float
     """Share of computed tokens that were padding, 0 to 1."""
+    profile: str = ""
+    """How the engine computes, and whether it was tuned; empty: the engine has no choice."""
 
 
 class Meter:

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from embedlib.engines.base import Engine
     from embedlib.engines.gpus import Gpu
     from embedlib.engines.machine import Machine
+    from embedlib.engines.profile import Profile, ProfileKey
     from embedlib.memory import Memory
     from embedlib.models.reading.files import ModelFiles
     from embedlib.models.spec import ModelSpec
 
 DeviceType: TypeAlias = Literal["cpu", "cuda"]
+ChooseProfile: TypeAlias = (
+    "Callable[[EnginePlan, ModelFiles, Config, Profile | None], Profile]"  # the last: as measured
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +85,8 @@ class EnginePlan:
     """As in `EngineChoice`."""
     warning: str = ""
     """As in `EngineChoice`."""
+    profile: Profile | None = None
+    """How the engine computes; None: as its rule says."""
     needs: object = None
     """What `check_memory` of its kind has returned, for `make` and `lower`; None: not asked."""
 
@@ -122,6 +128,14 @@ class EngineKind:
     check_memory: Callable[[EnginePlan, EngineChoice, ModelFiles, Config], object] | None = None
     """Raises EngineUnavailableError for a device that lacks the memory or the precision for the
     model; returns `EnginePlan.needs`. None: `make` raises instead."""
+    profile_key: Callable[[EnginePlan, ModelFiles, Config, Machine], ProfileKey] | None = None
+    """Returns what a profile of a planned model is valid for; None: `embedlib tune` has nothing to
+    vary."""
+    choose_profile: Callable[[EnginePlan, ModelFiles, Config, Profile | None], Profile] | None = (
+        None
+    )
+    """Returns how to compute: as the options say, then as was measured, then by rule. Given with
+    `profile_key`."""
     describe_memory: Callable[[EnginePlan, ModelFiles, Config], str] | None = None
     """Returns one line: the memory that a model needs in the precision of a plan, and whether the
     process can have it. None: the engine has no estimate."""

@@ -9,6 +9,7 @@ from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine, package_of
 from embedlib.engines.precision import ListCompiled, check_precision, choose_precision
+from embedlib.engines.profile import read_profile
 from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
 from embedlib.engines.static.kind import KIND as STATIC
 from embedlib.engines.worthwhile import worthwhile
@@ -72,6 +73,7 @@ def plan_engine(
                 kind, choice.hardware, files, config, manifest, list_compiled, tried or None
             )
             plan = _checked(_plan(kind, choice, precision, tried), choice, files, config)
+            plan = _with_profile(plan, files, config, machine)
         except EngineError as error:
             if choice is candidates[-1][1]:
                 raise
@@ -123,6 +125,19 @@ def _checked(
     if plan.kind.check_memory is None:
         return plan
     return replace(plan, needs=plan.kind.check_memory(plan, choice, files, config))
+
+
+def _with_profile(
+    plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
+) -> EnginePlan:
+    """Return a plan with how to compute: what `embedlib tune` has measured, or the rule."""
+    kind = plan.kind
+    if kind.profile_key is None or kind.choose_profile is None:
+        return plan
+    found = read_profile(kind.profile_key(plan, files, config, machine), config)
+    profile = kind.choose_profile(plan, files, config, found)
+    logging.getLogger(__name__).info("engine %s, profile %s", kind.name, profile)
+    return replace(plan, profile=profile)
 
 
 def _tried(

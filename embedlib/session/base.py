@@ -11,7 +11,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
@@ -306,8 +306,8 @@ class Session:
         return self._model.tokenizer
 
     def stats(self) -> Stats:
-        """Return the totals since loading: counts, times, idle and padding shares."""
-        return self._pipeline.stats()
+        """Return the totals since loading: counts, times, idle and padding shares; the profile."""
+        return replace(self._pipeline.stats(), profile=self._model.profile)
 
     def eval(self: AnySession) -> AnySession:
         """Return this object: an evaluator of sentence-transformers ends training with it."""

@@ -58,6 +58,10 @@ class RunningModel(Protocol):
         """The precision of the vectors and the layers excluded from it, for the fingerprint."""
 
     @property
+    def profile(self) -> str:
+        """How the engine computes, for `Stats`; empty: it has no choice."""
+
+    @property
     def files(self) -> ModelFiles | None:
         """None for an engine without files, which then has no per-token vectors either."""
 
@@ -110,6 +114,7 @@ class ModelAroundEngine:
     known: KnownModel = field(default_factory=KnownModel)
     given_fingerprint: str = ""
     precision: str = "float32"
+    profile: str = ""
     files: ModelFiles | None = None
 
     @classmethod
@@ -191,6 +196,11 @@ class ModelFromFiles:
     def precision(self) -> str:
         """The precision of the vectors and the layers excluded from it, for the fingerprint."""
         return str(self.plan.precision)
+
+    @property
+    def profile(self) -> str:
+        """How the engine computes, for `Stats`."""
+        return "" if self.plan.profile is None else str(self.plan.profile)
 
     def fingerprint(self, settings: Mapping[str, object]) -> str:
         """Return a string that changes whenever the vectors may change; reads all weights once."""

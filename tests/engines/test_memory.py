@@ -17,9 +17,14 @@ from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision
 from embedlib.engines.openvino import memory
-from embedlib.engines.openvino.engine import SHARED_BATCH_TOKENS, OpenVINOEngine
+from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.kind import KIND, lower
-from embedlib.engines.openvino.memory import LIBRARY_BYTES, MemoryNeeds, memory_needs
+from embedlib.engines.openvino.memory import (
+    LIBRARY_BYTES,
+    SHARED_BATCH_TOKENS,
+    MemoryNeeds,
+    memory_needs,
+)
 from embedlib.engines.select import plan_engine
 from embedlib.errors import EngineUnavailableError
 from embedlib.fidelity.measure import cpu_engine

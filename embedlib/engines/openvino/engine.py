@@ -33,19 +33,15 @@ from embedlib.engines.openvino.inputs import last_line
 from embedlib.engines.openvino.lanes import Lanes
 from embedlib.engines.openvino.library import ov
 from embedlib.engines.openvino.matrices import DYNAMIC_GROUP
-from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS
+from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
 from embedlib.engines.openvino.model_cache import ModelCache
 from embedlib.engines.openvino.stage_sizes import MAX_STAGES
 from embedlib.engines.openvino.stages import Request
 from embedlib.engines.openvino.weighted import Multiplier
+from embedlib.engines.profile import Library
 from embedlib.errors import EngineBuildError, EngineRunError
 from embedlib.models.spec import ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import ArraysByRole
-
-SHARED_BATCH_TOKENS = 64
-"""Of a batch where the lanes share a compiled model: a query waits for a part of one, and up to so
-many rows the library packs an int8 matrix only once. Source: docs/benchmarks.md, memory of the CPU
-engine."""
 
 MAX_INFLIGHT_QUERIES = 2
 """One computing, one ready."""
@@ -66,6 +62,8 @@ class OpenVINOEngine:
         shares_lanes: bool = False,
         precision: Literal["float32", "bf16"] = "float32",
         is_large: bool = False,
+        num_streams: int | None = None,
+        library: Library = "auto",
     ) -> None:
         """Build and compile the graph.
 
@@ -80,11 +78,14 @@ class OpenVINOEngine:
             precision: of everything that is not int8.
             is_large: whether the weights are too large for copies that can be saved otherwise: by
                 packing a matrix once for any number of rows, and by letting mapped pages go.
+            num_streams: bulk batches computed at the same time; None: one per core, or one where
+                the lanes share a compiled model.
+            library: what multiplies.
 
         Raises:
             EngineBuildError: OpenVINO could not compile the graph.
         """
-        streams = 1 if shares_lanes else threads
+        streams = 1 if shares_lanes else min(num_streams or threads, threads)
         num_bulk = streams + 1 if max_inflight_bulk is None else max_inflight_bulk
         self._limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
@@ -97,8 +98,8 @@ class OpenVINOEngine:
             max_inflight_bulk=num_bulk,
         )
         core = loaded_core()
-        product = multiplier(core, is_large=is_large)
-        hints = _hints(threads, precision)[1 if shares_lanes else 0 :]
+        product = multiplier(core, is_large=is_large) if library == "auto" else library
+        hints = _hints(threads, streams, precision)[1 if shares_lanes else 0 :]
         query_model = len(hints) - 1
         num_stages = MAX_STAGES if shares_lanes and cache is None else 1
         lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
@@ -182,7 +183,7 @@ class OpenVINOEngine:
         check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
 
 
-def _hints(threads: int, precision: str = "float32") -> list[dict[str, Any]]:
+def _hints(threads: int, streams: int, precision: str = "float32") -> list[dict[str, Any]]:
     """Return the properties of the two compiled models, by their index: bulk and query."""
     shared = {
         # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
@@ -194,7 +195,7 @@ def _hints(threads: int, precision: str = "float32") -> list[dict[str, Any]]:
         # Pinned threads of two models, or two Embedders, would sit on the same cores.
         "ENABLE_CPU_PINNING": False,
     }
-    bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": threads}
+    bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": streams}
     query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
     return [shared | bulk, shared | query]
 

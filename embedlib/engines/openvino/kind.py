@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind
 from embedlib.engines.machine import BF16_FLAGS, VNNI_FLAGS
+from embedlib.engines.profile import Profile, ProfileKey
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from embedlib.memory import Memory, gib
+from embedlib.version import __version__
 
 if TYPE_CHECKING:
     from embedlib.config import Config
@@ -144,20 +147,85 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
     from embedlib.engines.openvino.model_cache import ModelCache
 
     needs = _needs(plan, files, config)
+    profile = plan.profile or choose_profile(plan, files, config, None)
     return OpenVINOEngine(
         files.spec,
         _weights(plan.precision.folder, files),
         threads=config.num_threads,
-        max_batch_tokens=config.max_batch_tokens,
+        max_batch_tokens=config.max_batch_tokens or profile.max_batch_tokens,
         max_inflight_bulk=config.max_inflight_batches,
         # What is kept of a large model would be one more copy, and as slow to load.
         cache=None
         if needs.is_large
         else ModelCache(config.engine_cache_path / NAME, weights_key(plan, files, config)),
-        shares_lanes=_shares_lanes(plan, needs),
+        shares_lanes=profile.shares_lanes,
         precision=_computed(plan.precision),
         is_large=needs.is_large,
+        num_streams=profile.num_streams,
+        library=profile.library,
     )
+
+
+def profile_key(
+    plan: EnginePlan, files: ModelFiles, config: Config, machine: Machine
+) -> ProfileKey:
+    """Return what a profile is valid for: models of the same layers, on CPUs of this kind."""
+    from embedlib.engines.openvino.memory import stores_16_bits
+
+    encoder = files.spec.encoder
+    names = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim")
+    more = ("intermediate_size", "is_gated", "is_causal")
+    shape = {name: getattr(encoder, name) for name in (*names, *more)}
+    stored = plan.precision.folder or files.transformer_dir
+    return ProfileKey(
+        engine=NAME,
+        precision=plan.precision.name,
+        shape={**shape, "max_seq_tokens": files.spec.max_seq_tokens}
+        | {"stores_16_bits": stores_16_bits(stored), "excluded": sorted(plan.precision.excluded)},
+        machine={"cpu": list(machine.cpu_identity()), "threads": config.num_threads},
+        versions={"embedlib": __version__, "openvino": machine.version("openvino")},
+    )
+
+
+def choose_profile(
+    plan: EnginePlan, files: ModelFiles, config: Config, found: Profile | None
+) -> Profile:
+    """Return how to compute: as the options say, then as was measured, then by rule.
+
+    What was measured is not taken where the memory that is left now does not allow it.
+
+    Args:
+        plan: says which memory is left.
+        files: the model.
+        config: the options.
+        found: what was measured; None: nothing.
+    """
+    from embedlib.engines.openvino.memory import MAX_BATCH_TOKENS, SHARED_BATCH_TOKENS
+
+    needs = _needs(plan, files, config)
+    shares = _shares_lanes(plan, needs)
+    rule = Profile(
+        max_batch_tokens=SHARED_BATCH_TOKENS if shares else MAX_BATCH_TOKENS,
+        num_streams=1 if shares else config.num_threads,
+        shares_lanes=shares,
+        library="auto",
+    )
+    chosen = rule if found is None else found
+    if found is not None and not _fits(plan, files, config, found):
+        log = logging.getLogger(__name__)
+        log.warning("the tuned profile is not used: its batches or lanes need more memory")
+        chosen = rule
+    budget = config.max_batch_tokens or chosen.max_batch_tokens
+    return replace(chosen, max_batch_tokens=budget)
+
+
+def _fits(plan: EnginePlan, files: ModelFiles, config: Config, profile: Profile) -> bool:
+    """Return whether the memory that is left allows a profile."""
+    budget = config.max_batch_tokens or profile.max_batch_tokens
+    needs = _needs(replace(plan, needs=None), files, replace(config, max_batch_tokens=budget))
+    if profile.shares_lanes:
+        return _room(plan).too_small(needs.shared, needs.files) is None
+    return not _shares_lanes(plan, needs)
 
 
 def _computed(precision: ChosenPrecision) -> Literal["float32", "bf16"]:
@@ -234,6 +302,8 @@ KIND: Final = EngineKind(
     check=check,
     make=make,
     check_memory=check_memory,
+    profile_key=profile_key,
+    choose_profile=choose_profile,
     describe_memory=describe_memory,
     faster_with={"int8": VNNI_FLAGS, "bf16": frozenset(BF16_FLAGS)},
     can_per_token=True,

@@ -27,6 +27,10 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
+SHARED_BATCH_TOKENS: Final = 64
+"""Of a batch where the lanes share a compiled model: a query waits for a part of one, and up to so
+many rows the library packs an int8 matrix only once. Source: docs/benchmarks.md, memory of the CPU
+engine."""
 LIBRARY_BYTES: Final = 216 << 20
 """Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, 50 more at
 a start that fills the cache, and some to spare. Source: docs/benchmarks.md, memory of the CPU
@@ -96,7 +100,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     encoder = files.spec.encoder
     linear = {f"{role}.weight" for role in linear_roles(encoder)}
     coded = linear - {f"{role}.weight" for role in precision.excluded}
-    is_narrow = _stores_16_bits(precision.folder or files.transformer_dir)
+    is_narrow = stores_16_bits(precision.folder or files.transformer_dir)
     weights = by_mlas = by_onednn = 0
     for role, shape in encoder_shapes(encoder).items():
         is_coded = precision.name == "int8" and role in coded
@@ -129,7 +133,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     )
 
 
-def _stores_16_bits(folder: Path) -> bool:
+def stores_16_bits(folder: Path) -> bool:
     """Return whether a folder stores weights in 16 bits."""
     try:
         return any(

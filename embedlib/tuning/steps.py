@@ -1,0 +1,46 @@
+"""What a profile can vary on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from embedlib.engines.profile import Profile
+from embedlib.tuning.search import Step
+
+BUDGETS: Final = (128, 256, 512, 1024, 2048, 4096)
+
+
+def steps(*, threads: int, pass_tokens: int, is_large: bool, is_intel: bool) -> list[Step]:
+    """Return the steps of a search.
+
+    Args:
+        threads: cores to use.
+        pass_tokens: tokens of a bulk pass; it must have several batches for each stream.
+        is_large: whether the model packs its matrices once, which only one library does.
+        is_intel: whose CPU it is.
+    """
+
+    def layouts(best: Profile) -> Sequence[Profile]:
+        if best.shares_lanes:
+            return ()  # by its size: two compiled models would take twice the memory
+        fewer = [num for num in (threads // 2, 1) if 0 < num < threads]
+        streams = [replace(best, num_streams=num) for num in dict.fromkeys(fewer)]
+        return [*streams, replace(best, num_streams=1, shares_lanes=True)]
+
+    def libraries(best: Profile) -> Sequence[Profile]:
+        if is_large:
+            return ()
+        return [replace(best, library="any" if is_intel else "onednn")]
+
+    def budgets(best: Profile) -> Sequence[Profile]:
+        most = pass_tokens // (2 * best.num_streams)
+        tried = [tokens for tokens in BUDGETS if tokens <= most]
+        return [
+            replace(best, max_batch_tokens=tokens)
+            for tokens in tried
+            if tokens != best.max_batch_tokens
+        ]
+
+    return [layouts, libraries, budgets]

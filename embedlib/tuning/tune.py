@@ -1,0 +1,235 @@
+"""`embedlib tune`: vary, measure, write a profile of this machine and model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any, Final
+
+from embedlib.config import Config
+from embedlib.engines.kind import EnginePlan
+from embedlib.engines.machine import Machine
+from embedlib.engines.precision import compiled_weights
+from embedlib.engines.profile import Profile, ProfileKey, write_profile
+from embedlib.engines.select import plan_engine
+from embedlib.errors import ConfigError, EngineUnsupportedError
+from embedlib.measuring.texts import docstrings, read_lines, texts_of_about
+from embedlib.models.opening import OpenedModel
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.tuning.runners import EmbeddingRunners, Planned
+from embedlib.tuning.search import BETTER, Row, race, search
+from embedlib.tuning.steps import steps
+
+PASSES: Final = 40
+"""Bulk passes that fit into the time given, about: each of eight races has four or five."""
+MIN_TEXTS: Final = 32
+MAX_TEXTS: Final = 20_000
+SAMPLE_TEXTS: Final = 16
+"""Embedded first, to see how many texts a pass may have."""
+FINAL_SHARE: Final = 0.85
+"""Of the time, for the search; the rest is for the last race, against the default."""
+FINAL_ROUNDS: Final = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """Options of `tune`.
+
+    Raises:
+        ConfigError: a value is out of range; the message names the option.
+    """
+
+    minutes: float = 3.0
+    """About how long it takes, without loading the model."""
+    texts_path: Path | None = None
+    """A file with one text per line; None: the documentation strings of Python's own library."""
+    text_tokens: int | None = None
+    """Length of the texts in the mean; None: as they are."""
+    config: Config = field(default_factory=Config)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        if not 0 < self.minutes <= 24 * 60:
+            raise ConfigError(f"minutes = {self.minutes}; it must be more than 0, at most a day")
+        if self.text_tokens is not None and self.text_tokens < 1:
+            raise ConfigError(f"text_tokens = {self.text_tokens}; it must be at least 1")
+        if self.text_tokens is not None and self.texts_path is not None:
+            raise ConfigError("text_tokens is for the texts of embedlib; leave out texts_path")
+        if self.config.max_batch_tokens is not None:
+            raise ConfigError("max_batch_tokens is what tune looks for; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What was found."""
+
+    default: Profile
+    """What runs without a profile."""
+    profile: Profile
+    """What runs from now on."""
+    rows: tuple[Row, ...]
+    """What was tried, in order; the last is the profile beside the default, if they differ."""
+    num_texts: int
+    num_tokens: int
+    """Of a bulk pass."""
+    tokens_per_s: float
+    """Of the first pass with the default."""
+    precision: str
+    path: Path
+    """The profile's file."""
+
+
+def tune(
+    model: str | PathLike[str],
+    options: TuneOptions | None = None,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+    machine: Machine | None = None,
+) -> Tuned:
+    """Find how a model of this shape runs fastest on this machine, and keep it for later loads.
+
+    Args:
+        model: a folder, a hub name or `package:NAME`; an embedding model.
+        options: how long, with which texts, and how the model is loaded.
+        report: called with a line for each race.
+        machine: what the machine has; None: this machine.
+
+    Raises:
+        ConfigError: the model has a head, or an option is out of range.
+        EngineUnsupportedError: the engine has nothing to vary.
+        EngineBuildError: the profile cannot be written.
+    """
+    options, machine = options or TuneOptions(), machine or Machine()
+    config = options.config
+    opened = OpenedModel.find(model, config)
+    opened.check_bytes()
+    if opened.has_head:
+        raise ConfigError(
+            f"{model} computes scores; give an embedding model of the same layers, whose profile "
+            "is used for both"
+        )
+    files = opened.read_files(with_head=False)
+    tokenizer = load_tokenizer(files)
+    files = opened.limit_length(files, tokenizer)
+    plan = plan_engine(files, config, opened.manifest, machine=machine)
+    kind = plan.kind
+    if kind.profile_key is None or kind.choose_profile is None:
+        raise EngineUnsupportedError(
+            f"engine {kind.name} has nothing to tune; engine='openvino' has profiles"
+        )
+    key = kind.profile_key(plan, files, config, machine)
+    default = kind.choose_profile(plan, files, config, None)
+    plan = _with_weights(plan, files, config)
+    with tempfile.TemporaryDirectory(prefix="embedlib-tune-") as scratch:
+        planned = Planned(
+            files=files,
+            tokenizer=tokenizer,
+            plan=plan,
+            config=replace(config, engine_cache_dir=scratch),
+        )
+        with closing(EmbeddingRunners(planned)) as runners:
+            return _Tuning(runners, planned, options, default, machine).run(key, report)
+
+
+def _with_weights(plan: EnginePlan, files: ModelFiles, config: Config) -> EnginePlan:
+    """Return a plan whose weights are in the precision; they are compiled if need be."""
+    if plan.precision.name in plan.kind.computed_precisions:
+        return plan
+    folder = compiled_weights(plan.precision, files, config)
+    return replace(plan, precision=replace(plan.precision, folder=folder))
+
+
+class _Tuning:
+    """A run of `tune`."""
+
+    def __init__(
+        self,
+        runners: EmbeddingRunners,
+        planned: Planned,
+        options: TuneOptions,
+        default: Profile,
+        machine: Machine,
+    ) -> None:
+        self._runners = runners
+        self._planned = planned
+        self._options = options
+        self._default = default
+        self._machine = machine
+
+    def run(self, key: ProfileKey, report: Callable[[str], None]) -> Tuned:
+        """Search, race the result against the default, and write it."""
+        seconds = 60 * self._options.minutes
+        report("embedding some texts, to see how many a pass may have")
+        rate = self._choose_texts(seconds)
+        num_tokens = self._num_tokens()
+        ends_at = monotonic() + FINAL_SHARE * seconds
+        best, rows = search(
+            self._default,
+            self._steps(num_tokens),
+            self._runners,
+            lambda: monotonic() < ends_at,
+            report,
+        )
+        if best != self._default:
+            report(f"at last {best.settings}; beside the default")
+            rows.append(race(best, self._default, self._runners, FINAL_ROUNDS))
+            if rows[-1].verdict != BETTER:
+                best = self._default
+        measured = {
+            "rows": [asdict(row) | {"profile": str(row.profile)} for row in rows],
+            "num_texts": len(self._runners.texts),
+            "num_tokens": num_tokens,
+        }
+        path = write_profile(key, best, measured, self._options.config)
+        return Tuned(
+            default=self._default,
+            profile=replace(best, is_tuned=True),
+            rows=tuple(rows),
+            num_texts=len(self._runners.texts),
+            num_tokens=num_tokens,
+            tokens_per_s=rate,
+            precision=str(self._planned.plan.precision),
+            path=path,
+        )
+
+    def _steps(self, num_tokens: int) -> list[Callable[[Profile], Any]]:
+        needs = self._planned.plan.needs
+        return steps(
+            threads=self._options.config.num_threads,
+            pass_tokens=num_tokens,
+            is_large=bool(getattr(needs, "is_large", False)),
+            is_intel="GenuineIntel" in self._machine.cpu_identity(),
+        )
+
+    def _choose_texts(self, seconds: float) -> float:
+        """Set the texts of a bulk pass; return the tokens per second of a first one."""
+        self._runners.texts = self._texts(SAMPLE_TEXTS)
+        runner = self._runners.open(self._default)
+        started = perf_counter()
+        runner.bulk()
+        took = perf_counter() - started
+        rate = self._num_tokens() / took
+        count = int(SAMPLE_TEXTS * seconds / PASSES / took)
+        self._runners.texts = self._texts(min(max(count, MIN_TEXTS), MAX_TEXTS))
+        runner.texts = list(self._runners.texts)
+        return rate
+
+    def _texts(self, count: int) -> list[str]:
+        options = self._options
+        if options.texts_path is not None:
+            return read_lines(options.texts_path, count)
+        if options.text_tokens is not None:
+            return texts_of_about(options.text_tokens, count, self._planned.tokenizer)
+        return docstrings(count)
+
+    def _num_tokens(self) -> int:
+        """Return the tokens of a bulk pass, truncated as the model's are."""
+        longest = self._planned.files.spec.max_seq_tokens
+        encodings = self._planned.tokenizer.encode_batch(list(self._runners.texts))
+        return sum(min(len(encoding.ids), longest) for encoding in encodings)

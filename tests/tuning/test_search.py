@@ -1,0 +1,148 @@
+"""The search for a profile, with fake models and a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from embedlib.engines.profile import Profile
+from embedlib.errors import EngineUnavailableError
+from embedlib.tuning.search import BETTER, Runner, race, search
+from embedlib.tuning.steps import steps
+
+RULE = Profile(max_batch_tokens=512, num_streams=2, shares_lanes=False, library="auto")
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+
+@dataclass
+class FakeRunner:
+    """Takes as long as it is told, and longer the later it is on a machine that slows down."""
+
+    profile: Profile
+    clock: Clock
+    speed: float
+    query_s: float
+    log: list[Profile]
+    drift: float = 0.0
+
+    def bulk(self) -> float:
+        self.log.append(self.profile)
+        took = (1 + self.drift * self.clock.now) / self.speed
+        self.clock.now += took
+        return took
+
+    def query(self) -> float:
+        return self.query_s
+
+    def beside(self) -> float:
+        return 2 * self.query_s
+
+
+@dataclass
+class FakeRunners:
+    speed: Callable[[Profile], float]
+    query_s: Callable[[Profile], float] = lambda _: 0.01
+    drift: float = 0.0
+    clock: Clock = field(default_factory=Clock)
+    log: list[Profile] = field(default_factory=list)
+    kept: list[Profile] = field(default_factory=list)
+
+    def open(self, profile: Profile) -> Runner:
+        if profile.num_streams == 99:
+            raise EngineUnavailableError("no memory")
+        speed, query_s = self.speed(profile), self.query_s(profile)
+        return FakeRunner(profile, self.clock, speed, query_s, self.log, self.drift)
+
+    def keep(self, profile: Profile) -> None:
+        self.kept.append(profile)
+
+
+def budgets(*tokens: int) -> Callable[[Profile], Sequence[Profile]]:
+    return lambda best: [replace(best, max_batch_tokens=one) for one in tokens]
+
+
+def always() -> bool:
+    return True
+
+
+def ignore(_: str) -> None:
+    pass
+
+
+def test_the_fastest_wins_and_the_rest_is_closed() -> None:
+    runners = FakeRunners(
+        lambda profile: {512: 1.0, 1024: 1.2, 2048: 1.5, 4096: 1.4}.get(
+            profile.max_batch_tokens, 1.0
+        )
+    )
+    best, rows = search(RULE, [budgets(1024, 2048, 4096)], runners, always, ignore)
+    assert best.max_batch_tokens == 2048
+    assert [row.verdict for row in rows] == [BETTER, BETTER, "no faster"]
+    assert [row.bulk and round(row.bulk.median, 2) for row in rows] == [1.2, 1.25, 0.93]
+    assert [one.max_batch_tokens for one in runners.kept] == [1024, 2048, 2048]
+
+
+def test_turns_alternate_so_that_a_slower_machine_is_no_reason() -> None:
+    runners = FakeRunners(lambda _: 1.0, drift=0.05)
+    row = race(replace(RULE, max_batch_tokens=9), RULE, runners)
+    assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512, 9, 512]
+    assert row.bulk is not None
+    assert row.bulk.median == pytest.approx(1, abs=0.01)
+    assert row.verdict == "no faster"
+
+
+def test_a_variation_without_hope_has_one_turn() -> None:
+    runners = FakeRunners(lambda profile: 0.5 if profile.max_batch_tokens == 9 else 1.0)
+    race(replace(RULE, max_batch_tokens=9), RULE, runners)
+    assert [one.max_batch_tokens for one in runners.log] == [512, 9, 512]
+
+
+def test_queries_do_not_pay_for_bulk() -> None:
+    shared = replace(RULE, num_streams=1, shares_lanes=True)
+    runners = FakeRunners(
+        lambda profile: 2.0 if profile.shares_lanes else 1.0,
+        lambda profile: 0.02 if profile.shares_lanes else 0.01,
+    )
+    row = race(shared, RULE, runners)
+    assert (row.verdict, row.query, row.beside) == ("queries take longer", 2, 2)
+    # A budget says nothing of a lone query, and they are not asked.
+    assert race(replace(RULE, max_batch_tokens=9), RULE, runners).query is None
+
+
+def test_what_cannot_be_loaded_is_a_row_with_its_reason() -> None:
+    row = race(replace(RULE, num_streams=99), RULE, FakeRunners(lambda _: 1.0))
+    assert (row.bulk, row.verdict) == (None, "not tried: no memory")
+
+
+def test_the_search_ends_in_time() -> None:
+    runners = FakeRunners(lambda _: 1.0)
+    _, rows = search(RULE, [budgets(1, 2, 3, 4)], runners, lambda: runners.clock.now < 9, ignore)
+    assert len(rows) == 2
+
+
+def test_what_is_varied() -> None:
+    def tried(best: Profile, threads: int = 2, **changes: object) -> list[list[str]]:
+        facts: dict[str, object] = {"pass_tokens": 8192, "is_large": False, "is_intel": False}
+        asked = steps(threads=threads, **{**facts, **changes})  # type: ignore[arg-type]
+        return [[one.settings for one in step(best)] for step in asked]
+
+    layouts, libraries, sizes = tried(RULE)
+    assert layouts == [
+        "512 tokens, 1 stream, a model for each lane, auto",
+        "512 tokens, 1 stream, one model for both lanes, auto",
+    ]
+    assert libraries == ["512 tokens, 2 streams, a model for each lane, onednn"]
+    assert [size.split()[0] for size in sizes] == ["128", "256", "1024", "2048"]
+    eight = replace(RULE, num_streams=8)
+    assert [one.split()[2] for one in tried(eight, 8)[0]] == ["4", "1", "1"]
+    assert tried(RULE, pass_tokens=1100)[2] == [sizes[0], sizes[1]]
+    assert tried(RULE, is_large=True)[1] == []
+    assert tried(RULE, is_intel=True)[1][0].endswith("any")
+    shared = replace(RULE, num_streams=1, shares_lanes=True)
+    assert tried(shared)[0] == [], "two compiled models would take twice the memory"

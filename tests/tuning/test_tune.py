@@ -1,0 +1,53 @@
+"""`embedlib tune` from the command line to the next load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from embedlib import Embedder
+from embedlib.cli import main
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+from embedlib.tuning import TuneOptions, tune
+
+
+def test_a_profile_is_written_and_used(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, texts = tiny_folder("bert"), tmp_path / "texts.txt"
+    texts.write_text("a b c\nd e f g h\na\n", encoding="utf-8")
+    options = ["--minutes", "0.001", "--texts", str(texts), "--threads", "2"]
+    options += ["--engine-cache-dir", str(tmp_path), "--precision", "float32"]
+    result = CliRunner().invoke(main, ["tune", str(folder), *options])
+    assert result.exit_code == 0, result.output
+    assert "From now on: tuned: 512 tokens" in result.output
+    (path,) = (tmp_path / "profiles").iterdir()
+    assert str(path) in result.output
+    assert json.loads(path.read_text(encoding="utf-8"))["measured"]["num_texts"] == 3
+    assert {entry.name for entry in tmp_path.iterdir()} == {"profiles", "texts.txt"}
+    config = Config(threads=2, engine_cache_dir=tmp_path, precision="float32")
+    with Embedder(folder, config=config) as embedder:
+        assert embedder.stats().profile.startswith("tuned: ")
+
+
+def test_a_model_of_scores_is_refused(tiny_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="computes scores; give an embedding model"):
+        tune(tiny_folder("bert-reranker"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minutes": 0}, "minutes = 0"),
+        ({"minutes": float("nan")}, "minutes = nan"),
+        ({"text_tokens": 0}, "text_tokens = 0"),
+        ({"text_tokens": 5, "texts_path": Path("x")}, "leave out texts_path"),
+        ({"config": Config(max_batch_tokens=5)}, "max_batch_tokens is what tune looks for"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TuneOptions(**options)  # type: ignore[arg-type]
