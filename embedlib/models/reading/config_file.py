@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.row import Alternation, Family, Key
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.config_keys import (
@@ -14,7 +15,8 @@ from embedlib.models.reading.config_keys import (
     SHAPE_KEYS,
     WINDOW_KEYS,
 )
-from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.refusals import ARCHITECTURES, MODEL_TYPES, QUANTIZED
 from embedlib.models.reading.rope_config import read_ropes
 from embedlib.models.reading.traits import (
     optional_integer,
@@ -44,10 +46,23 @@ def family_of(config: JsonObject) -> Family:
     Raises:
         ModelUnsupportedError: if the table has no row for its `model_type`.
     """
+    _check_explained(config)
     family = config.choice("model_type", FAMILIES)
     own_class = config.child("auto_map").values.get("AutoModel")
     rows = (row for row in family.own_rows if own_class in row.own_code["AutoModel"])
     return next(rows, family)
+
+
+def _check_explained(config: JsonObject) -> None:
+    """Reject a model of which it is known what it is, and what comes nearest."""
+    first = config.values.get("architectures") or [None]
+    architecture = first[0] if isinstance(first, list) else None
+    for key, value, reasons in (
+        ("architectures", architecture, ARCHITECTURES),
+        ("model_type", config.values.get("model_type"), MODEL_TYPES),
+    ):
+        if isinstance(value, str) and value in reasons:
+            raise ModelUnsupportedError(f"{config.name}: {key} = {quote(value)} {reasons[value]}")
 
 
 def positions_key(config: JsonObject) -> str:
@@ -159,6 +174,8 @@ def _check_keys(config: JsonObject, family: Family) -> None:
         known |= ROPE_KEYS
     known |= WINDOW_KEYS[family.windows]
     config.check_keys(known)
+    if "quantization_config" in config:
+        raise config.refuse("quantization_config", QUANTIZED)
     for key, accepted in fixed.items():
         if key not in traits:
             config.check_fixed(key, accepted)
@@ -181,7 +198,9 @@ def check_own_code(config: JsonObject, key: str) -> None:
     if own_code is not None and own_code not in family_of(config).own_code.get(key, ()):
         accepted = "".join(f", or {name}" for name in known)
         raise config.refuse(
-            "auto_map", f"a model without custom code (no {key} in auto_map{accepted})"
+            "auto_map",
+            f"a model without custom code, which embedlib never runs (no {key} in auto_map"
+            f"{accepted})",
         )
 
 

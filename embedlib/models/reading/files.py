@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from embedlib.config import Similarity
-from embedlib.errors import ConfigError, ModelNotFoundError, ModelUnsupportedError
+from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.reading.config_file import (
     architecture_of,
     positions_key,
@@ -33,6 +33,7 @@ from embedlib.models.reading.heads import (
 from embedlib.models.reading.json_files import JsonObject, quote, show
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
+from embedlib.models.reading.refusals import no_config
 from embedlib.models.reading.settings_file import read_settings
 from embedlib.models.spec import (
     SIMILARITIES,
@@ -183,7 +184,7 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
 def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
     """Return config.json; that of an engine directory without its `quantization_config`."""
     if not has_file(transformer_dir / "config.json", folder):
-        raise ModelNotFoundError(f"{transformer_dir}: there is no config.json")
+        raise no_config(transformer_dir, folder)
     config = JsonObject.load(transformer_dir / "config.json", folder)
     if not is_compiled:
         return config

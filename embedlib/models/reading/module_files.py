@@ -14,6 +14,7 @@ from typing import Final
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.model_file import is_file_name, load_json
+from embedlib.models.reading.refusals import explain_module
 from embedlib.models.spec import (
     Activation,
     Dense,
@@ -145,6 +146,9 @@ def _module_kind(entry: JsonObject, before: Sequence[str], with_head: bool) -> s
     kind = rest.rpartition(".")[2]
     accepted = _accepted(before, with_head)
     if first != "sentence_transformers" or kind not in accepted:
+        reason = explain_module(kind, first)
+        if reason is not None:
+            raise ModelUnsupportedError(f"{entry.name}: type = {quote(kind)} {reason}")
         names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
         raise entry.refuse("type", names or "nothing behind it")
     return kind

@@ -225,6 +225,42 @@ def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
     assert (spec.max_seq_tokens, spec.prompts) == (40, {})
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("sentence_transformers.sparse_encoder.models.SpladePooling", "a sparse model"),
+        ("sentence_transformers.base.modules.router.Router", "one model for queries"),
+        ("sentence_transformers.multi_vector_encoder.modules.MultiVectorMask", "a ColBERT model"),
+        ("pylate.models.Dense.Dense", "a ColBERT model"),
+    ],
+)
+def test_a_model_of_another_kind_is_told_what_it_is(
+    kind: str, message: str, tmp_path: Path
+) -> None:
+    folder = write_tiny_model(tmp_path, "bert")
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[1]["type"] = kind
+    (folder / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(ModelUnsupportedError, match=rf"^modules.json: \[1\]: type = .*{message}"):
+        load_spec(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("adapter_config.json", r"merge the two with peft, model.merge_and_unload\(\)"),
+        ("model-Q4_K_M.gguf", "holds GGUF, a file of llama.cpp"),
+        ("README.md", "there is no config.json$"),
+    ],
+)
+def test_a_folder_without_a_model_is_told_what_it_holds(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ModelNotFoundError, match=message):
+        load_spec(tmp_path)
+
+
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
 def test_texts_that_would_go_through_a_chat_template_are_refused(
     place: str, tmp_path: Path

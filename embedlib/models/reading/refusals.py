@@ -1,0 +1,104 @@
+"""What models that embedlib does not compute are, and which ones come nearest.
+
+A message that lists what is accepted does not tell a user of such a model what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.errors import ModelNotFoundError
+from embedlib.models.reading.model_file import has_file
+
+_LINEAR: Final = (
+    "mixes attention with layers that are none, which embedlib does not compute; Qwen3-Embedding "
+    "and Qwen3-Reranker are the nearest that load"
+)
+_TEXT_TO_TEXT: Final = (
+    "has an encoder and a decoder, which embedlib does not compute; ettin-reranker and "
+    "Qwen3-Reranker are the nearest rerankers that load, embeddinggemma-300m the nearest embedder"
+)
+_IMAGES: Final = (
+    "takes images, which embedlib does not; Qwen3-Embedding and Nemotron-3-Embed are the nearest "
+    "for text"
+)
+MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2"), _LINEAR),
+        **dict.fromkeys(("t5", "mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
+        **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
+        "embedding_gemma2": "is EmbeddingGemma 2, whose layers embedlib does not compute yet; "
+        "embeddinggemma-300m is the nearest that loads",
+        "nvembed": "pools with layers of its own, which embedlib does not compute; "
+        "Qwen3-Embedding-8B is the nearest that loads",
+        "deberta-v2": "is DeBERTa, whose attention embedlib does not compute yet; "
+        "gte-reranker-modernbert-base and ModernBERT classifiers are the nearest that load",
+    }
+)
+"""By `model_type`."""
+
+ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
+        "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
+        "HF_ColBERT": "is a ColBERT model: one vector for every token, compared token by token; "
+        "BAAI/bge-m3 has multi_vector outputs",
+    }
+)
+"""By the first of `architectures`."""
+
+_SPARSE: Final = (
+    "belongs to a sparse model, with a number for every word of the vocabulary; BAAI/bge-m3 has "
+    "sparse outputs"
+)
+_TOKENS: Final = (
+    "belongs to a ColBERT model, with one vector for every token; BAAI/bge-m3 has multi_vector "
+    "outputs"
+)
+MODULES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("SpladePooling", "MLMTransformer", "SparseStaticEmbedding"), _SPARSE),
+        "SparseAutoEncoder": _SPARSE,
+        **dict.fromkeys(("MultiVectorMask", "HierarchicalTokenPooling"), _TOKENS),
+        **dict.fromkeys(
+            ("Router", "Asym"),
+            "has one model for queries and another for documents; load the folder of one of them",
+        ),
+    }
+)
+"""By the class of a module of sentence-transformers."""
+
+QUANTIZED: Final = (
+    "a model that is not quantized: load the one it was made from, with precision='int8' to save "
+    "memory on a CPU"
+)
+"""What `quantization_config` may be."""
+
+
+def explain_module(kind: str, package: str) -> str | None:
+    """Return what a model with such a module is; None if nothing is known of it.
+
+    Args:
+        kind: the module's class.
+        package: the package that its class is from.
+    """
+    return _TOKENS if package == "pylate" else MODULES.get(kind)
+
+
+def no_config(directory: Path, folder: Path) -> ModelNotFoundError:
+    """Return the error for a folder without config.json."""
+    message = f"{directory}: there is no config.json"
+    if has_file(directory / "adapter_config.json", folder):
+        message = (
+            f"{directory}: adapter_config.json is an adapter without its model; merge the two with "
+            "peft, model.merge_and_unload().save_pretrained(NEW_FOLDER), and load that"
+        )
+    elif any(directory.glob("*.gguf")):
+        message = (
+            f"{directory}: holds GGUF, a file of llama.cpp, and no config.json; load the model it "
+            "was made from"
+        )
+    return ModelNotFoundError(message)
