@@ -230,6 +230,9 @@ def prompt_rows() -> Iterator[tuple[str, ...]]:
     for entry in read_entries():
         prompts = entry.get("prompts", {})
         query = prompts.get("query") or entry.get("query_template", "")
+        if "role_names" in entry:
+            name = entry["role_names"]["query"]
+            yield ", ".join(entry["models"]), f"the folder's prompt `{name}`", ""
         if query or prompts.get("document"):
             yield ", ".join(entry["models"]), code(query), code(prompts.get("document", ""))
 
@@ -238,7 +241,8 @@ def template_rows() -> Iterator[tuple[str, ...]]:
     """Yield a row for every entry of known_rerankers.json."""
     for name in template_names():
         known = known_reranker(name)
-        answers = f"{known.true_token}, {known.false_token}"
+        answers = ", ".join(filter(None, (known.true_token, known.false_token)))
+        answers = answers or "none, a head of its own"
         yield f"`{name}`", ", ".join(known.names), answers
 
 

@@ -1,4 +1,4 @@
-"""Templates of rerankers whose folders leave them out: the prompt, and the two answer tokens.
+"""Templates of rerankers whose folders leave them out: the prompt, and the answer tokens.
 
 `known_rerankers.json` holds only facts, each with its source, keyed by the template's name.
 """
@@ -16,15 +16,17 @@ from embedlib.models.spec import PairTemplate
 
 @dataclass(frozen=True, kw_only=True)
 class KnownReranker:
-    """The template of one kind of reranker, and its two answer tokens."""
+    """The template of one kind of reranker, and its answer tokens."""
 
     names: tuple[str, ...]
     """Hub names of the models that use this template."""
     template: PairTemplate
-    true_token: str
-    """The answer token for a relevant document."""
-    false_token: str
-    """The answer token for an irrelevant document."""
+    true_token: str | None
+    """The answer token for a relevant document; None: the models have a head of their own."""
+    false_token: str | None
+    """The answer token for an irrelevant document; None: the score is the logit of the other."""
+    divisor: float = 1.0
+    """The score is divided by it, before the activation."""
 
 
 def known_reranker(template: str) -> KnownReranker:
@@ -67,6 +69,7 @@ def _known_rerankers() -> dict[str, KnownReranker]:
             ),
             true_token=facts["true_token"],
             false_token=facts["false_token"],
+            divisor=facts.get("divisor", 1.0),
         )
         for template, facts in json.loads(path.read_text(encoding="utf-8")).items()
     }

@@ -104,7 +104,7 @@ def _answer_row(files: ModelFiles, place: AnswerRows, transformer: _Folder) -> t
     row = matrix[place.true_token_id].float()
     if place.false_token_id is not None:
         row = row - matrix[place.false_token_id].float()
-    return row[None]
+    return row[None] / place.divisor
 
 
 class _Folder:

@@ -189,7 +189,7 @@ def _answer_row(place: AnswerRows, tensors: RoleTensors) -> Tensor:
     row = matrix[place.true_token_id].float()
     if place.false_token_id is not None:
         row = row - matrix[place.false_token_id].float()
-    return row[None]
+    return row[None] / place.divisor
 
 
 def _checked(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -43,6 +43,8 @@ class AnswerRows:
     true_token_id: int
     false_token_id: int | None
     """None: the score is the logit of the true token alone."""
+    divisor: float = 1.0
+    """The row is divided by it."""
 
 
 Tensors = dict[int, str | AnswerRows]
@@ -120,12 +122,12 @@ def answer_modules(
         for key, value in (("true_token_id", true_id), ("false_token_id", false_id)):
             if value is not None and value >= encoder.vocab_size:
                 raise logit_score.refuse(key, f"less than vocab_size = {encoder.vocab_size}")
-    elif known is not None:
+    elif known is not None and known.true_token is not None:
         tokenizer = TokenizerJson.load(
             transformer_dir / "tokenizer.json", transformer_dir
         ).tokenizer
         true_id = _token_id(tokenizer, known.true_token)
-        false_id = _token_id(tokenizer, known.false_token)
+        false_id = None if known.false_token is None else _token_id(tokenizer, known.false_token)
     else:
         raise ModelUnsupportedError(
             f"{config.name}: {show(architecture_of(config))} scores with the logits of two tokens, "
@@ -133,7 +135,8 @@ def answer_modules(
             "the model by its hub name"
         )
     is_tied = config.boolean("tie_word_embeddings", family.ties_embeddings)
-    rows = AnswerRows(None if is_tied else family.lm_head, true_id, false_id)
+    divisor = 1.0 if known is None or logit_score is not None else known.divisor
+    rows = AnswerRows(None if is_tied else family.lm_head, true_id, false_id, divisor)
     dense = Dense(
         in_features=encoder.hidden_size, out_features=1, has_bias=False, activation="identity"
     )

@@ -205,6 +205,7 @@ def _load_answer_rows(
     return RowDifference(
         matrix.block(place.true_token_id, num_tokens),
         None if subtracted is None else matrix.block(subtracted, num_tokens),
+        place.divisor,
     )
 
 

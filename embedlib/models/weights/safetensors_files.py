@@ -82,12 +82,13 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row of a stored matrix minus another row; computed when it is read."""
+    """One row of a stored matrix minus another row, divided; computed when it is read."""
 
     row: StoredTensor
     """Of shape [1, columns]."""
     subtracted: StoredTensor | None
     """A row in the same file; None: nothing is subtracted."""
+    divisor: float = 1.0
 
     @property
     def path(self) -> Path:
@@ -101,7 +102,9 @@ class RowDifference:
             data: uint8[file size], the mapped file.
         """
         row = self.row.read(data)
-        return row if self.subtracted is None else row - self.subtracted.read(data)
+        if self.subtracted is not None:
+            row = row - self.subtracted.read(data)
+        return row if self.divisor == 1 else row / np.float32(self.divisor)
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from embedlib.errors import ModelWeightsError
+from embedlib.errors import ModelUnsupportedError, ModelWeightsError
 from embedlib.memory import Memory, Room
 from embedlib.models.reading.files import read_model_files
+from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import Weights, load_weights, weights_digest
 from embedlib.models.weights.safetensors_files import StoredTensor
@@ -303,3 +305,28 @@ def test_the_digest_reads_no_blob_that_its_name_tells(tmp_path: Path) -> None:
     # While the blob's name stays the same, the content is not read.
     blob.write_bytes(blob.read_bytes()[:-1])
     assert weights_digest(read_model_files(folder), FileHashes()) == plain
+
+
+def test_a_row_of_answers_may_be_divided(tiny_folder: Callable[[str], Path]) -> None:
+    folder = tiny_folder("qwen3-answers")
+    files = read_model_files(folder, with_head=True, template="qwen3-reranker")
+    [(position, rows)] = files.module_tensors.items()
+    assert isinstance(rows, AnswerRows)
+    divided = replace(files, module_tensors={position: replace(rows, divisor=5.0)})
+    whole = load_weights(files)[f"modules.{position}.weight"]
+    assert np.allclose(load_weights(divided)[f"modules.{position}.weight"] * 5, whole, rtol=1e-6)
+
+
+def test_a_template_may_score_with_a_single_token(tmp_path: Path) -> None:
+    # The tiny model with a token that these templates answer with.
+    folder = write_tiny_model(tmp_path, "qwen3-answers")
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["Yes"] = content["model"]["vocab"].pop("yes")
+    content["model"]["merges"] = [m for m in content["model"]["merges"] if "".join(m) != "yes"]
+    path.write_text(json.dumps(content))
+    files = read_model_files(folder, with_head=True, template="zerank")
+    yes = content["model"]["vocab"]["Yes"]
+    assert files.module_tensors == {1: AnswerRows(None, yes, None, 5.0)}
+    with pytest.raises(ModelUnsupportedError, match="scores with the logits of two tokens"):
+        read_model_files(folder, with_head=True, template="nemotron-rerank")
