@@ -147,9 +147,11 @@ class _ServeBench:
         config, folder = self.options.config, str(self.race.course.folder)
         arguments = [
             *("-m", "embedlib", "serve", folder, "--name", f"served={folder}"),
-            *("--precision", self.ours.loaded.precision, "--threads", str(config.num_threads)),
+            *("--threads", str(config.num_threads)),
             *("--engine-cache-dir", str(self.race.cache_of(EMBEDLIB))),
         ]
+        if self.ours.loaded.precision == "float32":  # any other one is found in the cache
+            arguments += ["--precision", "float32"]
         if config.max_batch_tokens is not None:
             arguments += ["--max-batch-tokens", str(config.max_batch_tokens)]
         server = self._stack.enter_context(
