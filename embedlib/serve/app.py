@@ -46,7 +46,8 @@ ROUTES: tuple[Route, ...] = (
 
 async def _openapi(exchange: Exchange) -> Response:
     """Answer `GET /openapi.json`."""
-    return Response(msgspec.json.encode(describe_routes(ROUTES)))
+    has_keys = bool(exchange.shared.options.api_keys)
+    return Response(msgspec.json.encode(describe_routes(ROUTES, has_keys=has_keys)))
 
 
 ROUTES = (
@@ -220,9 +221,7 @@ class Application:
                 return route
         others = sorted({route.method for route in ROUTES if route.path == path})
         if others:
-            raise HTTPError(
-                405, f"{method} {path:.80} is not there; use {', '.join(others)}", "no_route"
-            )
+            raise HTTPError.wrong_method(f"{method} {path:.80}", others)
         raise HTTPError(
             404,
             f"{method} {path:.80} is not there; GET /openapi.json lists the routes",

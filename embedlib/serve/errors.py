@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Literal
 
@@ -64,6 +65,7 @@ class HTTPError(Exception):
         self.kind: Kind = kind
         self.param = param
         self.retry_seconds = retry_seconds
+        self._headers: list[tuple[str, str]] = []
 
     @classmethod
     def overloaded(cls, message: str, seconds: float) -> HTTPError:
@@ -72,14 +74,24 @@ class HTTPError(Exception):
             HTTPStatus.TOO_MANY_REQUESTS, message, "overloaded", retry_seconds=max(0.05, seconds)
         )
 
+    @classmethod
+    def wrong_method(cls, what: str, allowed: Sequence[str]) -> HTTPError:
+        """Return the error of a path that takes other methods. Source: RFC 9110, 15.5.6."""
+        methods = ", ".join(allowed)
+        error = cls(
+            HTTPStatus.METHOD_NOT_ALLOWED, f"{what} is not there; use {methods}", "no_route"
+        )
+        error._headers = [("allow", methods)]
+        return error
+
     def headers(self) -> list[tuple[str, str]]:
-        """Return the headers that say when to come again.
+        """Return the headers of the answer, such as those that say when to come again.
 
         Source: `retry-after-ms` is of openai-python, `_base_client.py`; `Retry-After` is of
         RFC 9110, 10.2.3.
         """
         if self.retry_seconds is None:
-            return []
+            return self._headers
         return [
             ("retry-after", str(max(1, math.ceil(self.retry_seconds)))),
             ("retry-after-ms", str(round(self.retry_seconds * 1000))),

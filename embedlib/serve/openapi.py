@@ -28,8 +28,8 @@ _ERRORS = {
 }
 
 
-def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the description of routes."""
+def describe_routes(routes: Iterable[Route], *, has_keys: bool) -> dict[str, Any]:
+    """Return the description of routes; without keys none of them asks for one."""
     routes = list(routes)
     bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
     schemas, components = msgspec.json.schema_components(
@@ -46,7 +46,10 @@ def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
         operation: dict[str, Any] = {
             "summary": route.summary,
             "operationId": f"{route.method.lower()}{path.replace('/', '_')}",
-            "responses": {"200": {"description": "the answer", "content": {}}, **_errors(route)},
+            "responses": {
+                "200": {"description": "the answer", "content": {}},
+                **_errors(route, has_keys),
+            },
         }
         if path != route.path:
             operation["parameters"] = [
@@ -55,7 +58,7 @@ def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
         if route.body is not None:
             content = {"application/json": {"schema": by_type[route.body]}}
             operation["requestBody"] = {"required": True, "content": content}
-        operation["security"] = [{"key": []}] if route.needs_key else []
+        operation["security"] = [{"key": []}] if route.needs_key and has_keys else []
         paths.setdefault(path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -68,12 +71,14 @@ def describe_routes(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _errors(route: Route) -> dict[str, Any]:
+def _errors(route: Route, has_keys: bool) -> dict[str, Any]:
     found = {"503": {"description": _ERRORS["503"]}}
-    if route.needs_key:
+    if route.needs_key and has_keys:
         found["401"] = {"description": _ERRORS["401"]}
     if route.body is not None:
-        found |= {status: {"description": what} for status, what in _ERRORS.items()}
+        found |= {
+            status: {"description": what} for status, what in _ERRORS.items() if status != "401"
+        }
     elif route.path.endswith("/"):
         found["404"] = {"description": _ERRORS["404"]}
     return dict(sorted(found.items()))

@@ -66,6 +66,7 @@ def test_unknown_paths_and_methods(client: Client) -> None:
     wrong = client.send("GET", "/v1/embeddings")
     assert wrong.status_code == 405
     assert "use POST" in wrong.json()["error"]["message"]
+    assert wrong.headers["allow"] == "POST"
     assert client.send("POST", "/v1/embeddings/", {"input": "a"}).status_code == 200
 
 

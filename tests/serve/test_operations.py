@@ -249,6 +249,14 @@ def test_a_missing_or_wrong_key(make_client: MakeClient) -> None:
         assert client.send("GET", path).status_code == 200
 
 
+def test_the_description_asks_for_a_key_where_one_is_needed(make_client: MakeClient) -> None:
+    for keys, wanted in (((), []), (("k",), [{"key": []}])):
+        paths = make_client(api_keys=keys).send("GET", "/openapi.json").json()["paths"]
+        assert paths["/v1/embeddings"]["post"]["security"] == wanted
+        assert ("401" in paths["/v1/embeddings"]["post"]["responses"]) is bool(keys)
+        assert paths["/health"]["get"]["security"] == []
+
+
 def test_keys_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# ours\nk1\n\n k2 \n")
