@@ -63,6 +63,21 @@ class PositionBias:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelativePositions:
+    """Vectors for distances, whose products with queries and keys are added to the scores.
+
+    With the bucket r of the distance of a query i to a key j, the score is
+    q_i . k_j + q_i . K(r) + k_j . Q(r), where Q and K are the layer's own projections of the
+    vector of r. Source: He et al., DeBERTa (arXiv:2006.03654), equation 4, without the values'
+    positions and with shared projections, as DeBERTa-v3 has them.
+    """
+
+    num_buckets: int
+    """Of either direction; there are twice as many vectors."""
+    max_distance: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoder:
     """The transformer: token ids in, one hidden vector per token out."""
 
@@ -102,6 +117,8 @@ class Encoder:
     window_rope: Rope | None = None
     """Replaces `rope` in layers that have a window; None: all layers use `rope`."""
     position_bias: PositionBias | None = None
+    relative_positions: RelativePositions | None = None
+    """Set: there is no table of absolute positions."""
     is_causal: bool = False
     windows: tuple[int | None, ...]
     """Per layer; None: no window. Causal: a token attends to itself and the `window - 1` tokens

@@ -27,9 +27,16 @@ from transformers import CONFIG_MAPPING
 HERE = Path(__file__).parent
 EMBEDDING = (
     *("gte-native", "camembert", "xlm-roberta-xl", "ernie", "electra", "jina_embeddings_v3"),
+    "deberta-v2",
     *("ministral3", "llama_bidirec", "eurobert", "ultrabert", "gemma"),
 )
-SCORING = ("modernbert-modules", "electra-reranker", "gte-reranker", "eurobert-classifier")
+SCORING = (
+    "deberta-v2-classifier",
+    "modernbert-modules",
+    "electra-reranker",
+    "gte-reranker",
+    "eurobert-classifier",
+)
 CONFIGS = {
     **{name: name for name in EMBEDDING if name != "gte-native"},
     "gte": "gte",

@@ -163,6 +163,11 @@ class _PlanBuilder:
                 f"engine cuda: excluded has {POOLED_ROWS!r}, and the pooling modes are {modes}; "
                 "only last_token and cls are supported; name linear layers"
             )
+        if encoder.relative_positions is not None:
+            raise EngineUnsupportedError(
+                "engine cuda: relative_positions, as DeBERTa has them, are not in the attention "
+                "kernel; use engine='openvino'"
+            )
         if encoder.num_layers < 1:
             raise EngineUnsupportedError("engine cuda: num_layers = 0; it needs at least 1")
         _check_quantized(encoder, self.quantized)

@@ -83,6 +83,20 @@ class Attention:
             return self._blocks(nodes, mask, window)
         return self._whole(query, key, value, self._whole_mask(mask))
 
+    def with_scores(
+        self, query: ov.Node, key: ov.Node, value: ov.Node, mask: Mask, added: ov.Node
+    ) -> ov.Node:
+        """Return the same in one piece, with numbers of a layer added to its scores.
+
+        Args:
+            query: float32[B, heads, L, d], scaled.
+            key: float32[B, heads, L, d].
+            value: the same.
+            mask: makes the mask.
+            added: float32[B, heads, L, L].
+        """
+        return self._whole(query, key, value, op.add(added, self._whole_mask(mask)))
+
     def _whole_mask(self, mask: Mask) -> ov.Node:
         """Return the mask of all queries; layers with the same `mask` share it."""
         if mask not in self._whole_masks:

@@ -17,6 +17,7 @@ import numpy as np
 
 from embedlib.engines.first_tokens import can_keep_prefix
 from embedlib.engines.openvino.attention import Attention, Mask, Places
+from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.layers import Layers, Sight
 from embedlib.engines.openvino.library import op, ov
@@ -159,7 +160,10 @@ class _GraphBuilder:
         """Return the transformer's output: float32[B, L, H], or float32[B, 1, H] with `pooled`."""
         encoder = self.encoder
         hidden = self._embed()
-        layers = Layers(encoder, self.weighted, self.attention, self.kept)
+        distances = None
+        if encoder.relative_positions is not None:
+            distances = Distances(encoder, self.weighted, self.indices)
+        layers = Layers(encoder, self.weighted, self.attention, self.kept, distances)
         places = [(window, _rope_of(encoder, window)) for window in encoder.windows]
         sights = {place: self._sight(*place) for place in dict.fromkeys(places)}
         last = len(places) - 1
@@ -180,7 +184,7 @@ class _GraphBuilder:
         hidden = op.gather(self.weighted.constant("tokens"), self.token_ids, int_constant(0))
         if encoder.embedding_scale != 1:
             hidden = op.multiply(hidden, float_constant(encoder.embedding_scale))
-        if encoder.rope is None:
+        if encoder.rope is None and encoder.relative_positions is None:
             table = self.weighted.constant("positions")
             if encoder.pad_token_id is None:
                 rows = op.gather(

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedlib.engines.openvino.attention import Attention, Mask
+from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.kept_tokens import KeptTokens
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import float_constant, int_constant, int_constants
@@ -45,7 +46,9 @@ class Layers:
         weighted: Weighted,
         attention: Attention,
         kept: KeptTokens | None = None,
+        distances: Distances | None = None,
     ) -> None:
+        self._distances = distances
         self._encoder = encoder
         self._kept = kept
         self._attend = attention
@@ -83,6 +86,9 @@ class Layers:
     ) -> ov.Node:
         """Return attention's change of the residual stream: float32[B, L or 1, H]."""
         encoder = self._encoder
+        if self._distances is not None:
+            mixed = _take(self._attend_by_distance(hidden, prefix, sight), pooled)
+            return self._weighted.linear(mixed, prefix + "o")
         query = self._heads(_take(hidden, pooled), prefix + "q", encoder.num_heads)
         if sight.rotate_query:
             query = sight.rotate_query(query)
@@ -97,6 +103,24 @@ class Layers:
             value = self._behind_kept(value, prefix + "v", 2)
             mixed = self._attend(query, key, value, sight.mask, sight.window)
         return self._weighted.linear(mixed, prefix + "o")
+
+    def _attend_by_distance(self, hidden: ov.Node, prefix: str, sight: Sight) -> ov.Node:
+        """Return attention with relative positions: float32[B, L, heads * d].
+
+        All tokens are computed: a score depends on the keys themselves.
+        """
+        encoder, distances = self._encoder, self._distances
+        assert distances is not None, "checked by the caller; a bug in embedlib"
+        scale = float_constant(encoder.attention_scale or encoder.head_dim**-0.5)
+        query, key, value = (
+            self._heads(hidden, prefix + leaf, encoder.num_heads) for leaf in ("q", "k", "v")
+        )
+        query = op.multiply(query, scale)
+        asked, asking = (
+            self._heads(distances.vectors, prefix + leaf, encoder.num_heads) for leaf in ("k", "q")
+        )
+        added = distances.scores(query, key, asked, op.multiply(asking, scale))
+        return self._attend.with_scores(query, key, value, sight.mask, added)
 
     def _attend_from_one(
         self, query: ov.Node, hidden: ov.Node, prefix: str, sight: Sight

@@ -79,6 +79,8 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield f"embedding_scale {encoder.embedding_scale:g}"
     if encoder.position_bias is not None:
         yield "position_bias"
+    if encoder.relative_positions is not None:
+        yield "relative_positions"
     if encoder.window_rope is not None:
         yield "window_rope"
     if encoder.rope is not None and encoder.rope.kind not in ("default", "dynamic"):

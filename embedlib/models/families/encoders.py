@@ -12,6 +12,7 @@ from typing import Final
 
 from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, SequenceHead
 from embedlib.models.families.tensor_names import (
+    DEBERTA_V2_TENSORS,
     DISTILBERT_TENSORS,
     ENCODER_TENSORS,
     JINA_EMBEDDINGS_V3_TENSORS,
@@ -175,6 +176,51 @@ MPNET: Final = replace(
         "*embeddings.position_ids", "*pooler.*", "lm_head.*", "classifier.*", "qa_outputs.*",
     ),
     sequence_head=ROBERTA.sequence_head,
+)  # fmt: skip
+
+# DeBERTa-v3 and mDeBERTa. The class of transformers 5 leaves out the character map of
+# tokenizer.json, with which the models were trained.
+DEBERTA_V2: Final = replace(
+    BERT,
+    model_type="deberta-v2",
+    norm_eps=Key("layer_norm_eps", 1e-7),
+    positions="relative",
+    relative_buckets=Key("position_buckets"),
+    projections=3,
+    num_token_types=Key("type_vocab_size", 0),
+    names={"hidden_size": ("pooler_hidden_size",)},
+    # The defaults are those of the first DeBERTa-v2, which works otherwise.
+    implied={
+        "model_type": (
+            "relative_attention", "position_biased_input", "share_att_key", "norm_rel_ebd",
+            "pos_att_type", "position_buckets",
+        )
+    },
+    fixed={
+        "relative_attention": (True,),
+        "position_biased_input": (False,),
+        "share_att_key": (True,),
+        "norm_rel_ebd": ("layer_norm",),
+        "pos_att_type": ("p2c|c2p", "c2p|p2c", ["p2c", "c2p"], ["c2p", "p2c"]),
+        "max_relative_positions": (-1, None),
+        "conv_kernel_size": (0, None),
+        "is_causal": (False, None),
+    },
+    harmless=frozenset({"pooler_dropout", "legacy", "pooler_hidden_act"}),
+    tokenizer_class="TokenizersBackend",
+    prefixes=("", "deberta.", "0.auto_model.", "auto_model."),
+    tensors=DEBERTA_V2_TENSORS,
+    ignored_tensors=(
+        "*embeddings.position_ids", "*embeddings.position_embeddings.weight", "pooler.*", "cls.*",
+        "lm_predictions.*", "mask_predictions.*", "classifier.*", "qa_outputs.*",
+    ),
+    sequence_head=SequenceHead(
+        pooling="cls",
+        layers=(
+            HeadLayer(tensors="pooler.dense", activation=Key("pooler_hidden_act", "gelu")),
+            HeadLayer(tensors="classifier"),
+        ),
+    ),
 )  # fmt: skip
 
 MODERNBERT: Final = Family(

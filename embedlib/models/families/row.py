@@ -89,11 +89,15 @@ class Family:
     activation: Activation | Key
     gelu_is_tanh: bool = False
     """True: the class reads the name gelu as that of its tanh form."""
-    positions: Literal["learned", "learned_after_padding", "rotary"]
+    positions: Literal["learned", "learned_after_padding", "rotary", "relative"]
     """learned_after_padding: the first token's row follows the row of the padding id."""
     num_positions: tuple[str, ...] = ("max_position_embeddings",)
     """Names of the key; the first that the file contains is read."""
     position_bias: PositionBias | None = None
+    relative_buckets: Key | None = None
+    """Set if positions are relative."""
+    projections: int = 1
+    """How many products a score is the sum of: it is divided by sqrt(head size times this)."""
     rope_theta: Key | None = None
     """Set if positions are rotary."""
     window_rope_theta: Key | None = None

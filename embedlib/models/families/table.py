@@ -28,6 +28,7 @@ from embedlib.models.families.decoders import (
 from embedlib.models.families.encoders import (
     BERT,
     CAMEMBERT,
+    DEBERTA_V2,
     DISTILBERT,
     ELECTRA,
     ERNIE,
@@ -47,8 +48,9 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
         row.model_type: row
         for row in (
-            BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DISTILBERT,
-            MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT, ULTRABERT,
+            BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DEBERTA_V2,
+            DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT,
+            ULTRABERT,
             MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,
         )
     }

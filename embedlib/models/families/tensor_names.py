@@ -53,6 +53,16 @@ DECODER_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     }
 )
 
+DEBERTA_V2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **{role: name for role, name in ENCODER_TENSORS.items() if role != "positions"},
+        "relative": "encoder.rel_embeddings.weight",
+        "relative_norm": "encoder.LayerNorm",
+        "layers.{i}.q": "encoder.layer.{i}.attention.self.query_proj",
+        "layers.{i}.k": "encoder.layer.{i}.attention.self.key_proj",
+        "layers.{i}.v": "encoder.layer.{i}.attention.self.value_proj",
+    }
+)
 DISTILBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.word_embeddings.weight",

@@ -25,7 +25,7 @@ from embedlib.models.reading.traits import (
     read_boolean,
     read_number,
 )
-from embedlib.models.spec import Encoder
+from embedlib.models.spec import Encoder, RelativePositions
 
 
 def architecture_of(config: JsonObject) -> str:
@@ -138,11 +138,10 @@ def read_encoder(config: JsonObject) -> Encoder:
         rope=rope,
         window_rope=window_rope,
         position_bias=family.position_bias,
+        relative_positions=_read_relative(config, family, num_positions),
         is_causal=is_causal,
         windows=_read_windows(config, family, num_layers, is_causal),
-        attention_scale=None
-        if family.query_scalar is None
-        else read_number(config, family.query_scalar) ** -0.5,
+        attention_scale=_attention_scale(config, family, head_dim),
         attention_cap=optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
         has_qkv_bias=read_boolean(config, family.has_qkv_bias),
@@ -152,6 +151,28 @@ def read_encoder(config: JsonObject) -> Encoder:
             config, family.has_mlp_bias if family.has_down_bias is None else family.has_down_bias
         ),
     )
+
+
+def _attention_scale(config: JsonObject, family: Family, head_dim: int) -> float | None:
+    """Return the factor on queries times keys; None: that of the head size alone."""
+    if family.query_scalar is not None:
+        scale: float = read_number(config, family.query_scalar) ** -0.5
+        return scale
+    if family.projections > 1:
+        return 1 / math.sqrt(head_dim * family.projections)
+    return None
+
+
+def _read_relative(
+    config: JsonObject, family: Family, num_positions: int
+) -> RelativePositions | None:
+    """Return the relative positions; None if the family has others."""
+    if family.relative_buckets is None:
+        return None
+    num_buckets = config.integer(family.relative_buckets.name)
+    if not 4 <= num_buckets < 2 * num_positions:
+        raise config.refuse(family.relative_buckets.name, "4 to twice the number of positions")
+    return RelativePositions(num_buckets=num_buckets, max_distance=num_positions)
 
 
 def _check_implied(config: JsonObject, family: Family) -> None:

@@ -34,8 +34,6 @@ MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         "embeddinggemma-300m is the nearest that loads",
         "nvembed": "pools with layers of its own, which embedlib does not compute; "
         "Qwen3-Embedding-8B is the nearest that loads",
-        "deberta-v2": "is DeBERTa, whose attention embedlib does not compute yet; "
-        "gte-reranker-modernbert-base and ModernBERT classifiers are the nearest that load",
     }
 )
 """By `model_type`."""

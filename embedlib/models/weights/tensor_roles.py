@@ -4,7 +4,7 @@ Roles and shapes, with H hidden, I intermediate, Q = heads x head_dim, K = key/v
 head_dim:
 
 - `tokens` [V, H], `positions` [P, H], `token_types` [types, H], `position_bias` [buckets, heads],
-  `embedding_norm.weight/.bias` [H]
+  `relative` [2 buckets, H], `embedding_norm.weight/.bias` and `relative_norm.weight/.bias` [H]
 - per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
   `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
   `.mlp_norm` [H], and with sandwich norms `.attention_out_norm` and `.mlp_out_norm` [H];
@@ -43,7 +43,11 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
     shapes: Shapes = {"tokens": (encoder.vocab_size, hidden)}
     if encoder.is_table:
         return shapes
-    if encoder.rope is None:
+    relative = encoder.relative_positions
+    if relative is not None:
+        shapes["relative"] = (2 * relative.num_buckets, hidden)
+        shapes |= _norm_shapes("relative_norm", encoder)
+    elif encoder.rope is None:
         shapes["positions"] = (encoder.num_positions, hidden)
     if encoder.num_token_types:
         shapes["token_types"] = (encoder.num_token_types, hidden)

@@ -165,6 +165,26 @@ GTE_NATIVE: Final[Json] = {
     "type_vocab_size": 1,
     "pad_token_id": 1,
 }
+DEBERTA_V2: Final[Json] = {
+    "model_type": "deberta-v2",
+    "architectures": ["DebertaV2Model"],
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+    "type_vocab_size": 0,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-7,
+    "relative_attention": True,
+    "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "max_relative_positions": -1,
+    "position_biased_input": False,
+    "pad_token_id": 0,
+}
 ELECTRA: Final[Json] = BERT | {
     "model_type": "electra",
     "architectures": ["ElectraModel"],
@@ -437,6 +457,13 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             modules=(MEAN,),
             tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 48},
             prefix="electra.",
+        ),
+        "deberta-v2": TinyVariant(
+            tokenizer="bert",
+            config=DEBERTA_V2,
+            modules=(MEAN,),
+            tokenizer_config={"model_max_length": 48},
+            prefix="deberta.",
         ),
         "jina_embeddings_v3": TinyVariant(
             tokenizer="xlm-roberta",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from embedlib.testing.models.decoders import DECODER, EUROBERT, GEMMA2, QWEN3
 from embedlib.testing.models.encoders import (
     BERT,
+    DEBERTA_V2,
     ELECTRA,
     GTE_NATIVE,
     MODERNBERT,
@@ -298,6 +299,17 @@ HEADS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             "bert",
             tokenizer_config=BERT_TOKENIZER,
             prefix="electra.",
+        ),
+        # Like the zero-shot classifiers.
+        "deberta-v2-classifier": _scoring(
+            DEBERTA_V2 | _labels("entailment", "neutral", "contradiction"),
+            "DebertaV2ForSequenceClassification",
+            "bert",
+            tokenizer_config={
+                "model_max_length": 48,
+                "model_input_names": ["input_ids", "attention_mask"],
+            },
+            prefix="deberta.",
         ),
         "gte-reranker": _scoring(
             GTE_NATIVE | _labels("LABEL_0"),

@@ -20,6 +20,9 @@ VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DEC
 SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
 """Every variant that computes scores."""
 
+OPENVINO_ALONE: Final = frozenset({"deberta-v2", "deberta-v2-classifier"})
+"""Variants that the GPU engines refuse."""
+
 ALIKE: Final = frozenset(
     {
         *("camembert", "ernie", "electra", "jina_embeddings_v3", "gte-native"),

@@ -25,11 +25,12 @@ from embedlib.errors import (
     EngineOutOfMemoryError,
     EngineRunError,
     EngineUnavailableError,
+    EngineUnsupportedError,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import TINY_VARIANTS, check_engine, make_batch
-from embedlib.testing.models.table import SCORING_VARIANTS
+from embedlib.testing.models.table import OPENVINO_ALONE, SCORING_VARIANTS
 from tests.comparing import relative_errors
 
 GOLDENS = Path(__file__).parents[2] / "goldens"
@@ -80,7 +81,7 @@ def run(engine: Engine, batch: Batch) -> NDArray[np.float32]:
     return pending.result()
 
 
-@pytest.mark.parametrize("variant", TINY_VARIANTS)
+@pytest.mark.parametrize("variant", sorted(TINY_VARIANTS.keys() - OPENVINO_ALONE))
 def test_vectors_are_those_of_sentence_transformers(
     variant: str, tiny_folder: Callable[[str], Path], golden: Callable[[str], Any]
 ) -> None:
@@ -135,7 +136,12 @@ def test_a_text_has_one_vector_in_any_batch(
     check_engine(engine, files.spec, tolerance=1e-3)
 
 
-@pytest.mark.parametrize("variant", SCORING_VARIANTS)
+def test_relative_positions_are_refused(tiny_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(EngineUnsupportedError, match=r"cuda: relative_positions, .*'openvino'$"):
+        make(read_model_files(tiny_folder("deberta-v2")))
+
+
+@pytest.mark.parametrize("variant", sorted(SCORING_VARIANTS.keys() - OPENVINO_ALONE))
 def test_scores_are_those_of_transformers(variant: str, tiny_folder: Callable[[str], Path]) -> None:
     template = SCORING_VARIANTS[variant].template
     files = read_model_files(tiny_folder(variant), with_head=True, template=template)

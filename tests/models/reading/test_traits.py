@@ -24,7 +24,7 @@ from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.spec import Encoder, ModelSpec, PositionBias, Rope
+from embedlib.models.spec import Encoder, ModelSpec, PositionBias, RelativePositions, Rope
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole, encoder_shapes
 from embedlib.testing import make_batch
@@ -130,6 +130,7 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "rope": ("gemma3_text", Rope(theta=2.0)),
     "window_rope": ("gemma3_text", None),
     "position_bias": ("mpnet", PositionBias(num_buckets=32, max_distance=64)),
+    "relative_positions": ("deberta-v2", RelativePositions(num_buckets=16, max_distance=40)),
     "is_causal": ("gemma3_text", True),
     "windows": ("gemma3_text", (4, 4, 4)),
     "attention_scale": ("gemma3_text", None),
