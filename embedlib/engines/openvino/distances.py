@@ -5,30 +5,30 @@ from __future__ import annotations
 import numpy as np
 
 from embedlib.engines.openvino.library import op, ov
+from embedlib.engines.openvino.matrices import float_matrix
 from embedlib.engines.openvino.nodes import int_constant, int_constants
-from embedlib.engines.openvino.weighted import Weighted
 from embedlib.models.position_bias import signed_buckets
 from embedlib.models.spec import Encoder
+from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.vectors.modules import layer_norm
 
 
 class Distances:
     """The vectors of all distances, and the one that each query has for each key."""
 
-    def __init__(self, encoder: Encoder, weighted: Weighted, indices: ov.Node) -> None:
+    def __init__(self, encoder: Encoder, weights: ArraysByRole, indices: ov.Node) -> None:
         """Hold what all layers share.
 
         Args:
             encoder: the transformer.
-            weighted: its weights.
+            weights: its weights by role.
             indices: int32[L]: positions 0, 1, 2 ...
         """
         relative = encoder.relative_positions
         assert relative is not None, "only for such a model; a bug in embedlib"
-        table = weighted.layer_norm(
-            weighted.constant("relative"), "relative_norm", encoder.norm_eps
-        )
-        self.vectors = op.unsqueeze(table, int_constant(0))
-        """float32[1, 2 buckets, H], the same for all layers."""
+        self._encoder, self._weights = encoder, weights
+        normed = layer_norm(np.asarray(weights["relative"]), encoder.norm_eps)
+        self._vectors = normed * weights["relative_norm.weight"] + weights["relative_norm.bias"]
         num_positions = encoder.num_positions
         rows = signed_buckets(relative, np.arange(1 - num_positions, num_positions))
         distance = op.subtract(
@@ -40,6 +40,19 @@ class Distances:
             int_constant(0),
         )
         """int32[L, L]: the row of the distance of query i to key j."""
+
+    def projected(self, role: str) -> ov.Node:
+        """Return the distances' vectors after a linear layer: float32[1, heads, 2 buckets, d].
+
+        Computed here, in float32: they are the same for every text.
+
+        Args:
+            role: that of the layer's queries or keys.
+        """
+        matrix = float_matrix(self._weights, f"{role}.weight")
+        vectors = self._vectors @ matrix.T + self._weights[f"{role}.bias"]
+        by_head = vectors.reshape(1, len(vectors), self._encoder.num_heads, -1)
+        return op.constant(np.ascontiguousarray(by_head.transpose(0, 2, 1, 3), np.float32))
 
     def scores(self, query: ov.Node, key: ov.Node, asked: ov.Node, asking: ov.Node) -> ov.Node:
         """Return what distances add to the scores: float32[B, heads, L, L].

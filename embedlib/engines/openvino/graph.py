@@ -162,7 +162,7 @@ class _GraphBuilder:
         hidden = self._embed()
         distances = None
         if encoder.relative_positions is not None:
-            distances = Distances(encoder, self.weighted, self.indices)
+            distances = Distances(encoder, self.weights, self.indices)
         layers = Layers(encoder, self.weighted, self.attention, self.kept, distances)
         places = [(window, _rope_of(encoder, window)) for window in encoder.windows]
         sights = {place: self._sight(*place) for place in dict.fromkeys(places)}

@@ -116,9 +116,7 @@ class Layers:
             self._heads(hidden, prefix + leaf, encoder.num_heads) for leaf in ("q", "k", "v")
         )
         query = op.multiply(query, scale)
-        asked, asking = (
-            self._heads(distances.vectors, prefix + leaf, encoder.num_heads) for leaf in ("k", "q")
-        )
+        asked, asking = (distances.projected(prefix + leaf) for leaf in ("k", "q"))
         added = distances.scores(query, key, asked, op.multiply(asking, scale))
         return self._attend.with_scores(query, key, value, sight.mask, added)
 
