@@ -36,11 +36,10 @@ def steps(*, threads: int, pass_tokens: int, is_large: bool, is_intel: bool) -> 
 
     def budgets(best: Profile) -> Sequence[Profile]:
         most = pass_tokens // (2 * best.num_streams)
-        tried = [tokens for tokens in BUDGETS if tokens <= most]
-        return [
-            replace(best, max_batch_tokens=tokens)
-            for tokens in tried
-            if tokens != best.max_batch_tokens
-        ]
+        now = best.max_batch_tokens
+        tried = [tokens for tokens in BUDGETS if tokens <= most and tokens != now]
+        # The nearest first, in case the time is over.
+        tried.sort(key=lambda tokens: (max(tokens / now, now / tokens), -tokens))
+        return [replace(best, max_batch_tokens=tokens) for tokens in tried]
 
     return [layouts, libraries, budgets]
