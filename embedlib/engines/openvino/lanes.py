@@ -51,13 +51,13 @@ class Lanes:
     @contextmanager
     def query(self) -> Iterator[None]:
         """Count a query batch while it is computed."""
-        with self._changed:
-            self._num_queries += 1
-            threads = self._bulk_threads if self._num_bulk else ()
-            if threads:
-                self._bulk_threads = ()
-        lower_priority(threads)
-        try:
+        try:  # first: Ctrl-C behind the count would leave a query that bulk waits for
+            with self._changed:
+                self._num_queries += 1
+                threads = self._bulk_threads if self._num_bulk else ()
+                if threads:
+                    self._bulk_threads = ()
+            lower_priority(threads)
             yield
         finally:
             with self._changed:
@@ -69,7 +69,7 @@ class Lanes:
         """Wait while a query batch is computed: for one only, or bulk might never go on."""
         with self._changed:
             answered = self._num_answered
-            self._changed.wait_for(lambda: not self._num_queries or self._num_answered > answered)
+            self._changed.wait_for(lambda: self._num_queries <= 0 or self._num_answered > answered)
 
 
 def lower_priority(threads: Sequence[threading.Thread]) -> None:
