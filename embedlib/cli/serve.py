@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from embedlib.serve.server import Listen
 
 _KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
+_SECRETS_VARIABLE = "EMBEDLIB_WEBHOOK_SECRETS"
 
 
 @click.command(cls=GroupedCommand)
@@ -90,6 +91,47 @@ _KEYS_VARIABLE = "EMBEDLIB_API_KEYS"
     help="Destination that POST /v1/search searches; repeat it, with names, for several.",
 )
 @click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for jobs: batches and asynchronous requests, which outlive the process.  "
+    "[default: none, and no jobs]",
+)
+@click.option(
+    "--max-file-mb",
+    default=200,
+    show_default=True,
+    type=click.IntRange(1, 1 << 20),
+    help="Size of an uploaded file of requests, at most, in MiB.",
+)
+@click.option(
+    "--max-batch-requests",
+    default=50_000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Requests in one file, at most.",
+)
+@click.option(
+    "--keep-jobs-hours",
+    default=168,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Time that files and results of jobs are kept.",
+)
+@click.option(
+    "--webhook-allow",
+    "webhook_hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Host that webhooks may go to; one whose address is not public needs its address or "
+    "network (10.0.0.0/8), too. Repeat it for several.  [default: none]",
+)
+@click.option(
+    "--webhook-secrets-file",
+    type=click.Path(path_type=Path),
+    help="File with secrets that webhooks are signed with, one a line; "
+    f"{_SECRETS_VARIABLE} has them with commas.",
+)
+@click.option(
     "--access-log/--no-access-log",
     default=True,
     show_default=True,
@@ -116,6 +158,12 @@ def serve(
     max_bulk_texts: int,
     max_waiting_requests: int,
     searched: tuple[str, ...],
+    data_dir: Path | None,
+    max_file_mb: int,
+    max_batch_requests: int,
+    keep_jobs_hours: int,
+    webhook_hosts: tuple[str, ...],
+    webhook_secrets_file: Path | None,
     access_log: bool,
     otlp_endpoint: str | None,
     **options: Any,
@@ -151,7 +199,7 @@ def serve(
         host=host, port=port, unix_socket=uds, certificate=tls_certificate, private_key=tls_key
     )
     is_local = uds is not None or is_loopback(host)
-    keys = _keys(api_keys_file)
+    keys = _keys(api_keys_file, _KEYS_VARIABLE)
     if not is_local and not keys:
         click.echo(
             f"Warning: anybody who reaches {listen} may use it; give --api-keys-file, or set "
@@ -164,6 +212,12 @@ def serve(
         max_bulk_texts=max_bulk_texts,
         max_waiting_requests=max_waiting_requests,
         allowed_hosts=allowed_hosts or ((*LOOPBACK, host) if is_local and uds is None else None),
+        data_dir=None if data_dir is None else str(data_dir),
+        max_file_bytes=max_file_mb << 20,
+        max_batch_requests=max_batch_requests,
+        keep_jobs_seconds=keep_jobs_hours * 3600.0,
+        webhook_hosts=webhook_hosts,
+        webhook_secrets=_keys(webhook_secrets_file, _SECRETS_VARIABLE),
     )
     application = create_app(
         _named(models, names),
@@ -208,12 +262,13 @@ def _searched(given: tuple[str, ...]) -> dict[str, str]:
     return named
 
 
-def _keys(path: Path | None) -> tuple[str, ...]:
+def _keys(path: Path | None, variable: str) -> tuple[str, ...]:
+    """Return the lines of a file, or the parts of an environment variable."""
     from embedlib.serve.keys import read_keys
 
     if path is not None:
         return read_keys(path)
-    given = os.environ.get(_KEYS_VARIABLE, "")
+    given = os.environ.get(variable, "")
     return tuple(key.strip() for key in given.split(",") if key.strip())
 
 

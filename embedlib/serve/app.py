@@ -10,57 +10,23 @@ from contextlib import suppress
 from time import perf_counter, time
 from types import MappingProxyType
 
-import msgspec
-
 from embedlib.indexing.sinks.protocol import Sink
-from embedlib.serve import console, operations
 from embedlib.serve.access_log import AccessLog, line_of
 from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send, new_id
+from embedlib.serve.background import Background
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.destinations import Destinations
-from embedlib.serve.dialects import classify, cohere, ollama, openai, rerank, search, tei, tokens
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.hosts import check_host
+from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.keys import Keys
 from embedlib.serve.metrics import Metrics
-from embedlib.serve.openapi import describe_routes
 from embedlib.serve.options import ServeOptions
+from embedlib.serve.routes import COMPUTING, find_route
 from embedlib.serve.tracing import Tracing
-
-ROUTES: tuple[Route, ...] = (
-    *openai.ROUTES,
-    *tei.ROUTES,
-    *tokens.ROUTES,
-    *rerank.ROUTES,
-    *search.ROUTES,
-    *classify.ROUTES,
-    *cohere.ROUTES,
-    *ollama.ROUTES,
-    *operations.ROUTES,
-    *console.ROUTES,
-)
-
-
-async def _openapi(exchange: Exchange) -> Response:
-    """Answer `GET /openapi.json`."""
-    has_keys = bool(exchange.shared.options.api_keys)
-    return Response(msgspec.json.encode(describe_routes(ROUTES, has_keys=has_keys)))
-
-
-ROUTES = (
-    *ROUTES,
-    Route(
-        method="GET",
-        path="/openapi.json",
-        handle=_openapi,
-        dialect=OPENAI,
-        summary="This description.",
-        needs_key=False,
-    ),
-)
 
 
 class Application:
@@ -85,6 +51,7 @@ class Application:
 
         Raises:
             SinkError: a destination cannot be read, or holds nothing.
+            ConfigError: the folder of jobs cannot be used.
         """
         self.catalog = Catalog(models)
         self.options = options
@@ -102,9 +69,12 @@ class Application:
         )
         encoder = ThreadPoolExecutor(1, "embedlib-serve-encode")
         self._shared = Shared(self.catalog, options, encoder, self.metrics, self.destinations)
-        self._routes = {(route.method, route.path): route for route in ROUTES}
-        self._below = [route for route in ROUTES if route.path.endswith("/") and route.path != "/"]
+        if options.data_dir is not None:
+            answer = Background(COMPUTING, self._shared).answer
+            self._shared.jobs = jobs = Jobs(options.data_dir, options, answer)
+            self.metrics.sections.append(jobs.metrics.render)
         self._loading: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a connection."""
@@ -121,12 +91,16 @@ class Application:
         return self._shared.is_draining
 
     def drain(self) -> None:
-        """Answer `/ready` with no from now on; requests are served on."""
+        """Answer `/ready` with no from now on; requests are served on, jobs wait."""
         self._shared.is_draining = True
+        if self._shared.jobs is not None:
+            self._stopping = asyncio.ensure_future(self._shared.jobs.stop())
 
     async def start(self) -> None:
-        """Load the models in the background."""
+        """Load the models in the background, and go on with the jobs."""
         self._loading = asyncio.create_task(self._load())
+        if self._shared.jobs is not None:
+            self._shared.jobs.start()
 
     async def _load(self) -> None:
         await self.catalog.load()
@@ -144,7 +118,9 @@ class Application:
             await self._loading
 
     async def close(self) -> None:
-        """Close the models, and end the threads of the application."""
+        """Stop the jobs, close the models, and end the threads of the application."""
+        if self._shared.jobs is not None:
+            await self._shared.jobs.close()
         if self._loading is not None:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
@@ -177,10 +153,12 @@ class Application:
         self.metrics.num_inflight += 1
         try:
             try:
-                route = self._route(exchange)
+                route, exchange.rest = find_route(request)
                 check_host(request.headers.get("host"), self.options.allowed_hosts)
                 if route.needs_key:
                     self._keys.check(request.headers)
+                if route.keeps_jobs:
+                    _ = exchange.jobs  # told before the body is read
                 response = await self._handle(route, exchange, receive)
             except ClientGoneError:
                 self.metrics.failures["gone"] += 1
@@ -194,39 +172,9 @@ class Application:
             await self._send(exchange, response, send)
             seconds = perf_counter() - started
             self._count(exchange, response, error, seconds)
-            self._record(exchange, route, response.status, seconds, len(response.body), error)
+            self._record(exchange, route, response.status, seconds, response.num_bytes, error)
         finally:
             self.metrics.num_inflight -= 1
-
-    def _route(self, exchange: Exchange) -> Route:
-        """Return the route of a request.
-
-        Raises:
-            HTTPError: there is none.
-        """
-        request = exchange.request
-        path = (
-            request.path.removeprefix("/sync")
-            if request.path.startswith("/sync/")
-            else (request.path)
-        )
-        path = path.rstrip("/") or "/"
-        method = "GET" if request.method == "HEAD" else request.method
-        found = self._routes.get((method, path))
-        if found is not None:
-            return found
-        for route in self._below:
-            if route.method == method and path.startswith(route.path):
-                exchange.rest = path[len(route.path) :]
-                return route
-        others = sorted({route.method for route in ROUTES if route.path == path})
-        if others:
-            raise HTTPError.wrong_method(f"{method} {path:.80}", others)
-        raise HTTPError(
-            404,
-            f"{method} {path:.80} is not there; GET /openapi.json lists the routes",
-            "no_route",
-        )
 
     async def _handle(self, route: Route, exchange: Exchange, receive: Receive) -> Response:
         """Read the body and run the handler, until the client leaves or its deadline passes.
@@ -237,7 +185,10 @@ class Application:
         """
         if route.method == "GET":
             return await route.handle(exchange)
-        exchange.body = await self._bodies.read(exchange.request, receive)
+        if route.takes_parts:
+            exchange.parts = self._bodies.parts(receive)
+            return await route.handle(exchange)
+        exchange.body = body = await self._bodies.read(exchange.request, receive)
         loop = asyncio.get_running_loop()
         handling = asyncio.ensure_future(route.handle(exchange))
         leaving = loop.create_task(_until_gone(receive))
@@ -263,7 +214,7 @@ class Application:
                 ) from None
             raise
         finally:
-            self._bodies.release(exchange.body)
+            self._bodies.release(body)
             leaving.cancel()
             if timer is not None:
                 timer.cancel()
@@ -285,20 +236,8 @@ class Application:
         if error is not None:
             kind = error.kind if error.kind in self.metrics.failures else "invalid"
             self.metrics.failures["failed" if error.status >= 500 else kind] += 1
-            return
-        usage = exchange.work.usage
-        if exchange.model is None or exchange.work.lane is None:
-            return
-        self.metrics.answered(
-            exchange.model,
-            exchange.work.lane,
-            texts=usage.num_texts,
-            tokens=usage.num_tokens,
-            truncated=len(usage.truncated),
-            seconds=seconds,
-            queue_seconds=usage.queue_seconds,
-            compute_seconds=usage.compute_seconds,
-        )
+        else:
+            exchange.count(seconds)
 
     def _record(
         self,

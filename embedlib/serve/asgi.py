@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from random import getrandbits
 from typing import Any
+from urllib.parse import parse_qsl
 
 from embedlib.serve.errors import ClientGoneError, HTTPError
 
@@ -53,6 +54,10 @@ class Request:
             client=client[0] if client else "",
         )
 
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of the query; of one that was sent twice the last value."""
+        return dict(parse_qsl(self.query, keep_blank_values=True))
+
 
 @dataclass(slots=True)
 class Response:
@@ -63,16 +68,46 @@ class Response:
     content_type: str = JSON
     headers: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of the body."""
+        return len(self.body)
+
     async def send(self, send: Send, more_headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send head and body."""
+        await self._send_head(send, more_headers)
+        await send({"type": "http.response.body", "body": self.body})
+
+    async def _send_head(self, send: Send, more_headers: Iterable[tuple[str, str]]) -> None:
         headers = [
             (b"content-type", self.content_type.encode("latin-1")),
-            (b"content-length", b"%d" % len(self.body)),
+            (b"content-length", b"%d" % self.num_bytes),
         ]
         for name, value in (*self.headers, *more_headers):
             headers.append((name.encode("latin-1"), value.encode("latin-1", "replace")))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body})
+
+
+@dataclass(slots=True, kw_only=True)
+class PartsResponse(Response):
+    """A response whose body is sent in parts, so that it is never in memory as a whole."""
+
+    body: bytes = b""
+    parts: AsyncIterator[bytes]
+    size: int
+    """Bytes of all parts together."""
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the body."""
+        return self.size
+
+    async def send(self, send: Send, more_headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Send head and parts."""
+        await self._send_head(send, more_headers)
+        async for part in self.parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def new_id() -> str:
@@ -139,12 +174,9 @@ class BodyReader:
         parts: list[bytes] = []
         size = 0
         try:
-            while True:
-                with _TimeLimit(self._seconds):
-                    message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-                part = message.get("body", b"")
+            is_whole = False
+            while not is_whole:
+                part, is_whole = await self._next(receive)
                 size += len(part)
                 self.held_bytes += len(part)
                 if size > self._max_bytes:
@@ -156,17 +188,37 @@ class BodyReader:
                         seconds=1,
                     )
                 parts.append(part)
-                if not message.get("more_body", False):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-        except BaseException as error:
+        except BaseException:
             self.held_bytes -= size
-            if isinstance(error, TimeoutError):
-                raise HTTPError(
-                    408,
-                    f"the body did not arrive within {self._seconds:g} seconds; send it at once",
-                    "timeout",
-                ) from None
             raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def parts(self, receive: Receive) -> AsyncIterator[bytes]:
+        """Yield the parts of a body as they arrive; nothing is held.
+
+        Raises:
+            HTTPError: a part is late.
+            ClientGoneError: the client has left.
+        """
+        is_whole = False
+        while not is_whole:
+            part, is_whole = await self._next(receive)
+            yield part
+
+    async def _next(self, receive: Receive) -> tuple[bytes, bool]:
+        """Return the next part of a body, and whether it is the last."""
+        try:
+            with _TimeLimit(self._seconds):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPError(
+                408,
+                f"the body did not arrive within {self._seconds:g} seconds; send it at once",
+                "timeout",
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        return message.get("body", b""), not message.get("more_body", False)
 
     def release(self, body: bytes) -> None:
         """Count a body as answered."""

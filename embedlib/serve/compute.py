@@ -45,6 +45,8 @@ class Work:
     """None: the lane of `encode` and `rank`. Known when the call starts."""
     on_truncate: OnTruncate = "ignore"
     """"error" refuses texts that are too long."""
+    is_always_bulk: bool = False
+    """Whether no lane that the request names may put it ahead: it belongs to a job."""
     usage: Usage = field(default_factory=Usage)
     dimensions: int | None = None
     """Of the vectors that were made; None: there are none."""
@@ -179,7 +181,7 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
         HTTPError: the model has no place for it.
         what `encode` raises.
     """
-    work.lane = lane = work.lane or call.lane
+    work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or call.lane
     async with model.admission.enter(lane, len(call.texts)):
         pipeline = pipeline_of(session)
         job = pipeline.open_job(len(call.texts), lane)

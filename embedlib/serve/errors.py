@@ -28,6 +28,8 @@ Kind = Literal[
     "too_large",  # the body
     "timeout",  # the body came late, or the deadline passed
     "overloaded",  # come again
+    "missing",  # no such file, batch or request
+    "disk_full",  # what was sent cannot be kept
     "unavailable",  # the model is loading, failed to load, or the server drains
     "failed",  # the engine
     "internal",  # a bug

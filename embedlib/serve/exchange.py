@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from embedlib.serve.catalog import Catalog, ServedModel, Task
 from embedlib.serve.compute import Work
 from embedlib.serve.destinations import Destinations
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
@@ -53,6 +54,8 @@ class Shared:
     destinations: Destinations
     is_draining: bool = False
     """Whether the server ends when what runs is answered."""
+    jobs: Jobs | None = None
+    """None: the server was started without a folder for them."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,37 @@ class Exchange:
     model: ServedModel | None = None
     """The model that computes; None until it is found."""
     work: Work = field(default_factory=Work)
+    parts: AsyncIterator[bytes] | None = None
+    """The body as it arrives, of a route that reads it itself."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs of the server.
+
+        Raises:
+            HTTPError: it was started without a folder for them.
+        """
+        if self.shared.jobs is None:
+            raise HTTPError(
+                400, f"{self.request.path:.80} keeps jobs; start the server with --data-dir FOLDER"
+            )
+        return self.shared.jobs
+
+    def count(self, seconds: float) -> None:
+        """Count a request that was answered after so many seconds."""
+        usage = self.work.usage
+        if self.model is None or self.work.lane is None:
+            return
+        self.shared.metrics.answered(
+            self.model,
+            self.work.lane,
+            texts=usage.num_texts,
+            tokens=usage.num_tokens,
+            truncated=len(usage.truncated),
+            seconds=seconds,
+            queue_seconds=usage.queue_seconds,
+            compute_seconds=usage.compute_seconds,
+        )
 
     async def read(self, kind: type[C]) -> C:
         """Return the body as a value of this type, and take its lane.

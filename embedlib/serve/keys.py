@@ -47,6 +47,8 @@ class Keys:
 def read_keys(path: str | Path) -> tuple[str, ...]:
     """Return the keys in a file, one a line; empty lines and lines that begin with # do not count.
 
+    Webhook secrets are written the same way.
+
     Raises:
         ConfigError: the file cannot be read, or has no key.
     """

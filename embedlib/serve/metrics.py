@@ -8,7 +8,7 @@ loop alone.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
@@ -43,9 +43,9 @@ class Histogram:
         """Yield the lines of the exposition format."""
         bounds = [f"{bound:g}" for bound in SECONDS] + ["+Inf"]
         for bound, count in zip(bounds, accumulate(self.counts), strict=True):
-            yield _line(f"{name}_bucket", {**labels, "le": bound}, count)
-        yield _line(f"{name}_sum", labels, self.total)
-        yield _line(f"{name}_count", labels, self.num_observed)
+            yield line(f"{name}_bucket", {**labels, "le": bound}, count)
+        yield line(f"{name}_sum", labels, self.total)
+        yield line(f"{name}_count", labels, self.num_observed)
 
 
 @dataclass(slots=True)
@@ -73,6 +73,8 @@ class Metrics:
     def __init__(self, catalog: Catalog, searched: Iterable[str] = ()) -> None:
         """Start at zero, for every model and lane, and every destination that is searched."""
         self._catalog = catalog
+        self.sections: list[Callable[[], Iterator[str]]] = []
+        """Yield the lines of other parts of the server."""
         self.searches = {(name, stage): Histogram() for name in searched for stage in SEARCH_STAGES}
         self.lanes = {(model.name, lane): LaneMetrics() for model in catalog for lane in Lane}
         self.failures = dict.fromkeys(REASONS, 0)
@@ -108,19 +110,20 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return the page for Prometheus."""
-        return ("\n".join([*self._own(), *self._of_tei()]) + "\n").encode()
+        others = [line for section in self.sections for line in section()]
+        return ("\n".join([*self._own(), *others, *self._of_tei()]) + "\n").encode()
 
     def _own(self) -> Iterator[str]:
-        yield from _head("embedlib_build_info", "gauge", "The version.")
-        yield _line("embedlib_build_info", {"version": __version__}, 1)
-        yield from _head("embedlib_inflight_requests", "gauge", "Requests that wait for an answer.")
-        yield _line("embedlib_inflight_requests", {}, self.num_inflight)
-        yield from _head("embedlib_responses_total", "counter", "Answers by status.")
+        yield from head("embedlib_build_info", "gauge", "The version.")
+        yield line("embedlib_build_info", {"version": __version__}, 1)
+        yield from head("embedlib_inflight_requests", "gauge", "Requests that wait for an answer.")
+        yield line("embedlib_inflight_requests", {}, self.num_inflight)
+        yield from head("embedlib_responses_total", "counter", "Answers by status.")
         for status, count in self.statuses.items():
-            yield _line("embedlib_responses_total", {"status": status}, count)
-        yield from _head("embedlib_failures_total", "counter", "Requests not answered, by reason.")
+            yield line("embedlib_responses_total", {"status": status}, count)
+        yield from head("embedlib_failures_total", "counter", "Requests not answered, by reason.")
         for reason, count in self.failures.items():
-            yield _line("embedlib_failures_total", {"reason": reason}, count)
+            yield line("embedlib_failures_total", {"reason": reason}, count)
         yield from self._counters()
         yield from self._gauges()
         for name, what in (
@@ -129,12 +132,12 @@ class Metrics:
             ("compute", "Seconds in the engine."),
         ):
             metric = f"embedlib_{name}_seconds"
-            yield from _head(metric, "histogram", what)
+            yield from head(metric, "histogram", what)
             for (model, lane), lane_metrics in self.lanes.items():
                 histogram: Histogram = getattr(lane_metrics, name)
                 yield from histogram.lines(metric, {"model": model, "lane": lane.value})
         if self.searches:
-            yield from _head("embedlib_search_seconds", "histogram", "Seconds of searches.")
+            yield from head("embedlib_search_seconds", "histogram", "Seconds of searches.")
         for (name, stage), histogram in self.searches.items():
             yield from histogram.lines(
                 "embedlib_search_seconds", {"collection": name, "stage": stage}
@@ -148,30 +151,30 @@ class Metrics:
             ("truncated", "Texts that were truncated."),
         ):
             metric = f"embedlib_{name}_total"
-            yield from _head(metric, "counter", what)
+            yield from head(metric, "counter", what)
             for (model, lane), lane_metrics in self.lanes.items():
                 labels = {"model": model, "lane": lane.value}
-                yield _line(metric, labels, getattr(lane_metrics, name))
+                yield line(metric, labels, getattr(lane_metrics, name))
 
     def _gauges(self) -> Iterator[str]:
-        yield from _head("embedlib_queued_texts", "gauge", "Texts at the door or in the model.")
+        yield from head("embedlib_queued_texts", "gauge", "Texts at the door or in the model.")
         for model in self._catalog:
             door = model.admission
             for lane in Lane:
                 waiting = door.waiting_texts if lane is Lane.BULK else 0
                 labels = {"model": model.name, "lane": lane.value}
-                yield _line("embedlib_queued_texts", labels, door.inside[lane] + waiting)
-        yield from _head("embedlib_queued_seconds", "gauge", "Seconds of work queued.")
+                yield line("embedlib_queued_texts", labels, door.inside[lane] + waiting)
+        yield from head("embedlib_queued_seconds", "gauge", "Seconds of work queued.")
         for model in self._catalog:
             seconds = model.admission.seconds_of_work
-            yield _line("embedlib_queued_seconds", {"model": model.name}, seconds)
-        yield from _head("embedlib_model_ready", "gauge", "Whether a model is loaded.")
+            yield line("embedlib_queued_seconds", {"model": model.name}, seconds)
+        yield from head("embedlib_model_ready", "gauge", "Whether a model is loaded.")
         for model in self._catalog:
             labels = {"model": model.name, "engine": "", "precision": ""}
             if model.session is not None:
                 labels["engine"] = type(engine_of(model.session)).__name__
                 labels["precision"] = precision_of(model.session)
-            yield _line("embedlib_model_ready", labels, int(model.state == "ready"))
+            yield line("embedlib_model_ready", labels, int(model.state == "ready"))
 
     def _of_tei(self) -> Iterator[str]:
         """Yield what dashboards for text-embeddings-inference read, summed over models."""
@@ -183,13 +186,13 @@ class Metrics:
             ("te_embed_count", sum(lane.texts for lane in lanes)),
         ):
             yield f"# TYPE {name} counter"
-            yield _line(name, {}, count)
+            yield line(name, {}, count)
         yield "# TYPE te_queue_size gauge"
         queued = sum(
             sum(model.admission.inside.values()) + model.admission.waiting_texts
             for model in self._catalog
         )
-        yield _line("te_queue_size", {}, queued)
+        yield line("te_queue_size", {}, queued)
         for name, part in (
             ("te_request_duration", "duration"),
             ("te_request_queue_duration", "queue"),
@@ -207,12 +210,14 @@ def _summed(histograms: Iterable[Histogram]) -> Histogram:
     return total
 
 
-def _head(name: str, kind: str, what: str) -> Iterator[str]:
+def head(name: str, kind: str, what: str) -> Iterator[str]:
+    """Yield the lines that describe a metric."""
     yield f"# HELP {name} {what}"
     yield f"# TYPE {name} {kind}"
 
 
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
+def line(name: str, labels: Mapping[str, str], value: float) -> str:
+    """Return the line of one series."""
     written = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
     return f"{name}{{{written}}} {value!r}" if written else f"{name} {value!r}"
 

@@ -16,7 +16,7 @@ from embedlib.version import __version__
 _ERRORS = {
     "400": "a field is wrong",
     "401": "the API key is missing or wrong",
-    "404": "no such model",
+    "404": "no such model, file, batch or request",
     "408": "the body came late",
     "413": "too many texts or bytes",
     "422": "a field is wrong",
@@ -25,6 +25,7 @@ _ERRORS = {
     "500": "the engine failed",
     "503": "the model is not loaded",
     "504": "the deadline of the request has passed",
+    "507": "the disk for jobs is full",
 }
 
 
@@ -38,25 +39,26 @@ def describe_routes(routes: Iterable[Route], *, has_keys: bool) -> dict[str, Any
     by_type = dict(zip(bodies, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = (
-            f"{route.path}{{name}}"
-            if route.path.endswith("/") and route.path != "/"
-            else (route.path)
-        )
+        is_below = route.is_open and route.path.endswith("/")
+        path = f"{route.path}{{name}}" if is_below else route.path
         operation: dict[str, Any] = {
             "summary": route.summary,
             "operationId": f"{route.method.lower()}{path.replace('/', '_')}",
             "responses": {
-                "200": {"description": "the answer", "content": {}},
+                str(route.status): {"description": "the answer", "content": {}},
                 **_errors(route, has_keys),
             },
         }
-        if path != route.path:
-            operation["parameters"] = [
-                {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-            ]
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in ("name", "id")
+            if f"{{{name}}}" in path
+        ] + [
+            {"name": name, "in": "query", "schema": {"type": "string"}} for name in route.parameters
+        ]
         if route.body is not None:
-            content = {"application/json": {"schema": by_type[route.body]}}
+            kind = "multipart/form-data" if route.takes_parts else "application/json"
+            content = {kind: {"schema": by_type[route.body]}}
             operation["requestBody"] = {"required": True, "content": content}
         operation["security"] = [{"key": []}] if route.needs_key and has_keys else []
         paths.setdefault(path, {})[route.method.lower()] = operation
@@ -79,6 +81,8 @@ def _errors(route: Route, has_keys: bool) -> dict[str, Any]:
         found |= {
             status: {"description": what} for status, what in _ERRORS.items() if status != "401"
         }
-    elif route.path.endswith("/"):
+    elif route.is_open:
         found["404"] = {"description": _ERRORS["404"]}
+    if route.keeps_jobs:
+        found |= {status: {"description": _ERRORS[status]} for status in ("400", "500", "507")}
     return dict(sorted(found.items()))

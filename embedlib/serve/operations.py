@@ -79,6 +79,8 @@ async def _compute_canary(model: ServedModel) -> None:
 
 async def metrics(exchange: Exchange) -> Response:
     """Answer `GET /metrics`."""
+    if exchange.shared.jobs is not None:
+        await exchange.shared.jobs.count()
     body = exchange.shared.metrics.render()
     return Response(body, content_type="text/plain; version=0.0.4; charset=utf-8")
 

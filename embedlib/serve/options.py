@@ -46,6 +46,19 @@ class ServeOptions:
     allowed_hosts: tuple[str, ...] | None = None
     """Values of the header Host; None: any, and on a loopback address only its own names."""
 
+    data_dir: str | None = None
+    """The folder of jobs, for this server alone; None: there are no jobs."""
+    max_file_bytes: int = 200 * MIB
+    """Of an uploaded file."""
+    max_batch_requests: int = 50_000
+    """Of one file."""
+    keep_jobs_seconds: float = 7 * 86_400.0
+    """Time that files and results are kept."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Where webhooks may go: names of hosts; addresses and networks that are not public."""
+    webhook_secrets: tuple[str, ...] = ()
+    """Webhooks are signed with each of them."""
+
     def __post_init__(self) -> None:
         """Check every field."""
         for item in fields(self):
@@ -55,7 +68,9 @@ class ServeOptions:
                     raise ConfigError(f"{item.name} = {shown(value)}; it must be 1 or more")
             elif item.name.endswith("_seconds") and not (is_number(value) and value >= 0):
                 raise ConfigError(f"{item.name} = {shown(value)}; it must be 0 or more seconds")
-        for name in ("api_keys", "allowed_hosts"):
+        if not (self.data_dir is None or (isinstance(self.data_dir, str) and self.data_dir)):
+            raise ConfigError(f"data_dir = {shown(self.data_dir)}; it must be a folder's path")
+        for name in ("api_keys", "allowed_hosts", "webhook_hosts", "webhook_secrets"):
             value = getattr(self, name)
             is_texts = isinstance(value, tuple) and all(
                 isinstance(text, str) and text for text in value

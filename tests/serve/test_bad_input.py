@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embedlib.serve.app import ROUTES
+from embedlib.serve.routes import ROUTES
 from tests.serve.conftest import Client, MakeClient
 
 POSTS = [route for route in ROUTES if route.method == "POST"]
@@ -91,7 +91,11 @@ JSON = st.recursive(
         | st.dictionaries(
             st.sampled_from(
                 sorted(
-                    {field for route in POSTS for field in (route.body or dict).__annotations__}
+                    {
+                        field
+                        for route in POSTS
+                        for field in getattr(route.body, "__annotations__", ())
+                    }
                     | {"text", "source_sentence", "sentences", "model", "lane"}
                 )
             ),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from embedlib.cli.serve import serve
-from embedlib.serve.app import ROUTES
+from embedlib.serve.routes import ROUTES
 from tests.serve.conftest import Client
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from embedlib.serve.deadline import seconds_left
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
+from embedlib.serve.routes import ROUTES
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client, MakeClient
 
@@ -392,3 +394,21 @@ def test_a_model_that_does_not_answer_is_not_ready(
     monkeypatch.undo()
     engine.release()
     assert client.send("GET", "/ready").status_code == 200
+
+
+def test_every_route_of_the_description_is_there(client: Client) -> None:
+    description = client.send("GET", "/openapi.json").json()
+    found = [(path, method) for path, item in description["paths"].items() for method in item]
+    assert len(found) == len(ROUTES)
+    for path, method in found:
+        operation = description["paths"][path][method]
+        asked = re.sub(r"\{(name|id)\}", "x", path)
+        assert {each["name"] for each in operation["parameters"] if each["in"] == "path"} == set(
+            re.findall(r"\{(\w+)\}", path)
+        )
+        answer = client.send(method.upper(), asked, b"{}" if method != "get" else None)
+        code = answer.json()["error"]["code"] if "/v1/" in path and answer.is_error else ""
+        assert code != "no_route", path
+        assert answer.status_code != 405, path
+        statuses = set(operation["responses"])
+        assert str(answer.status_code) in statuses, (path, method, answer.status_code)

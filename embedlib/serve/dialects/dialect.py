@@ -39,7 +39,7 @@ class Route:
 
     method: str
     path: str
-    """A path that ends in a slash stands for all paths below it."""
+    """A path that ends in a slash stands for all paths below it, `{id}` for one part of a path."""
     handle: Handle
     dialect: Dialect
     summary: str
@@ -47,6 +47,30 @@ class Route:
     body: type | None = None
     """The type of the body, for `/openapi.json`; None: it has none."""
     needs_key: bool = True
+    takes_parts: bool = False
+    """Whether the handler reads the body itself, in parts; it is multipart/form-data."""
+    keeps_jobs: bool = False
+    """Whether the server needs a folder for it."""
+    status: int = 200
+    """Of the answer, for `/openapi.json`."""
+    parameters: tuple[str, ...] = ()
+    """Names of the query's parameters, for `/openapi.json`."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it stands for more than one path."""
+        return "{id}" in self.path or (self.path.endswith("/") and self.path != "/")
+
+    def rest_of(self, path: str) -> str | None:
+        """Return the part of a path that this route leaves open; None: the path is another's."""
+        head, has_id, tail = self.path.partition("{id}")
+        if has_id:
+            rest = path[len(head) : len(path) - len(tail)]
+            is_one = path == f"{head}{rest}{tail}" and rest != "" and "/" not in rest
+            return rest if is_one else None
+        if self.is_open and path.startswith(self.path):
+            return path[len(self.path) :]
+        return "" if path == self.path else None
 
 
 def _openai_error(error: HTTPError, status: int) -> object:
@@ -55,6 +79,7 @@ def _openai_error(error: HTTPError, status: int) -> object:
         "unauthorized": ("authentication_error", "invalid_api_key"),
         "overloaded": ("overloaded", "overloaded"),
         "not_found": ("invalid_request_error", "model_not_found"),
+        "missing": ("invalid_request_error", "not_found"),
         "too_long": ("invalid_request_error", "context_length_exceeded"),
         "unavailable": ("server_error", "unavailable"),
         "timeout": ("timeout", "timeout"),
@@ -101,3 +126,11 @@ def _ollama_error(error: HTTPError, status: int) -> object:
 
 
 OLLAMA = Dialect("ollama", _ollama_error, MappingProxyType({"invalid": 400}))
+
+
+def _baseten_error(error: HTTPError, status: int) -> object:
+    """Source: Baseten's documentation, inference errors: the body is an object with `error`."""
+    return {"error": error.message}
+
+
+BASETEN = Dialect("baseten", _baseten_error, MappingProxyType({"invalid": 400}))

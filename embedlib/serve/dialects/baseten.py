@@ -1,0 +1,205 @@
+"""Baseten's asynchronous requests: accepted at once, answered later, told by a webhook.
+
+Source: Baseten's documentation, "Async inference" and the reference of its inference API. Ours
+besides: the result is kept and can be fetched, `path` names a route, and requests are listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from embedlib.serve.asgi import Response
+from embedlib.serve.dialects.dialect import BASETEN, Handle, Route
+from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Exchange
+from embedlib.serve.jobs.deliveries import as_time
+from embedlib.serve.jobs.requests import RequestRow
+from embedlib.serve.wire import decode
+
+PATHS: Final = (
+    *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/classify", "/v2/embed"),
+    *("/embed", "/embed_all", "/embed_sparse", "/rerank", "/predict", "/similarity", "/"),
+)
+"""Routes that may answer a request."""
+
+
+class Retries(msgspec.Struct):
+    """How often a request is tried that the model failed."""
+
+    max_attempts: int = 3
+    initial_delay_ms: int = 1000
+    max_delay_ms: int = 5000
+
+
+class AsyncPredictBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /async_predict`."""
+
+    model_input: msgspec.Raw
+    """The body of a route."""
+    webhook_endpoint: str | None = None
+    priority: int = 0
+    """0 to 2; lower ones first."""
+    max_time_in_queue_seconds: int = 600
+    inference_retry_config: Retries | None = None
+    path: str | None = None
+    """The route; None: by the fields of `model_input`. embedlib's own."""
+
+
+async def predict(exchange: Exchange) -> Response:
+    """Answer `POST /async_predict`: 202 when the request is on disk."""
+    body = await exchange.decode(AsyncPredictBody)
+    jobs = exchange.jobs
+    retries = body.inference_retry_config or Retries()
+    for name, value, least, most in (
+        ("priority", body.priority, 0, 2),
+        ("max_time_in_queue_seconds", body.max_time_in_queue_seconds, 10, 259_200),
+        ("inference_retry_config.max_attempts", retries.max_attempts, 1, 10),
+        ("inference_retry_config.initial_delay_ms", retries.initial_delay_ms, 0, 10_000),
+        ("inference_retry_config.max_delay_ms", retries.max_delay_ms, 0, 60_000),
+    ):
+        if not least <= value <= most:
+            raise HTTPError(400, f"{name} = {value}; it must be {least} to {most}", param=name)
+    if body.path is not None and body.path not in PATHS:
+        raise HTTPError(
+            400, f"path = {body.path!r:.80}; it must be one of {', '.join(PATHS)}", param="path"
+        )
+    model_input = bytes(body.model_input)
+    path = body.path or _path_of(model_input)
+    if body.webhook_endpoint is not None:
+        jobs.policy.endpoint(body.webhook_endpoint)
+    now = jobs.now()
+    row = RequestRow(
+        id=uuid4().hex,
+        status="QUEUED",
+        path=path,
+        num_bytes=len(model_input),
+        priority=body.priority,
+        created_at=now,
+        status_at=now,
+        queue_until=now + body.max_time_in_queue_seconds,
+        not_before=now,
+        max_attempts=retries.max_attempts,
+        delay_ms=retries.initial_delay_ms,
+        max_delay_ms=retries.max_delay_ms,
+        webhook=body.webhook_endpoint,
+        webhook_status="NO_WEBHOOK_PROVIDED" if body.webhook_endpoint is None else "PENDING",
+    )
+    await jobs.add_request(row, model_input)
+    return Response(msgspec.json.encode({"request_id": row.id}), 202)
+
+
+def _path_of(model_input: bytes) -> str:
+    """Return the route whose fields a body has.
+
+    Raises:
+        HTTPError: it is no object.
+    """
+    try:
+        fields = decode(model_input, dict[str, Any])
+    except HTTPError as error:
+        message = error.message.replace("the body", "model_input")
+        raise HTTPError(400, message, param="model_input") from None
+    if "documents" in fields:
+        return "/rerank"
+    return "/v1/embeddings" if "input" in fields else "/"
+
+
+def describe_request(row: RequestRow) -> dict[str, object]:
+    """Return a request as Baseten describes it."""
+    errors = []
+    if row.error_code is not None:
+        errors.append({"code": row.error_code, "message": row.error_message})
+    return {
+        "request_id": row.id,
+        "model_id": row.model,
+        "deployment_id": "",
+        "status": row.status,
+        "webhook_status": row.webhook_status,
+        "created_at": as_time(row.created_at),
+        "status_at": as_time(row.status_at),
+        "errors": errors,
+    }
+
+
+async def status(exchange: Exchange) -> Response:
+    """Answer `GET /async_request/{id}`."""
+    return await exchange.answer(describe_request(await exchange.jobs.request(exchange.rest)))
+
+
+async def cancel(exchange: Exchange) -> Response:
+    """Answer `DELETE /async_request/{id}`."""
+    row, is_cancelled = await exchange.jobs.cancel_request(exchange.rest)
+    message = "" if is_cancelled else f"it is {row.status}; only a QUEUED request can be cancelled"
+    return await exchange.answer(
+        {"request_id": row.id, "canceled": is_cancelled, "message": message}
+    )
+
+
+async def result(exchange: Exchange) -> Response:
+    """Answer `GET /async_request/{id}/result`: what the route answered."""
+    row, body = await exchange.jobs.result(exchange.rest)
+    if body:
+        return Response(body)
+    if row.ended_at is None:
+        raise HTTPError(404, f"the request is {row.status}; come again", "missing", retry_seconds=1)
+    reason = row.error_message or "there is no result"
+    raise HTTPError(row.http_status or 404, f"the request is {row.status}: {reason}", "missing")
+
+
+async def requests(exchange: Exchange) -> Response:
+    """Answer `GET /async_requests`: the newest first."""
+    after, limit = page_of(exchange, most=100, usual=20)
+    wanted = exchange.request.parameters().get("status")
+    page = await exchange.jobs.requests(after=after, limit=limit, status=wanted)
+    return await exchange.answer(write_page(page, describe_request), len(page.rows))
+
+
+async def queue(exchange: Exchange) -> Response:
+    """Answer `GET /async_queue_status`."""
+    await exchange.jobs.count()
+    now = exchange.jobs.metrics.now
+    return await exchange.answer(
+        {
+            "model_id": "",
+            "deployment_id": "",
+            "num_queued_requests": now["async", "queued"],
+            "num_in_progress_requests": now["async", "running"],
+        }
+    )
+
+
+def _route(
+    method: str, path: str, handle: Handle, summary: str, parameters: tuple[str, ...] = ()
+) -> Route:
+    return Route(
+        method=method,
+        path=path,
+        handle=handle,
+        dialect=BASETEN,
+        summary=summary,
+        keeps_jobs=True,
+        parameters=parameters,
+    )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/async_predict",
+        handle=predict,
+        dialect=BASETEN,
+        summary="Answer a request later.",
+        keeps_jobs=True,
+        body=AsyncPredictBody,
+        status=202,
+    ),
+    _route("GET", "/async_request/{id}", status, "The state of a request."),
+    _route("DELETE", "/async_request/{id}", cancel, "Cancel a request that is queued."),
+    _route("GET", "/async_request/{id}/result", result, "What a request was answered with."),
+    _route("GET", "/async_requests", requests, "The requests.", (*LIMITS, "status")),
+    _route("GET", "/async_queue_status", queue, "How many requests wait and run."),
+)

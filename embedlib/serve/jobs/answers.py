@@ -1,0 +1,39 @@
+"""What a job's request is answered with, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from embedlib.serve.errors import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer of one request."""
+
+    status: int
+    """Of HTTP, as the request's route would answer."""
+    body: bytes
+    """JSON on one line."""
+    kind: Kind | None = None
+    """Of the error; None: there is none."""
+    message: str = ""
+    """Of the error."""
+    retry_seconds: float | None = None
+    num_tokens: int = 0
+    model: str = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the server cannot answer now, so that the request waits and is no failure."""
+        return self.kind in ("overloaded", "unavailable")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the same request may be answered when it is tried again."""
+        return self.kind in ("failed", "internal", "timeout")
+
+
+Answerer = Callable[[str, bytes, str], Awaitable[Answer]]
+"""Answers the body of a request to a path, under a request id."""

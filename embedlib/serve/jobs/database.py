@@ -1,0 +1,95 @@
+"""The database of jobs: its tables, and rows as dataclasses.
+
+Source: SQLite, "Write-Ahead Logging" and "PRAGMA synchronous": in WAL mode a commit survives a
+loss of power only with `synchronous=FULL`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from embedlib.errors import ConfigError, first_line
+
+VERSION = 1
+_TABLES = """
+CREATE TABLE files (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, purpose TEXT NOT NULL,
+    filename TEXT NOT NULL, num_bytes INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+);
+CREATE INDEX files_expire ON files (expires_at);
+CREATE TABLE batches (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, status TEXT NOT NULL,
+    endpoint TEXT NOT NULL, input_file_id TEXT NOT NULL, completion_window TEXT NOT NULL,
+    metadata TEXT, output_seconds INTEGER NOT NULL, created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL, in_progress_at INTEGER, finalizing_at INTEGER,
+    completed_at INTEGER, failed_at INTEGER, expired_at INTEGER, cancelling_at INTEGER,
+    cancelled_at INTEGER, ended_at INTEGER, output_file_id TEXT NOT NULL,
+    error_file_id TEXT NOT NULL, errors TEXT, model TEXT,
+    num_total INTEGER NOT NULL DEFAULT 0, num_completed INTEGER NOT NULL DEFAULT 0,
+    num_failed INTEGER NOT NULL DEFAULT 0, num_tokens INTEGER NOT NULL DEFAULT 0,
+    num_lines INTEGER NOT NULL DEFAULT 0, input_offset INTEGER NOT NULL DEFAULT 0,
+    output_bytes INTEGER NOT NULL DEFAULT 0, error_bytes INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX batches_open ON batches (seq) WHERE ended_at IS NULL;
+CREATE TABLE requests (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, status TEXT NOT NULL,
+    path TEXT NOT NULL, body BLOB, num_bytes INTEGER NOT NULL, priority INTEGER NOT NULL,
+    created_at REAL NOT NULL, status_at REAL NOT NULL, queue_until REAL NOT NULL,
+    not_before REAL NOT NULL, num_attempts INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL, delay_ms INTEGER NOT NULL, max_delay_ms INTEGER NOT NULL,
+    model TEXT NOT NULL DEFAULT '', http_status INTEGER, result BLOB,
+    error_code TEXT, error_message TEXT, webhook TEXT, webhook_status TEXT NOT NULL,
+    webhook_attempts INTEGER NOT NULL DEFAULT 0, webhook_at REAL, ended_at REAL
+);
+CREATE INDEX requests_queue ON requests (priority, seq) WHERE status = 'QUEUED';
+CREATE INDEX requests_webhooks ON requests (webhook_at) WHERE webhook_at IS NOT NULL;
+CREATE INDEX requests_ended ON requests (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX requests_status ON requests (status);
+"""
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Open the database; make its tables if it is new. One thread at a time may use it.
+
+    Raises:
+        ConfigError: it is damaged, of another version, or cannot be written to.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.executescript(f"BEGIN;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")
+        elif version != VERSION:
+            raise ConfigError(
+                f"{path} has the format {version}, this embedlib reads {VERSION}; give another "
+                "--data-dir"
+            )
+    except sqlite3.Error as error:
+        connection.close()
+        raise ConfigError(
+            f"{path} cannot be used: {first_line(error)}; give another --data-dir"
+        ) from None
+    except ConfigError:
+        connection.close()
+        raise
+    return connection
+
+
+def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:
+    """Insert a row; names of tables and columns are ours, values are bound."""
+    names, marks = ", ".join(values), ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", [*values.values()])
+
+
+def update(connection: sqlite3.Connection, table: str, row_id: str, **values: Any) -> None:
+    """Set columns of a row."""
+    names = ", ".join(f"{name} = ?" for name in values)
+    connection.execute(f"UPDATE {table} SET {names} WHERE id = ?", [*values.values(), row_id])

@@ -1,0 +1,34 @@
+"""Trying again what the disk did not take: nothing is lost, jobs wait until it does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from embedlib.errors import typed_line
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.folder import is_storage
+from embedlib.serve.jobs.tools import Tools, log
+
+T = TypeVar("T")
+
+DISK_SECONDS = 5.0
+"""Before something is read or written again that the disk refused."""
+
+
+async def patiently(tools: Tools, work: Callable[[], Awaitable[T]]) -> T:
+    """Return what some work on the disk returns; while the disk refuses it, try again."""
+    while True:
+        try:
+            found = await work()
+        except Exception as error:
+            is_full = isinstance(error, HTTPError) and error.kind == "disk_full"
+            if not (is_full or is_storage(error)):
+                raise
+            if not tools.metrics.is_blocked:
+                log.error("jobs wait for the disk of --data-dir: %s", typed_line(error))
+            tools.metrics.is_blocked = True
+            await tools.clock.sleep(DISK_SECONDS)
+        else:
+            tools.metrics.is_blocked = False
+            return found

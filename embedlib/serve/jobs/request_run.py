@@ -1,0 +1,71 @@
+"""One asynchronous request: answered, put back into the queue, or failed.
+
+Source: Baseten's documentation, "Async inference": codes of errors, `inference_retry_config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from embedlib.serve.errors import Kind
+from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.patience import patiently
+from embedlib.serve.jobs.requests import RequestRow, Result
+from embedlib.serve.jobs.tools import Tools
+
+BUSY_SECONDS = 1.0
+"""Before a request is tried again that the server was too busy for, unless the answer says."""
+MAX_RESULT_BYTES = 512 << 20
+"""Of a result; SQLite stores at most 1,000,000,000 bytes as one value."""
+_CODES: Final[Mapping[Kind, str]] = MappingProxyType(
+    {
+        "not_found": "MODEL_DOES_NOT_EXIST",
+        "timeout": "MODEL_PREDICT_TIMEOUT",
+        "failed": "MODEL_PREDICT_ERROR",
+        "internal": "INTERNAL_SERVER_ERROR",
+    }
+)
+
+
+async def run_request(row: RequestRow, tools: Tools) -> None:
+    """Answer a request that was taken. Cancelling the task leaves it to the next start."""
+    requests, thread, metrics = tools.requests, tools.thread, tools.metrics
+    body = await patiently(tools, lambda: thread.run(lambda: requests.body(row.id)))
+    answer = await tools.answer(row.path, body, row.id)
+    now = tools.clock.now()
+    num_attempts = row.num_attempts + (not answer.is_busy)
+    if answer.is_busy or (answer.has_failed and num_attempts < row.max_attempts):
+        wait = _seconds_to_wait(row, answer)
+        await patiently(
+            tools,
+            lambda: thread.write(
+                lambda: requests.put_back(row.id, not_before=now + wait, num_attempts=num_attempts)
+            ),
+        )
+        return
+    result = _result(answer)
+    await patiently(
+        tools, lambda: thread.write(lambda: requests.end(row.id, result, tools.clock.now()))
+    )
+    metrics.ended["async", "done" if result.status == "SUCCEEDED" else "failed"] += 1
+
+
+def _seconds_to_wait(row: RequestRow, answer: Answer) -> float:
+    if answer.is_busy:
+        return answer.retry_seconds or BUSY_SECONDS
+    return min(row.delay_ms * 2.0**row.num_attempts, row.max_delay_ms) / 1000
+
+
+def _result(answer: Answer) -> Result:
+    if answer.kind is not None:
+        code = _CODES.get(answer.kind, "MODEL_INVALID_INPUT")
+        return Result("FAILED", answer.status, None, answer.model, code, answer.message)
+    if len(answer.body) > MAX_RESULT_BYTES:
+        message = (
+            f"the result has {len(answer.body):,} bytes, the limit is {MAX_RESULT_BYTES:,}; send "
+            "fewer texts at a time, or a batch"
+        )
+        return Result("FAILED", 413, None, answer.model, "MODEL_INVALID_INPUT", message)
+    return Result("SUCCEEDED", answer.status, answer.body, answer.model)

@@ -1,0 +1,264 @@
+"""The rows of asynchronous requests: a queue with priorities, results, and webhooks to deliver."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.database import insert, update
+from embedlib.serve.jobs.page import Page, select_page
+
+Status = Literal[
+    "QUEUED", "IN_PROGRESS", "SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"
+]
+WebhookStatus = Literal["PENDING", "SUCCEEDED", "FAILED", "CANCELED", "NO_WEBHOOK_PROVIDED"]
+
+
+@dataclass(kw_only=True)
+class RequestRow:
+    """One request; times are in Unix seconds."""
+
+    id: str
+    status: Status
+    path: str
+    num_bytes: int
+    """Of the body, and then of the result."""
+    priority: int
+    """Lower ones first."""
+    created_at: float
+    status_at: float
+    queue_until: float
+    """After it the request expires, unless it runs."""
+    not_before: float
+    """When it may run."""
+    num_attempts: int = 0
+    max_attempts: int
+    delay_ms: int
+    """Before the second attempt; doubled before each one after it."""
+    max_delay_ms: int
+    model: str = ""
+    http_status: int | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    webhook: str | None = None
+    webhook_status: WebhookStatus
+    webhook_attempts: int = 0
+    webhook_at: float | None = None
+    """When to deliver it; None: not, or not any more."""
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a request."""
+
+    status: Status
+    http_status: int | None
+    body: bytes | None
+    """JSON; None: there is only an error."""
+    model: str
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+_COLUMNS = ", ".join(item.name for item in fields(RequestRow))
+
+
+class RequestStore:
+    """Requests by id; called on the store's thread, inside its transactions."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Keep rows in a database."""
+        self._connection = connection
+
+    def recover(self) -> None:
+        """Queue again what ran when a server was killed."""
+        self._connection.execute(
+            "UPDATE requests SET status = 'QUEUED' WHERE status = 'IN_PROGRESS'"
+        )
+
+    def add(self, row: RequestRow, body: bytes) -> None:
+        """Add a request."""
+        values = {item.name: getattr(row, item.name) for item in fields(RequestRow)}
+        insert(self._connection, "requests", {**values, "body": body})
+
+    def get(self, request_id: str) -> RequestRow:
+        """Return a request.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+        found = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM requests WHERE id = ?", [request_id]
+        ).fetchone()
+        if found is None:
+            raise HTTPError(
+                404,
+                f"no request {request_id!r:.80} here; it may have ended so long ago that it was "
+                "deleted (--keep-jobs-hours)",
+                "missing",
+            )
+        return RequestRow(**found)
+
+    def body(self, request_id: str) -> bytes:
+        """Return the body of a request that has not ended."""
+        return self._blob("body", request_id)
+
+    def result(self, request_id: str) -> bytes:
+        """Return the result of a request; empty: it has none."""
+        return self._blob("result", request_id)
+
+    def _blob(self, column: Literal["body", "result"], request_id: str) -> bytes:
+        found = self._connection.execute(
+            f"SELECT {column} FROM requests WHERE id = ?", [request_id]
+        ).fetchone()
+        blob: bytes | None = found[column] if found is not None else None
+        return blob or b""
+
+    def list(self, *, after: str | None, limit: int, status: str | None = None) -> Page[RequestRow]:
+        """Return a page of requests, the newest first.
+
+        Raises:
+            HTTPError: there is no request `after`.
+        """
+        where, values = ("status = ?", [status]) if status else ("1", [])
+        rows, has_more = select_page(
+            self._connection,
+            f"SELECT {_COLUMNS} FROM requests WHERE {where}",
+            values,
+            table="requests",
+            after=after,
+            limit=limit,
+        )
+        return Page([RequestRow(**row) for row in rows], has_more)
+
+    def take(self, *, max_requests: int, max_bytes: int, now: float) -> Sequence[RequestRow]:
+        """Mark the next requests as running and return them; at least one, if any is due."""
+        found = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM requests WHERE status = 'QUEUED' AND not_before <= ? "
+            "AND queue_until > ? ORDER BY priority, seq LIMIT ?",
+            [now, now, max_requests],
+        )
+        taken: list[RequestRow] = []
+        for row in (RequestRow(**row) for row in found.fetchall()):
+            max_bytes -= row.num_bytes
+            if taken and max_bytes < 0:
+                break
+            update(self._connection, "requests", row.id, status="IN_PROGRESS", status_at=now)
+            taken.append(row)
+        return taken
+
+    def put_back(self, request_id: str, *, not_before: float, num_attempts: int) -> None:
+        """Queue a request again; one that does not run any more stays as it is."""
+        self._connection.execute(
+            "UPDATE requests SET status = 'QUEUED', not_before = ?, num_attempts = ? "
+            "WHERE id = ? AND status = 'IN_PROGRESS'",
+            [not_before, num_attempts, request_id],
+        )
+
+    def end(self, request_id: str, result: Result, now: float) -> None:
+        """Record the end of a request, and that its webhook is to be delivered."""
+        self._connection.execute(
+            "UPDATE requests SET status = ?, status_at = ?, ended_at = ?, body = NULL, "
+            "result = ?, num_bytes = ?, http_status = ?, model = ?, error_code = ?, "
+            "error_message = ?, webhook_at = CASE webhook_status WHEN 'PENDING' THEN ? END "
+            "WHERE id = ? AND ended_at IS NULL",
+            [
+                *(result.status, now, now, result.body, len(result.body or b"")),
+                *(result.http_status, result.model, result.error_code, result.error_message),
+                *(now, request_id),
+            ],
+        )
+
+    def cancel(self, request_id: str, now: float) -> bool:
+        """Cancel a request; return whether it was queued, as only such a one can be.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+        if self.get(request_id).status != "QUEUED":
+            return False
+        self.end(request_id, Result("CANCELED", None, None, ""), now)
+        self._connection.execute(
+            "UPDATE requests SET webhook_status = 'CANCELED', webhook_at = NULL "
+            "WHERE id = ? AND webhook_status = 'PENDING'",
+            [request_id],
+        )
+        return True
+
+    def expire(self, now: float) -> int:
+        """End the requests that waited for too long; return how many."""
+        found = self._connection.execute(
+            "SELECT id, created_at, queue_until FROM requests "
+            "WHERE status = 'QUEUED' AND queue_until <= ? LIMIT 1000",
+            [now],
+        ).fetchall()
+        for row in found:
+            seconds = row["queue_until"] - row["created_at"]
+            message = (
+                f"it waited for more than max_time_in_queue_seconds = {seconds:g}; send it again, "
+                "with more, or when the server has less to do"
+            )
+            ended = Result("EXPIRED", None, None, "", "REQUEST_EXPIRED", message)
+            self.end(row["id"], ended, now)
+        return len(found)
+
+    def due(
+        self, *, max_requests: int, max_bytes: int, now: float, but: Collection[str]
+    ) -> Sequence[RequestRow]:
+        """Return the requests whose webhook is to be delivered now; at least one, if any is."""
+        found = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM requests WHERE webhook_at <= ? ORDER BY webhook_at LIMIT ?",
+            [now, max_requests + len(but)],
+        )
+        chosen: list[RequestRow] = []
+        for row in (RequestRow(**row) for row in found.fetchall()):
+            if row.id in but:
+                continue
+            max_bytes -= row.num_bytes
+            if len(chosen) == max_requests or (chosen and max_bytes < 0):
+                break
+            chosen.append(row)
+        return chosen
+
+    def delivered(self, request_id: str) -> None:
+        """Record that a webhook was delivered."""
+        update(
+            self._connection, "requests", request_id, webhook_status="SUCCEEDED", webhook_at=None
+        )
+
+    def deliver_again(self, request_id: str, *, num_attempts: int, at: float) -> None:
+        """Record that a webhook is to be delivered once more."""
+        update(
+            self._connection, "requests", request_id, webhook_attempts=num_attempts, webhook_at=at
+        )
+
+    def give_up_webhook(self, request_id: str, message: str) -> None:
+        """Record that a webhook cannot be delivered; the result stays."""
+        update(self._connection, "requests", request_id, webhook_status="FAILED", webhook_at=None)
+        self._connection.execute(
+            "UPDATE requests SET status = 'WEBHOOK_FAILED', error_code = 'WEBHOOK_FAILED', "
+            "error_message = ? WHERE id = ? AND status = 'SUCCEEDED'",
+            [message, request_id],
+        )
+
+    def delete_ended(self, before: float) -> None:
+        """Delete the requests that ended before a time and whose webhook waits no more."""
+        self._connection.execute(
+            "DELETE FROM requests WHERE ended_at <= ? AND webhook_at IS NULL", [before]
+        )
+
+    def count(self) -> dict[str, int]:
+        """Return how many there are, by status."""
+        found = self._connection.execute("SELECT status, count(*) FROM requests GROUP BY status")
+        return dict(found.fetchall())
+
+    def count_webhooks(self) -> int:
+        """Return how many webhooks are to be delivered."""
+        row = self._connection.execute(
+            "SELECT count(*) FROM requests WHERE webhook_at IS NOT NULL"
+        ).fetchone()
+        return int(row[0])

@@ -1,0 +1,112 @@
+"""StoreThread: the one thread that touches the folder; writes that wait share a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from embedlib.serve.jobs.folder import full_disk, is_full
+
+T = TypeVar("T")
+_Work = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class StoreThread:
+    """Runs functions on one thread, and writes in transactions.
+
+    A commit waits for the disk; whatever is asked for meanwhile goes into the next one together, so
+    that many requests a second need few waits.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Start with a connection that no other thread uses from now on."""
+        self._connection = connection
+        self._executor = ThreadPoolExecutor(1, "embedlib-serve-jobs")
+        self._lock = threading.Lock()
+        self._waiting: list[_Work] = []
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what a function returns that writes nothing to the database.
+
+        Raises:
+            what it raises; `HTTPError` 507 for a full disk.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        except OSError as error:
+            if is_full(error):
+                raise full_disk() from error
+            raise
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Return what a function returns, once all that it wrote is on disk.
+
+        Nothing of it is written if it raises. Cancelling the task does not undo it.
+
+        Raises:
+            what it raises; `HTTPError` 507 for a full disk.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            self._waiting.append((work, future))
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._executor.submit(self._commit, loop)
+        try:
+            return await asyncio.shield(future)
+        except (OSError, sqlite3.Error) as error:
+            if is_full(error):
+                raise full_disk() from error
+            raise
+
+    def close(self) -> None:
+        """Wait for what was asked for, close the connection and end the thread."""
+        self._executor.submit(self._connection.close)
+        self._executor.shutdown(wait=True)
+
+    def _commit(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            works, self._waiting = self._waiting, []
+        outcomes: list[Any]
+        try:
+            outcomes = self._apply([work for work, _ in works])
+        except Exception as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            outcomes = [error] * len(works)
+        futures = [future for _, future in works]
+        loop.call_soon_threadsafe(_settle, futures, outcomes)
+
+    def _apply(self, works: list[Callable[[], Any]]) -> list[Any]:
+        """Run functions in one transaction; return what each returned or raised."""
+        outcomes: list[Any] = []
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        for work in works:
+            execute("SAVEPOINT work")
+            try:
+                outcomes.append(work())
+            except Exception as error:
+                if not self._connection.in_transaction:  # SQLite has undone all of it
+                    raise
+                execute("ROLLBACK TO work")
+                outcomes.append(error)
+            execute("RELEASE work")
+        execute("COMMIT")
+        return outcomes
+
+
+def _settle(futures: list[asyncio.Future[Any]], outcomes: list[Any]) -> None:
+    for future, outcome in zip(futures, outcomes, strict=True):
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+            future.exception()  # it may be that nobody waits any more
+        else:
+            future.set_result(outcome)

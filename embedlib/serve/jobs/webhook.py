@@ -1,0 +1,276 @@
+"""Webhooks: where they may go, and one delivery, within bounds of size and time.
+
+A client names the URL, so that a server could be made to speak to whatever it reaches (SSRF). So
+only named hosts are spoken to, addresses that are not public only when they are named themselves,
+the address that was checked is the one connected to, and redirects are not followed.
+
+Source: OWASP, "Server Side Request Forgery Prevention"; RFC 9112 for the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from embedlib.serve.errors import HTTPError
+from embedlib.version import __version__
+
+SECONDS = 10.0
+"""For one delivery, from the name to the status line."""
+MAX_URL_CHARS = 2048
+MAX_LINE_BYTES = 16 << 10
+"""Of the answer's status line; no more of it is read."""
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses after which a webhook is delivered again."""
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""IPv4 addresses for hosts that have only IPv6."""
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class DeliveryError(Exception):
+    """A webhook was not delivered.
+
+    Attributes:
+        may_retry: whether it may be tried again.
+    """
+
+    def __init__(self, message: str, *, may_retry: bool) -> None:
+        super().__init__(message)
+        self.may_retry = may_retry
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A URL that webhooks may go to."""
+
+    is_tls: bool
+    host: str
+    port: int
+    target: str
+    """Path and query."""
+
+    @property
+    def authority(self) -> str:
+        """The header Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+
+class Policy:
+    """Where webhooks may go."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        """Allow hosts by name, addresses, and networks of addresses (10.0.0.0/8)."""
+        self._hosts: set[str] = set()
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        for name in allowed:
+            try:
+                self._networks.append(ipaddress.ip_network(name.strip("[]"), strict=False))
+            except ValueError:
+                self._hosts.add(name.lower().rstrip("."))
+        if "localhost" in self._hosts:
+            self._networks += [ipaddress.ip_network("127.0.0.1"), ipaddress.ip_network("::1")]
+
+    def endpoint(self, url: str) -> Endpoint:
+        """Return where a URL leads.
+
+        Raises:
+            HTTPError: webhooks may not go there.
+        """
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            raise _refused(url, "it must be a URL") from None
+        is_plain = url.isascii() and url.isprintable() and " " not in url
+        if not is_plain or len(url) > MAX_URL_CHARS or not host:
+            raise _refused(url, f"it must be a URL of at most {MAX_URL_CHARS} ASCII characters")
+        if parts.username is not None or parts.fragment:
+            raise _refused(url, "leave out user, password and fragment")
+        host = host.rstrip(".")
+        if not self._knows(host):
+            raise _refused(
+                url, f"start the server with --webhook-allow {host:.80} to let it go there"
+            )
+        if parts.scheme != "https" and not (parts.scheme == "http" and self._networks):
+            raise _refused(url, "it must begin with https://")
+        is_tls = parts.scheme == "https"
+        target = parts.path or "/"
+        target = f"{target}?{parts.query}" if parts.query else target
+        return Endpoint(is_tls, host, port or (443 if is_tls else 80), target)
+
+    def check_address(self, endpoint: Endpoint, text: str) -> None:
+        """Check an address that a host has.
+
+        Raises:
+            DeliveryError: webhooks may not go there.
+        """
+        address = ipaddress.ip_address(text)
+        if any(_unwrapped(address) in network for network in self._networks):
+            return
+        if not endpoint.is_tls:
+            raise DeliveryError(
+                "http goes only to addresses that --webhook-allow names; use https",
+                may_retry=False,
+            )
+        if not all(is_public(each) for each in {address, _unwrapped(address)}):
+            raise DeliveryError(
+                f"{endpoint.host} leads to an address that is not public; name the address with "
+                "--webhook-allow, too",
+                may_retry=False,
+            )
+
+    def _knows(self, host: str) -> bool:
+        try:
+            address = _unwrapped(ipaddress.ip_address(host))
+        except ValueError:
+            return host in self._hosts
+        return any(address in network for network in self._networks)
+
+
+def is_public(address: Address) -> bool:
+    """Return whether an address is of the public internet, and so is what is inside of it.
+
+    Source: IANA special-purpose registries, by `ipaddress`; RFC 6052 for 64:ff9b::/96.
+    """
+    inner: list[Address] = []
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _TRANSLATED:
+            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+        inner += [each for each in (address.ipv4_mapped, address.sixtofour) if each is not None]
+        inner += list(address.teredo or ())
+        if address.is_site_local:
+            return False
+    is_plain = address.is_global and not address.is_multicast and not address.is_reserved
+    return is_plain and all(is_public(each) for each in inner)
+
+
+def _unwrapped(address: Address) -> Address:
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address if mapped is None else mapped
+
+
+def _refused(url: str, remedy: str) -> HTTPError:
+    # Without path and query, which may hold a secret.
+    shown = "/".join(url.split("/")[:3])
+    return HTTPError(
+        400, f"webhook_endpoint = {shown!r:.120} is refused; {remedy}", param="webhook_endpoint"
+    )
+
+
+def sign(body: bytes, secrets: Sequence[str]) -> str:
+    """Return the header that proves who sent a body: one signature for each secret.
+
+    Source: Baseten's documentation, "Securing async inference".
+    """
+    digests = [hmac.new(each.encode(), body, hashlib.sha256).hexdigest() for each in secrets]
+    return ",".join(f"v1={digest}" for digest in digests)
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[4][0]) for address in found]
+
+
+class Sender:
+    """Delivers bodies to endpoints."""
+
+    def __init__(
+        self, policy: Policy, *, seconds: float = SECONDS, resolve: Resolve = resolve
+    ) -> None:
+        """Deliver where the policy allows it, within some seconds."""
+        self._policy = policy
+        self._seconds = seconds
+        self._resolve = resolve
+        self._tls: ssl.SSLContext | None = None
+
+    async def send(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        """Deliver a body.
+
+        Raises:
+            DeliveryError: it did not arrive, or was not taken.
+        """
+        try:
+            endpoint = self._policy.endpoint(url)
+        except HTTPError as error:
+            raise DeliveryError(error.message, may_retry=False) from None
+        try:
+            status = await asyncio.wait_for(self._post(endpoint, headers, body), self._seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            raise DeliveryError(
+                f"it was not taken within {self._seconds:g} seconds", may_retry=True
+            ) from None
+        except ssl.SSLError as error:
+            raise DeliveryError(f"TLS failed: {error.reason}", may_retry=True) from None
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            name = type(error).__name__
+            raise DeliveryError(f"the connection failed: {name}", may_retry=True) from None
+        if not 200 <= status < 300:
+            raise DeliveryError(f"it was answered with {status}", may_retry=status in RETRIED)
+
+    async def _post(
+        self, endpoint: Endpoint, headers: Sequence[tuple[str, str]], body: bytes
+    ) -> int:
+        addresses = await self._resolve(endpoint.host, endpoint.port)
+        if not addresses:
+            raise OSError("the host has no address")
+        for address in addresses:  # all of them: which one is tried must not matter
+            self._policy.check_address(endpoint, address)
+        if endpoint.is_tls and self._tls is None:
+            self._tls = ssl.create_default_context()
+        reader, writer = await asyncio.open_connection(
+            addresses[0],
+            endpoint.port,
+            limit=MAX_LINE_BYTES,
+            ssl=self._tls if endpoint.is_tls else None,
+            server_hostname=endpoint.host if endpoint.is_tls else None,
+        )
+        try:
+            writer.write(_head(endpoint, headers, len(body)))
+            writer.write(body)
+            await writer.drain()
+            return await _read_status(reader)
+        finally:
+            with suppress(OSError):
+                writer.close()
+
+
+def _head(endpoint: Endpoint, headers: Sequence[tuple[str, str]], num_bytes: int) -> bytes:
+    lines = [
+        f"POST {endpoint.target} HTTP/1.1",
+        f"Host: {endpoint.authority}",
+        f"User-Agent: embedlib/{__version__}",
+        "Content-Type: application/json",
+        f"Content-Length: {num_bytes}",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in headers),
+    ]
+    return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii")
+
+
+async def _read_status(reader: asyncio.StreamReader) -> int:
+    """Return the status of an answer; nothing more of it is read.
+
+    Raises:
+        ValueError: it is no HTTP.
+    """
+    for _ in range(8):  # interim answers, RFC 9110, 15.2
+        words = (await reader.readline()).split(None, 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
+            raise ValueError("no HTTP")
+        status = int(words[1])
+        if status >= 200:
+            return status
+        while (await reader.readline()).strip():
+            pass
+    raise ValueError("no answer")

@@ -1,0 +1,194 @@
+"""Worker: starts what is due, several jobs at once, and records what runs out of time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from embedlib.serve.jobs.batch_run import BatchRun
+from embedlib.serve.jobs.batches import BatchRow
+from embedlib.serve.jobs.deliveries import deliver
+from embedlib.serve.jobs.patience import patiently
+from embedlib.serve.jobs.request_run import run_request
+from embedlib.serve.jobs.tools import Tools, log
+from embedlib.serve.jobs.webhook import Sender
+
+TICK_SECONDS = 1.0
+"""Between two looks for what is due by the clock; what is accepted is looked for at once."""
+SWEEP_TICKS = 60
+"""Ticks between two looks for what is kept no longer."""
+MAX_BATCHES = 4
+"""Batches that run at once; further ones wait, in their order."""
+MAX_REQUESTS = 64
+MAX_REQUEST_BYTES = 64 << 20
+"""Of asynchronous requests that run at once; always one request."""
+MAX_DELIVERIES = 16
+MAX_DELIVERY_BYTES = 64 << 20
+"""Of webhooks that are delivered at once; always one."""
+
+
+class Worker:
+    """Runs the jobs of a folder on the event loop."""
+
+    def __init__(self, tools: Tools, sender: Sender) -> None:
+        """Take what to run them with."""
+        self._tools = tools
+        self._sender = sender
+        self._woken = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._batches: dict[str, BatchRun] = {}
+        self._requests: dict[str, int] = {}
+        """The sizes of those that run."""
+        self._deliveries: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start."""
+        self._loop = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Look for what is due, now."""
+        self._woken.set()
+
+    def cancel(self, batch_id: str) -> None:
+        """End a batch that was cancelled."""
+        if batch_id in self._batches:
+            self._batches[batch_id].stop("cancelled")
+        self.wake()
+
+    async def stop(self) -> None:
+        """Stop everything; what is not saved is done again at the next start."""
+        tasks = [*self._tasks, *([self._loop] if self._loop is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop = None
+
+    async def _run(self) -> None:
+        tick = 0
+        while True:
+            self._woken.clear()
+            try:
+                await self._expire()
+                await self._start_batches()
+                await self._start_requests()
+                await self._start_deliveries()
+                if tick % SWEEP_TICKS == 0:
+                    await self._sweep()
+            except Exception:  # nothing may end this loop: jobs would wait for ever
+                log.exception("a look for jobs that are due")
+            tick += 1
+            await self._tools.clock.wait(self._woken, TICK_SECONDS)
+
+    async def _start_batches(self) -> None:
+        tools = self._tools
+        rows = await patiently(tools, lambda: tools.thread.run(tools.batches.open))
+        now = tools.clock.now()
+        for row in rows:
+            if row.id in self._batches:
+                if row.expires_at <= now:
+                    self._batches[row.id].stop("expired")
+                continue
+            # What only has to be ended needs no place.
+            is_short = row.status == "cancelling" or row.expires_at <= now
+            if is_short or len(self._batches) < MAX_BATCHES:
+                self._batches[row.id] = run = BatchRun(row, tools)
+                self._spawn(self._run_batch(row, run))
+
+    async def _run_batch(self, row: BatchRow, run: BatchRun) -> None:
+        tools = self._tools
+        try:
+            await run.run()
+        except Exception:
+            log.exception("batch %s", row.id)
+            error = {
+                "code": "server_error",
+                "line": None,
+                "message": "the server has a bug, or the input is gone; its log has the traceback",
+                "param": None,
+            }
+            now = int(tools.clock.now())
+            await patiently(
+                tools,
+                lambda: tools.thread.write(lambda: tools.batches.fail(row.id, [error], now)),
+            )
+            tools.metrics.ended["batch", "failed"] += 1
+        finally:
+            del self._batches[row.id]
+            self.wake()
+
+    async def _start_requests(self) -> None:
+        tools = self._tools
+        max_requests = MAX_REQUESTS - len(self._requests)
+        max_bytes = MAX_REQUEST_BYTES - sum(self._requests.values())
+        if max_requests <= 0 or max_bytes <= 0:
+            return
+        now = tools.clock.now()
+        rows = await patiently(
+            tools,
+            lambda: tools.thread.write(
+                lambda: tools.requests.take(max_requests=max_requests, max_bytes=max_bytes, now=now)
+            ),
+        )
+        for row in rows:
+            self._requests[row.id] = row.num_bytes
+            self._spawn(self._ended(self._requests, row.id, run_request(row, tools)))
+
+    async def _start_deliveries(self) -> None:
+        tools, running = self._tools, self._deliveries
+        max_requests = MAX_DELIVERIES - len(running)
+        max_bytes = MAX_DELIVERY_BYTES - sum(running.values())
+        if max_requests <= 0 or max_bytes <= 0:
+            return
+        now = tools.clock.now()
+        rows = await patiently(
+            tools,
+            lambda: tools.thread.run(
+                lambda: tools.requests.due(
+                    max_requests=max_requests, max_bytes=max_bytes, now=now, but=[*running]
+                )
+            ),
+        )
+        for row in rows:
+            running[row.id] = row.num_bytes
+            self._spawn(self._ended(running, row.id, deliver(row, tools, self._sender)))
+
+    async def _ended(
+        self, running: dict[str, int], row_id: str, work: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("request %s", row_id)
+        finally:
+            del running[row_id]
+            self.wake()
+
+    async def _expire(self) -> None:
+        tools = self._tools
+        now = tools.clock.now()
+        count = await patiently(
+            tools, lambda: tools.thread.write(lambda: tools.requests.expire(now))
+        )
+        tools.metrics.ended["async", "expired"] += count
+
+    async def _sweep(self) -> None:
+        """Delete what is kept no longer."""
+        tools = self._tools
+        now = tools.clock.now()
+        before = now - tools.options.keep_jobs_seconds
+
+        def delete() -> list[str]:
+            tools.batches.delete_ended(before)
+            tools.requests.delete_ended(before)
+            return [*tools.files.delete_expired(now)]
+
+        for file_id in await patiently(tools, lambda: tools.thread.write(delete)):
+            await tools.thread.run(partial(tools.folder.remove, file_id))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,89 @@
+"""The routes of the server, and the one that answers a request."""
+
+from __future__ import annotations
+
+import msgspec
+
+from embedlib.serve import console, operations
+from embedlib.serve.asgi import Request, Response
+from embedlib.serve.dialects import (
+    baseten,
+    batches,
+    classify,
+    cohere,
+    files,
+    ollama,
+    openai,
+    rerank,
+    search,
+    tei,
+    tokens,
+)
+from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.exchange import Exchange
+from embedlib.serve.openapi import describe_routes
+
+COMPUTING: tuple[Route, ...] = (
+    *openai.ROUTES,
+    *tei.ROUTES,
+    *tokens.ROUTES,
+    *rerank.ROUTES,
+    *classify.ROUTES,
+    *cohere.ROUTES,
+    *ollama.ROUTES,
+)
+"""Those that a model answers, for a client that waits or for a job."""
+
+
+async def _openapi(exchange: Exchange) -> Response:
+    """Answer `GET /openapi.json`."""
+    has_keys = bool(exchange.shared.options.api_keys)
+    return Response(msgspec.json.encode(describe_routes(ROUTES, has_keys=has_keys)))
+
+
+ROUTES: tuple[Route, ...] = (
+    *COMPUTING,
+    *search.ROUTES,
+    *files.ROUTES,
+    *batches.ROUTES,
+    *baseten.ROUTES,
+    *operations.ROUTES,
+    *console.ROUTES,
+    Route(
+        method="GET",
+        path="/openapi.json",
+        handle=_openapi,
+        dialect=OPENAI,
+        summary="This description.",
+        needs_key=False,
+    ),
+)
+_BY_PATH = {(route.method, route.path): route for route in ROUTES}
+_OPEN = tuple(route for route in ROUTES if route.is_open)
+
+
+def find_route(request: Request) -> tuple[Route, str]:
+    """Return the route of a request, and the part of the path that the route leaves open.
+
+    Raises:
+        HTTPError: there is none.
+    """
+    path = request.path
+    if path.startswith("/sync/"):
+        path = path.removeprefix("/sync")
+    path = path.rstrip("/") or "/"
+    method = "GET" if request.method == "HEAD" else request.method
+    found = _BY_PATH.get((method, path))
+    if found is not None:
+        return found, ""
+    for route in _OPEN:
+        rest = route.rest_of(path)
+        if route.method == method and rest:
+            return route, rest
+    others = sorted({route.method for route in ROUTES if route.rest_of(path) is not None})
+    if others:
+        raise HTTPError.wrong_method(f"{method} {path:.80}", others)
+    raise HTTPError(
+        404, f"{method} {path:.80} is not there; GET /openapi.json lists the routes", "no_route"
+    )

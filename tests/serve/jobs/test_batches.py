@@ -1,0 +1,346 @@
+"""Batches: from the upload to the output, in order and within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from embedlib.engines.base import Lane
+from embedlib.serve.jobs import batch_run
+from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.jobs import Jobs
+from embedlib.testing import FakeEngine, fake_vector
+from tests.serve.conftest import Client
+from tests.serve.jobs.conftest import (
+    FakeClock,
+    add_file,
+    batch_row,
+    echo,
+    ended_batch,
+    error,
+    input_line,
+    input_of,
+    lines_of,
+    ok,
+    run,
+    until,
+)
+
+MakeJobs = Callable[..., Jobs]
+
+
+def create(client: Client, file_id: str, **fields: Any) -> Any:
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    return client.post("/v1/batches", {**body, **fields})
+
+
+def wait(client: Client, batch_id: str) -> Any:
+    async def work() -> Any:
+        async with client.http() as http:
+            while True:
+                batch = (await http.get(f"/v1/batches/{batch_id}")).json()
+                if batch["status"] in ("completed", "failed", "expired", "cancelled"):
+                    return batch
+
+    return client.run(work())
+
+
+def content(client: Client, file_id: str) -> list[Any]:
+    answer = client.send("GET", f"/v1/files/{file_id}/content")
+    assert answer.status_code == 200
+    return [json.loads(line) for line in answer.content.splitlines()]
+
+
+def test_a_file_of_requests_becomes_a_file_of_answers(
+    keeper: Client, upload: Callable[[bytes], str], engine: FakeEngine
+) -> None:
+    lines = [
+        input_line("a", body={"input": "abc", "lane": "query"}),
+        b"\r\n",
+        input_line("wrong", body={"input": "abc", "dimensions": 99}),
+        input_line("b", body={"input": ["x", "yz"], "model": "embed"}),
+        input_line("none", body={"input": "a", "model": "rank"}),
+        input_line("bytes", body={"input": "a", "encoding_format": "bytes"}).rstrip(b"\n"),
+    ]
+    file_id = upload(b"\xef\xbb\xbf" + b"".join(lines))
+    batch = create(keeper, file_id, metadata={"of": "me"})
+    assert batch["status"] == "validating"
+    assert batch["object"] == "batch"
+    done = wait(keeper, batch["id"])
+    assert done["status"] == "completed"
+    assert done["request_counts"] == {"total": 5, "completed": 2, "failed": 3}
+    assert done["metadata"] == {"of": "me"}
+    assert done["model"] == "embed"
+    assert done["usage"]["total_tokens"] == 7  # of all that was computed
+    first, second = content(keeper, done["output_file_id"])
+    assert first["custom_id"] == "a"
+    assert first["error"] is None
+    assert first["response"]["status_code"] == 200
+    [entry] = first["response"]["body"]["data"]
+    assert entry["embedding"] == fake_vector(list(b"abc")).tolist()
+    assert [row["index"] for row in second["response"]["body"]["data"]] == [0, 1]
+    errors = content(keeper, done["error_file_id"])
+    assert [line["custom_id"] for line in errors] == ["wrong", "none", "bytes"]
+    assert errors[0]["response"]["status_code"] == 400
+    assert errors[0]["response"]["body"]["error"]["param"] == "dimensions"
+    assert "use float or base64" in errors[2]["response"]["body"]["error"]["message"]
+    assert {each.lane for each in engine.batches} == {Lane.BULK}  # no line goes ahead
+    assert len({line["id"] for line in [first, second, *errors]}) == 5
+
+
+def test_every_kind_of_model_answers_batches(
+    keeper: Client, upload: Callable[[bytes], str]
+) -> None:
+    for endpoint, body in (
+        ("/v1/rerank", {"query": "q", "documents": ["a", "bc"]}),
+        ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
+        ("/v1/classify", {"input": ["a", "b"]}),
+        ("/predict", {"inputs": "a"}),
+        ("/embed", {"inputs": ["a"]}),
+    ):
+        file_id = upload(input_line("a", url=endpoint, body=body))
+        done = wait(keeper, create(keeper, file_id, endpoint=endpoint)["id"])
+        assert done["request_counts"]["completed"] == 1, endpoint
+        [line] = content(keeper, done["output_file_id"])
+        direct = keeper.post(endpoint, body)
+        if isinstance(direct, dict):
+            assert set(line["response"]["body"]) == set(direct)
+        else:
+            assert line["response"]["body"] == direct
+
+
+def test_a_query_overtakes_a_batch(
+    keeper: Client, upload: Callable[[bytes], str], engine: FakeEngine
+) -> None:
+    file_id = upload(input_of(300))
+    engine.hold()
+    batch = create(keeper, file_id)
+
+    async def work() -> None:
+        async with keeper.http() as http:
+            await until(lambda: len(engine.batches) == 2)
+            query = asyncio.ensure_future(http.post("/v1/embeddings", json={"input": "q"}))
+            await until(lambda: len(engine.batches) == 3)
+            assert engine.batches[2].lane is Lane.QUERY
+            engine.release()
+            assert (await query).status_code == 200
+
+    keeper.run(work())
+    assert wait(keeper, batch["id"])["request_counts"]["completed"] == 300
+
+
+def test_outputs_are_in_the_order_of_the_input_and_the_window_is_bounded(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "MAX_LINES", 8)
+    held: list[asyncio.Future[None]] = []
+    most = 0
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        nonlocal most
+        held.append(asyncio.get_running_loop().create_future())
+        most = max(most, sum(not each.done() for each in held))
+        await held[-1]
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(40))))
+        for _ in range(40):  # the last that began is answered first
+            await until(lambda: any(not each.done() for each in held))
+            last = next(each for each in reversed(held) if not each.done())
+            last.set_result(None)
+            await asyncio.sleep(0)
+        row = await ended_batch(jobs)
+        found = await lines_of(jobs, row.output_file_id)
+        assert [line["custom_id"] for line in found] == [f"r{index}" for index in range(40)]
+        await jobs.close()
+
+    run(work())
+    assert most == 8
+
+
+def test_large_lines_are_answered_one_by_one(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "MAX_TEXTS", 10)
+    running = most = 0
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        lines = [input_line(f"r{index}", body={"input": ["a"] * 10}) for index in range(5)]
+        await jobs.add_batch(batch_row(await add_file(jobs, b"".join(lines))))
+        assert (await ended_batch(jobs)).num_completed == 5
+        await jobs.close()
+
+    run(work())
+    assert most == 1
+
+
+def test_a_busy_server_makes_lines_wait_and_a_failure_is_tried_again(
+    make_jobs: MakeJobs, clock: FakeClock
+) -> None:
+    answers = {
+        "r0": [error(429, "overloaded", retry_seconds=7.0)] * 9,
+        "r1": [error(500, "failed")] * 2,
+        "r2": [error(500, "failed")] * 9,
+        "r3": [error(503, "unavailable")] * 4,
+    }
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        name = json.loads(body)["input"]
+        return answers[name].pop() if answers[name] else ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(4))))
+
+        async def has_ended() -> bool:
+            clock.advance(1.0)
+            return (await jobs.batch("batch_1")).ended_at is not None
+
+        await until(has_ended)
+        row = await jobs.batch("batch_1")
+        assert (row.num_completed, row.num_failed) == (3, 1)
+        [line] = await lines_of(jobs, "file-err")
+        assert (line["custom_id"], line["response"]["status_code"]) == ("r2", 500)
+        assert len(answers["r2"]) == 6  # three attempts
+        await jobs.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired"])
+def test_what_was_not_tried_at_the_end_is_told(
+    make_jobs: MakeJobs, clock: FakeClock, end: str
+) -> None:
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if json.loads(body)["input"] not in ("r0", "r1"):
+            await asyncio.Event().wait()
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        jobs.start()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
+
+        async def has_two() -> bool:
+            return (await jobs.batch("batch_1")).num_completed == 2
+
+        await until(has_two)
+        assert (await jobs.batch("batch_1")).status == "in_progress"
+        if end == "cancelled":
+            assert (await jobs.cancel_batch("batch_1")).status == "cancelling"
+        else:
+            clock.advance(86_400.0)
+        row = await ended_batch(jobs)
+        assert row.status == end
+        assert getattr(row, f"{end}_at") == int(clock.time)
+        assert (row.num_total, row.num_completed, row.num_failed) == (5, 2, 0)
+        assert len(await lines_of(jobs, "file-out")) == 2
+        refused = await lines_of(jobs, "file-err")
+        assert [line["custom_id"] for line in refused] == ["r2", "r3", "r4"]
+        assert {line["error"]["code"] for line in refused} == {f"batch_{end}"}
+        assert jobs.metrics.ended["batch", end] == 1
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_batch_that_never_ran_is_cancelled(make_jobs: MakeJobs) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(2))))
+        await jobs.cancel_batch("batch_1")
+        jobs.start()
+        row = await ended_batch(jobs)
+        assert (row.status, row.output_bytes, row.error_bytes) == ("cancelled", 0, 0)
+        with pytest.raises(Exception, match="is cancelled; there is nothing to cancel"):
+            await jobs.cancel_batch("batch_1")
+        await jobs.close()
+
+    run(work())
+
+
+def test_some_batches_run_at_once_and_the_others_in_their_order(make_jobs: MakeJobs) -> None:
+    asked: list[str] = []
+    go = asyncio.Event
+
+    async def work() -> None:
+        released = go()
+
+        async def answer(path: str, body: bytes, request_id: str) -> Answer:
+            asked.append(request_id)
+            await released.wait()
+            return ok(body)
+
+        jobs = make_jobs(answer)
+        file_id = await add_file(jobs, input_of(1))
+        for index in range(6):
+            await jobs.add_batch(
+                batch_row(
+                    file_id,
+                    id=f"batch_{index}",
+                    output_file_id=f"file-o{index}",
+                    error_file_id=f"file-e{index}",
+                )
+            )
+        jobs.start()
+        await until(lambda: len(asked) == 4)
+        await jobs.count()
+        assert jobs.metrics.now["batch", "running"] == 4
+        assert jobs.metrics.now["batch", "queued"] == 2
+        released.set()
+        await ended_batch(jobs, "batch_5")
+        assert [name.rpartition("_")[0] for name in asked] == [f"batch_{i}" for i in range(6)]
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_batch_whose_input_is_gone_fails_and_the_others_run(
+    make_jobs: MakeJobs, tmp_path: Any
+) -> None:
+    async def work() -> None:
+        jobs = make_jobs(echo)
+        file_id = await add_file(jobs, input_of(1))
+        await jobs.add_batch(batch_row(file_id))
+        (tmp_path / "jobs" / "files" / file_id).unlink()
+        jobs.start()
+        row = await ended_batch(jobs)
+        assert row.status == "failed"
+        assert "the input is gone" in (row.errors or "")
+        await jobs.close()
+
+    run(work())
+
+
+def test_lists_have_cursors(keeper: Client, upload: Callable[[bytes], str]) -> None:
+    file_id = upload(input_of(1))
+    ids = [create(keeper, file_id)["id"] for _ in range(5)]
+    first = keeper.send("GET", "/v1/batches?limit=2").json()
+    assert [batch["id"] for batch in first["data"]] == ids[:-3:-1]
+    assert first["has_more"] is True
+    last = keeper.send("GET", f"/v1/batches?limit=3&after={first['last_id']}").json()
+    assert [batch["id"] for batch in last["data"]] == ids[2::-1]
+    assert last["has_more"] is False
+    assert set(last["data"][0]["request_counts"]) == {"total", "completed", "failed"}
+    for query, words in (("limit=0", "limit = '0'"), ("after=none", "after = 'none'")):
+        answer = keeper.send("GET", f"/v1/batches?{query}")
+        assert answer.status_code == 400
+        assert words in answer.json()["error"]["message"]

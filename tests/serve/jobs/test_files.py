@@ -1,0 +1,203 @@
+"""Uploads: written while they arrive, refused with one line, listed, read in parts, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.multipart import MultipartReader, Part
+from tests.serve.conftest import Client, MakeClient
+from tests.serve.jobs.conftest import input_of
+
+Upload = Callable[[bytes], str]
+TYPE = "multipart/form-data; boundary=XX"
+
+
+def form(*parts: tuple[str, str | None, bytes], end: bytes = b"--XX--\r\n") -> bytes:
+    written = b"preamble\r\n"
+    for name, filename, content in parts:
+        more = "" if filename is None else f'; filename="{filename}"'
+        head = f'--XX\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'
+        written += head.encode() + content + b"\r\n"
+    return written + end
+
+
+def read_all(pieces: list[bytes]) -> list[tuple[Part, bytes]]:
+    reader = MultipartReader(TYPE)
+    found: list[tuple[Part, bytes]] = []
+    for piece in pieces:
+        for each in reader.feed(piece):
+            if isinstance(each, Part):
+                found.append((each, b""))
+            else:
+                found[-1] = (found[-1][0], found[-1][1] + each)
+    reader.check_whole()
+    return found
+
+
+CONTENT = st.lists(st.sampled_from([b"\r", b"\n", b"-", b"X", b"--XX", b"\r\n--X", b"ab"])).map(
+    b"".join
+)
+
+
+@given(CONTENT.filter(lambda content: b"\r\n--XX" not in content), st.data())
+def test_a_body_is_read_alike_however_it_is_divided(content: bytes, data: Any) -> None:
+    if content.startswith(b"--XX"):
+        content = b"x" + content  # it would be a boundary: the head ends in a line break
+    body = form(("purpose", None, b"batch"), ("file", "a b.jsonl", content)) + b"epilogue"
+    places = sorted(data.draw(st.sets(st.integers(0, len(body)), max_size=8)))
+    pieces = [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
+    assert read_all(pieces) == [
+        (Part("purpose", None), b"batch"),
+        (Part("file", "a b.jsonl"), content),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "before its last boundary"),
+        (form(("file", "a", b"x"), end=b""), "before its last boundary"),
+        (b"--XXjunk\r\n\r\n", "has no head"),
+        (b"--XX\r\n" + b"a" * 20_000, "has no head"),
+    ],
+)
+def test_what_is_no_form_is_refused(body: bytes, words: str) -> None:
+    with pytest.raises(HTTPError, match=words):
+        read_all([body])
+
+
+def test_a_file_is_kept_as_it_was_sent(keeper: Client, upload: Upload, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 9000  # over two parts of an upload, and of an answer
+    file_id = upload(content)
+    row = keeper.send("GET", f"/v1/files/{file_id}").json()
+    assert (row["object"], row["bytes"], row["purpose"]) == ("file", len(content), "batch")
+    assert row["filename"] == "in.jsonl"
+    answer = keeper.send("GET", f"/v1/files/{file_id}/content")
+    assert answer.content == content
+    assert int(answer.headers["content-length"]) == len(content)
+    assert keeper.send("DELETE", f"/v1/files/{file_id}").json() == {
+        "id": file_id,
+        "object": "file",
+        "deleted": True,
+    }
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        answer = keeper.send(method, f"/v1/files/{file_id}{path}")
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "not_found"
+    assert [*(tmp_path / "data" / "files").iterdir()] == []
+
+
+def test_files_are_listed(keeper: Client, upload: Upload) -> None:
+    ids = [upload(b"x") for _ in range(3)]
+    assert [row["id"] for row in keeper.send("GET", "/v1/files").json()["data"]] == ids[::-1]
+    page = keeper.send("GET", f"/v1/files?order=asc&after={ids[0]}&limit=1").json()
+    assert ([row["id"] for row in page["data"]], page["has_more"]) == ([ids[1]], True)
+    assert keeper.send("GET", "/v1/files?purpose=batch_output").json()["data"] == []
+    assert keeper.send("GET", "/v1/files?order=up").status_code == 400
+
+
+def test_a_file_that_a_batch_reads_stays(keeper: Client, upload: Upload, engine: Any) -> None:
+    engine.hold()
+    file_id = upload(input_of(1))
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+    batch = keeper.post("/v1/batches", body)
+    answer = keeper.send("DELETE", f"/v1/files/{file_id}")
+    assert answer.status_code == 400
+    assert batch["id"] in answer.json()["error"]["message"]
+
+
+FILE = ("file", "in.jsonl", b"{}")
+
+
+WRONG_UPLOADS: list[tuple[str, bytes, int, str]] = [
+    ("application/json", b"{}", 400, "it must be multipart/form-data"),
+    ("multipart/form-data", b"", 400, "with its boundary"),
+    (TYPE, form(FILE), 400, "purpose is missing; send purpose=batch"),
+    (TYPE, form(FILE, ("purpose", None, b"fine-tune")), 400, "purpose = 'fine-tune'"),
+    (TYPE, form(("purpose", None, b"\xff"), FILE), 400, "purpose = "),
+    (TYPE, form(("purpose", None, b"batch")), 400, "file is missing"),
+    (TYPE, form(("purpose", None, b"batch"), FILE, FILE), 400, "file is there twice"),
+    (TYPE, form(("purpose", None, b"b" * 5000)), 400, "purpose is too long"),
+    (TYPE, form(("file", "a", b"x" * 2000)), 413, "--max-file-mb"),
+    (
+        TYPE,
+        form(("purpose", None, b"batch"), ("expires_after[seconds]", None, b"9"), FILE),
+        400,
+        "expires_after = 9; it must be 3600 to",
+    ),
+]
+
+
+def test_a_wrong_upload_leaves_nothing(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client(data_dir=str(tmp_path / "data"), max_file_bytes=1000)
+    for content_type, body, status, words in WRONG_UPLOADS:
+        answer = client.send("POST", "/v1/files", body, headers={"content-type": content_type})
+        error = answer.json()["error"]
+        assert (answer.status_code, set(error)) == (status, {"message", "type", "param", "code"})
+        assert words in error["message"]
+        assert "\n" not in error["message"]
+        assert [*(tmp_path / "data" / "files").iterdir()] == []
+
+
+def test_an_upload_that_stops_half_way_leaves_nothing(keeper: Client, tmp_path: Path) -> None:
+    body = form(("purpose", None, b"batch"), ("file", "a", b"x" * 3_000_000), end=b"")
+    messages = [
+        {"type": "http.request", "body": body, "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/files",
+        "headers": [(b"content-type", TYPE.encode())],
+        "client": None,
+    }
+    keeper.run(keeper.application(scope, receive, send))
+    assert sent == []
+    assert [*(tmp_path / "data" / "files").iterdir()] == []
+    assert keeper.send("GET", "/v1/files").json()["data"] == []
+
+
+def test_uploads_are_not_held_in_memory(keeper: Client, tmp_path: Path) -> None:
+    """What has arrived is on disk before the rest has: no upload is limited by memory."""
+    head = form(("purpose", None, b"batch"), end=b"")
+    head += b'--XX\r\nContent-Disposition: form-data; name="file"\r\n\r\n'
+    parts = [head, *[b"x" * 1_000_000] * 5, b"\r\n--XX--\r\n"]
+    on_disk: list[int] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        files = [*(tmp_path / "data" / "files").iterdir()]
+        on_disk.append(sum(file.stat().st_size for file in files))
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/files",
+        "headers": [(b"content-type", TYPE.encode())],
+        "client": None,
+    }
+    keeper.run(keeper.application(scope, receive, send))
+    assert on_disk[-1] > 2_900_000
+    [row] = keeper.send("GET", "/v1/files").json()["data"]
+    assert row["bytes"] == 5_000_000

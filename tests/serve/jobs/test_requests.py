@@ -1,0 +1,268 @@
+"""Asynchronous requests: their queue, their retries, their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from embedlib.engines.base import Lane
+from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.jobs import Jobs
+from embedlib.testing import FakeEngine, fake_vector
+from tests.serve.conftest import Client
+from tests.serve.jobs.conftest import (
+    FakeClock,
+    echo,
+    error,
+    ok,
+    request_row,
+    request_that,
+    run,
+    until,
+)
+
+MakeJobs = Callable[..., Jobs]
+
+
+def submit(client: Client, model_input: Any, **fields: Any) -> str:
+    answer = client.send("POST", "/async_predict", {"model_input": model_input, **fields})
+    assert answer.status_code == 202, answer.text
+    request_id: str = answer.json()["request_id"]
+    return request_id
+
+
+def state(client: Client, request_id: str) -> Any:
+    """The status of a request when it has ended."""
+
+    async def work() -> Any:
+        async with client.http() as http:
+            while True:
+                found = (await http.get(f"/async_request/{request_id}")).json()
+                if found["status"] not in ("QUEUED", "IN_PROGRESS"):
+                    return found
+
+    return client.run(work())
+
+
+def test_a_request_is_answered_as_its_route_answers(keeper: Client, engine: FakeEngine) -> None:
+    for model_input, fields, path in (
+        ({"input": ["abc"]}, {}, "/v1/embeddings"),
+        ({"inputs": "abc"}, {}, "/embed"),
+        ({"query": "q", "texts": ["a", "b"]}, {}, "/rerank"),
+        ({"query": "q", "documents": ["a", "b"]}, {}, "/rerank"),
+        ({"inputs": "abc"}, {"path": "/predict"}, "/predict"),
+    ):
+        request_id = submit(keeper, model_input, **fields)
+        found = state(keeper, request_id)
+        assert found["status"] == "SUCCEEDED"
+        assert found["webhook_status"] == "NO_WEBHOOK_PROVIDED"
+        assert found["created_at"].endswith("Z")
+        assert found["errors"] == []
+        assert set(found) == {
+            *("request_id", "model_id", "deployment_id", "status", "webhook_status"),
+            *("created_at", "status_at", "errors"),
+        }
+        result = keeper.send("GET", f"/async_request/{request_id}/result").json()
+        direct = keeper.post(path, model_input)
+        if isinstance(direct, dict):
+            assert set(result) == set(direct)
+        else:
+            assert result == direct
+    assert engine.batches[0].lane is Lane.BULK
+    listed = keeper.send("GET", "/async_requests?limit=2&status=SUCCEEDED").json()
+    assert (len(listed["data"]), listed["has_more"]) == (2, True)
+    assert keeper.send("GET", "/async_queue_status").json()["num_queued_requests"] == 0
+
+
+def test_vectors_are_those_of_the_route(keeper: Client) -> None:
+    request_id = submit(keeper, {"input": "abc"})
+    state(keeper, request_id)
+    result = keeper.send("GET", f"/async_request/{request_id}/result").json()
+    assert result["data"][0]["embedding"] == fake_vector(list(b"abc")).tolist()
+
+
+@pytest.mark.parametrize(
+    ("model_input", "code", "status"),
+    [
+        ({"input": "a", "model": "rank"}, "MODEL_INVALID_INPUT", 400),
+        ({"input": "a", "dimensions": 99}, "MODEL_INVALID_INPUT", 400),
+        ({}, "MODEL_INVALID_INPUT", 422),
+    ],
+)
+def test_a_wrong_input_fails_at_once(
+    keeper: Client, model_input: Any, code: str, status: int
+) -> None:
+    request_id = submit(keeper, model_input)
+    found = state(keeper, request_id)
+    assert found["status"] == "FAILED"
+    assert found["errors"][0]["code"] == code
+    answer = keeper.send("GET", f"/async_request/{request_id}/result")
+    assert answer.status_code in (400, 422)
+    assert found["errors"][0]["message"] in answer.json()["error"]
+
+
+def test_only_a_queued_request_is_cancelled(keeper: Client, engine: FakeEngine) -> None:
+    engine.hold()
+
+    async def work() -> None:
+        async with keeper.http() as http:
+            body = {"model_input": {"input": "abc"}}
+            ids = [
+                (await http.post("/async_predict", json=body)).json()["request_id"]
+                for _ in range(65)
+            ]
+            await until(lambda: len(engine.batches) > 0)
+            last = (await http.delete(f"/async_request/{ids[-1]}")).json()
+            first = (await http.delete(f"/async_request/{ids[0]}")).json()
+            assert (last["canceled"], first["canceled"]) == (True, False)
+            assert "only a QUEUED request can be cancelled" in first["message"]
+            found = (await http.get(f"/async_request/{ids[-1]}")).json()
+            assert found["status"] == "CANCELED"
+            result = await http.get(f"/async_request/{ids[0]}/result")
+            assert (result.status_code, "come again" in result.text) == (404, True)
+            engine.release()
+
+    keeper.run(work())
+
+
+def test_lower_priorities_go_first(make_jobs: MakeJobs) -> None:
+    asked: list[str] = []
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        asked.append(request_id)
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        for place, priority in enumerate((2, 0, 1, 0, 2)):
+            await jobs.add_request(request_row(f"r{place}", priority=priority), b"{}")
+        jobs.start()
+        await until(lambda: len(asked) == 5)
+        assert asked == ["r1", "r3", "r2", "r0", "r4"]
+        await jobs.close()
+
+    run(work())
+
+
+def test_attempts_are_counted_and_a_busy_server_is_none(
+    make_jobs: MakeJobs, clock: FakeClock
+) -> None:
+    times: list[float] = []
+    start = clock.time
+    answers = [
+        error(429, "overloaded", retry_seconds=20.0),
+        error(500, "failed"),
+        error(503, "unavailable"),
+        error(500, "failed"),
+        error(500, "failed"),
+    ]
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        times.append(clock.time - start)
+        return answers[len(times) - 1]
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        await jobs.add_request(request_row("r", delay_ms=4000, max_delay_ms=5000), b"{}")
+        jobs.start()
+
+        async def has_ended() -> bool:
+            clock.advance(0.5)
+            return (await jobs.request("r")).ended_at is not None
+
+        await until(has_ended)
+        row = await jobs.request("r")
+        assert (row.status, row.num_attempts) == ("FAILED", 2)
+        assert row.error_code == "MODEL_PREDICT_ERROR"
+        waits = [times[place + 1] - times[place] for place in range(4)]
+        assert all(wait >= least for wait, least in zip(waits, (20, 4, 1, 5), strict=True))
+        assert jobs.metrics.ended["async", "failed"] == 1
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_request_that_waits_too_long_expires(make_jobs: MakeJobs, clock: FakeClock) -> None:
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        return error(429, "overloaded", retry_seconds=30.0)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        await jobs.add_request(request_row("r", queue_until=clock.time + 100), b"{}")
+        jobs.start()
+        await until(lambda: len(clock.waiting) > 0)
+
+        async def has_ended() -> bool:
+            clock.advance(10.0)
+            return (await jobs.request("r")).ended_at is not None
+
+        await until(has_ended)
+        row = await jobs.request("r")
+        assert (row.status, row.error_code) == ("EXPIRED", "REQUEST_EXPIRED")
+        assert "max_time_in_queue_seconds = 100" in (row.error_message or "")
+        assert row.ended_at is not None
+        assert row.ended_at >= 1_000_100
+        await jobs.close()
+
+    run(work())
+
+
+def test_results_are_deleted_when_their_time_is_over(
+    make_jobs: MakeJobs, clock: FakeClock, tmp_path: Any
+) -> None:
+    async def work() -> None:
+        jobs = make_jobs(echo, keep_jobs_seconds=1000.0)
+        await jobs.add_request(request_row("r"), b"{}")
+        async with jobs.upload() as upload:
+            await upload.write(b"x")
+            row = await upload.finish(purpose="batch", filename="f", seconds=1000.0)
+        jobs.start()
+        await request_that(jobs, "r", "SUCCEEDED")
+        assert (await jobs.result("r"))[1] == b"{}"
+
+        async def is_gone() -> bool:
+            clock.advance(20.0)
+            return not (
+                await jobs.files(after=None, limit=1, purpose=None, is_descending=True)
+            ).rows
+
+        await until(is_gone)
+        with pytest.raises(Exception, match="--keep-jobs-hours"):
+            await jobs.request("r")
+        await until(lambda: not (tmp_path / "jobs" / "files" / row.id).exists())
+        assert clock.time >= 1_001_000
+        await jobs.close()
+
+    run(work())
+
+
+def test_what_runs_at_once_is_bounded_in_bytes(make_jobs: MakeJobs) -> None:
+    running = most = 0
+    done = asyncio.Event
+
+    async def work() -> None:
+        nonlocal running, most
+        go = done()
+
+        async def answer(path: str, body: bytes, request_id: str) -> Answer:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await go.wait()
+            running -= 1
+            return ok(b"{}")
+
+        jobs = make_jobs(answer)
+        for place in range(5):
+            await jobs.add_request(request_row(f"r{place}", num_bytes=24_000_000), b"{}")
+        jobs.start()
+        await until(lambda: running == 2)  # 64 MiB, and a third would be more
+        go.set()
+        await request_that(jobs, "r4", "SUCCEEDED")
+        await jobs.close()
+
+    run(work())
+    assert most == 2

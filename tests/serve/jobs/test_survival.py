@@ -1,0 +1,394 @@
+"""What was accepted survives: crashes between any two writes, full disks, ends and new starts."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.errors import ConfigError
+from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.folder import DataFolder
+from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.thread import StoreThread
+from embedlib.testing import fake_embedder
+from tests.serve.conftest import Client, MakeClient
+from tests.serve.jobs.conftest import (
+    FakeClock,
+    add_file,
+    batch_row,
+    echo,
+    ended_batch,
+    input_of,
+    lines_of,
+    ok,
+    request_row,
+    request_that,
+    run,
+    until,
+)
+
+MakeJobs = Callable[..., Jobs]
+
+
+def open_jobs(folder: Path, answer: Any = echo, **options: Any) -> Jobs:
+    found = ServeOptions(data_dir=str(folder), **options)
+    return Jobs(str(folder), found, answer, clock=FakeClock())
+
+
+class Crash:
+    """Copies the folder before and after every commit, as a killed process would leave it."""
+
+    def __init__(self, folder: Path, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.copies = folder, copies
+        self.num_copies = 0
+        apply, append = StoreThread._apply, DataFolder.append
+
+        def apply_watched(thread: StoreThread, works: Any) -> Any:
+            self.copy()
+            outcomes = apply(thread, works)
+            self.copy()
+            return outcomes
+
+        def append_watched(found: DataFolder, *arguments: Any) -> None:
+            append(found, *arguments)
+            self.copy()  # written, and not committed
+
+        monkeypatch.setattr(StoreThread, "_apply", apply_watched)
+        monkeypatch.setattr(DataFolder, "append", append_watched)
+
+    def copy(self) -> None:
+        shutil.copytree(self.folder, self.copies / str(self.num_copies))
+        self.num_copies += 1
+
+
+def test_a_batch_goes_on_after_a_crash_at_any_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From every state in which the folder ever was on disk, the same output is reached."""
+    monkeypatch.setattr("embedlib.serve.jobs.batch_run.MAX_LINES", 4)
+    copies = tmp_path / "copies"
+
+    async def finish(jobs: Jobs) -> dict[str, list[Any]]:
+        jobs.start()
+        await ended_batch(jobs)
+        await request_that(jobs, "r", "SUCCEEDED", "FAILED")
+        found = {"output": await lines_of(jobs, "file-out")}
+        found["errors"] = await lines_of(jobs, "file-err")
+        row = await jobs.batch("batch_1")
+        found["counts"] = [row.num_total, row.num_completed, row.num_failed, row.num_lines]
+        found["result"] = [(await jobs.result("r"))[1]]
+        await jobs.close()
+        return found
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if body.endswith(b'3"}'):
+            return Answer(status=400, body=b'{"error":{}}', kind="invalid")
+        return ok(body)
+
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs", answer)
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(9))))
+        await jobs.add_request(request_row("r"), b"[]")
+        with monkeypatch.context() as patched:
+            crash = Crash(tmp_path / "jobs", copies, patched)
+            right = await finish(jobs)
+        assert right["counts"] == [9, 8, 1, 9]
+        assert crash.num_copies > 12
+        for place in range(crash.num_copies):
+            assert await finish(open_jobs(copies / str(place), answer)) == right, place
+
+    run(work())
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_whatever_a_killed_server_left_behind_an_output_is_right(data: Any) -> None:
+    """More than was committed may be in a file: a part of a line, or other lines."""
+    import tempfile
+
+    num_lines = data.draw(st.integers(1, 9))
+    garbage = data.draw(st.binary(max_size=40))
+
+    async def work(folder: Path) -> None:
+        stop = data.draw(st.integers(0, num_lines))
+        seen = 0
+
+        async def answer(path: str, body: bytes, request_id: str) -> Answer:
+            nonlocal seen
+            seen += 1
+            if seen > stop:
+                await asyncio.Event().wait()
+            return ok(body)
+
+        jobs = open_jobs(folder, answer)
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(num_lines))))
+        jobs.start()
+        await until(lambda: seen >= min(stop + 1, num_lines))
+        await jobs.close()
+        for name in ("file-out", "file-err"):
+            path = folder / "files" / name
+            if path.exists() or name == "file-out":
+                with path.open("ab") as stream:
+                    stream.write(garbage)
+        (folder / "files" / "file-half-uploaded").write_bytes(b"x")
+        again = open_jobs(folder)
+        assert not (folder / "files" / "file-half-uploaded").exists()
+        again.start()
+        row = await ended_batch(again)
+        assert (row.status, row.num_completed) == ("completed", num_lines)
+        found = await lines_of(again, "file-out")
+        assert [line["custom_id"] for line in found] == [f"r{i}" for i in range(num_lines)]
+        await again.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(work(Path(folder)))
+
+
+def test_nothing_is_acknowledged_that_is_not_on_disk(tmp_path: Path) -> None:
+    """A copy of the folder, taken when the answer is there, has what was accepted."""
+
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        file_id = await add_file(jobs, input_of(1))
+        await jobs.add_batch(batch_row(file_id))
+        await asyncio.gather(
+            *(jobs.add_request(request_row(f"r{place}"), b"{}") for place in range(50))
+        )
+        await jobs.cancel_batch("batch_1")
+        shutil.copytree(tmp_path / "jobs", tmp_path / "copy")
+        copy = open_jobs(tmp_path / "copy")
+        assert (await copy.file(file_id)).num_bytes == len(input_of(1))
+        assert (await copy.batch("batch_1")).status == "cancelling"
+        await copy.count()
+        assert copy.metrics.now["async", "queued"] == 50
+        await copy.close()
+        await jobs.close()
+
+    run(work())
+
+
+def test_commits_are_durable_and_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = 0
+    apply = StoreThread._apply
+
+    def counted(thread: StoreThread, works: Any) -> Any:
+        nonlocal commits
+        commits += 1
+        return apply(thread, works)
+
+    monkeypatch.setattr(StoreThread, "_apply", counted)
+
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        assert jobs._tools.thread._connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert jobs._tools.thread._connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        rows = [request_row(f"r{place}") for place in range(200)]
+        await asyncio.gather(*(jobs.add_request(row, b"{}") for row in rows))
+        await jobs.close()
+
+    run(work())
+    assert commits < 20
+
+
+def test_one_write_that_fails_leaves_the_others_of_its_commit(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        rows = [request_row("a"), request_row("a"), request_row("b")]
+        found = await asyncio.gather(
+            *(jobs.add_request(row, b"{}") for row in rows), return_exceptions=True
+        )
+        assert isinstance(found[1], sqlite3.IntegrityError)
+        assert found[0] is found[2] is None
+        await jobs.count()
+        assert jobs.metrics.now["async", "queued"] == 2
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_second_server_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        with pytest.raises(ConfigError, match="is used by another server") as caught:
+            create_app(
+                {"a": fake_embedder()}, options=ServeOptions(data_dir=str(tmp_path / "jobs"))
+            )
+        assert "\n" not in str(caught.value)
+        await jobs.close()
+        await open_jobs(tmp_path / "jobs").close()  # given back
+
+    run(work())
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match=r"cannot be used: .*give another --data-dir"):
+        open_jobs(tmp_path / "file")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "jobs.sqlite3").write_bytes(b"no database" * 100)
+    for _ in range(2):  # the lock is given back
+        with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used"):
+            open_jobs(tmp_path / "damaged")
+    run(open_jobs(tmp_path / "newer").close())
+    with sqlite3.connect(tmp_path / "newer" / "jobs.sqlite3") as connection:
+        connection.execute("PRAGMA user_version=9")
+    with pytest.raises(ConfigError, match="has the format 9, this embedlib reads 1"):
+        open_jobs(tmp_path / "newer")
+
+
+def full(*arguments: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_refuses_what_comes(
+    keeper: Client, upload: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_id = upload(input_of(1))
+    body = {"input_file_id": file_id, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+
+    def check() -> None:
+        answer = keeper.send("POST", "/v1/batches", body)
+        assert answer.status_code == 507
+        assert answer.json()["error"]["code"] == "disk_full"
+        assert "--data-dir is full" in answer.json()["error"]["message"]
+        assert int(answer.headers["retry-after"]) == 60
+        answer = keeper.send("POST", "/async_predict", {"model_input": {"input": "a"}})
+        assert (answer.status_code, set(answer.json())) == (507, {"error"})
+        sent = keeper.send(
+            "POST", "/v1/files", data={"purpose": "batch"}, files={"file": ("f", b"x" * 100)}
+        )
+        assert (sent.status_code, sent.json()["error"]["code"]) == (507, "disk_full")
+
+    with monkeypatch.context() as patched:  # less is free than is kept free
+        patched.setattr("embedlib.serve.jobs.folder.FREE_BYTES", 1 << 60)
+        check()
+    with monkeypatch.context() as patched:  # the system says so
+        patched.setattr(DataFolder, "check_room", full)
+        check()
+    assert len(keeper.send("GET", "/v1/files").json()["data"]) == 1
+    assert keeper.send("GET", "/async_requests").json()["data"] == []
+    keeper.post("/v1/batches", body)
+
+
+def test_sqlite_without_room_is_a_full_disk(tmp_path: Path) -> None:
+    async def work() -> None:
+        jobs = open_jobs(tmp_path / "jobs")
+        connection = jobs._tools.thread._connection
+        size = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={size}")
+        with pytest.raises(HTTPError, match="--data-dir is full") as caught:
+            await jobs.add_request(request_row("r"), b"x" * 1_000_000)
+        assert caught.value.status == 507
+        connection.execute(f"PRAGMA max_page_count={1 << 30}")
+        await jobs.add_request(request_row("r"), b"x" * 1_000_000)
+        assert (await jobs.request("r")).status == "QUEUED"
+        await jobs.close()
+
+    run(work())
+
+
+def test_jobs_wait_for_a_full_disk_and_lose_nothing(
+    make_jobs: MakeJobs, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
+        with monkeypatch.context() as patched:
+            patched.setattr(DataFolder, "append", full)
+            jobs.start()
+            await until(lambda: jobs.metrics.is_blocked)
+            assert (await jobs.batch("batch_1")).ended_at is None
+
+        async def has_ended() -> bool:
+            clock.advance(5.0)
+            return (await jobs.batch("batch_1")).ended_at is not None
+
+        await until(has_ended)
+        assert not jobs.metrics.is_blocked
+        found = await lines_of(jobs, "file-out")
+        assert [line["custom_id"] for line in found] == [f"r{index}" for index in range(5)]
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_server_that_drains_leaves_its_jobs_to_the_next(
+    make_client: MakeClient, engine: Any, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "data")
+    first = make_client({"embed": fake_embedder(engine)}, data_dir=folder)
+    engine.hold()
+    sent = first.send(
+        "POST", "/v1/files", data={"purpose": "batch"}, files={"file": ("f", input_of(300))}
+    )
+    body = {
+        "input_file_id": sent.json()["id"],
+        "endpoint": "/v1/embeddings",
+        "completion_window": "24h",
+    }
+    batch_id = first.post("/v1/batches", body)["id"]
+
+    async def end() -> str:
+        async with first.http() as http:
+            await until(lambda: engine.batches)
+            first.application.drain()
+            answer = await http.post("/async_predict", json={"model_input": {"input": "abc"}})
+            assert answer.status_code == 202  # accepted, for the next start
+            engine.release()
+            await first.application.close()
+            request_id: str = answer.json()["request_id"]
+            return request_id
+
+    request_id = first.run(end())
+    second = make_client({"embed": fake_embedder()}, data_dir=folder)
+
+    async def wait() -> Any:
+        async with second.http() as http:
+            while True:
+                batch = (await http.get(f"/v1/batches/{batch_id}")).json()
+                request = (await http.get(f"/async_request/{request_id}")).json()
+                if batch["status"] == "completed" and request["status"] == "SUCCEEDED":
+                    return batch
+
+    batch = second.run(wait())
+    assert batch["request_counts"] == {"total": 300, "completed": 300, "failed": 0}
+    output = second.send("GET", f"/v1/files/{batch['output_file_id']}/content").content
+    ids = [json.loads(line)["custom_id"] for line in output.splitlines()]
+    assert ids == [f"r{index}" for index in range(300)]
+
+
+def test_jobs_are_counted_from_the_start(keeper: Client, upload: Callable[[bytes], str]) -> None:
+    before = keeper.send("GET", "/metrics").text
+    assert 'embedlib_jobs{kind="batch",state="queued"} 0' in before
+    assert 'embedlib_webhook_deliveries_total{outcome="delivered"} 0' in before
+    body = {
+        "input_file_id": upload(input_of(3)),
+        "endpoint": "/v1/embeddings",
+        "completion_window": "24h",
+    }
+    batch_id = keeper.post("/v1/batches", body)["id"]
+
+    async def wait() -> None:
+        async with keeper.http() as http:
+            while (await http.get(f"/v1/batches/{batch_id}")).json()["status"] != "completed":
+                pass
+
+    keeper.run(wait())
+    after = keeper.send("GET", "/metrics").text
+    assert 'embedlib_jobs_ended_total{kind="batch",state="done"} 1' in after
+    assert 'embedlib_batch_lines_total{state="done"} 3' in after
+    assert 'embedlib_texts_total{model="embed",lane="bulk"} 3' in after
+    names = {line.rpartition(" ")[0] for line in before.splitlines()}
+    assert names == {line.rpartition(" ")[0] for line in after.splitlines()}

@@ -1,0 +1,335 @@
+"""Webhooks: where they may go, what they say, and that they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs import deliveries
+from embedlib.serve.jobs.answers import Answer
+from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.webhook import DeliveryError, Policy, Sender, is_public
+from tests.serve.jobs.conftest import FakeClock, echo, error, request_row, request_that, run, until
+
+MakeJobs = Callable[..., Jobs]
+
+
+class Receiver:
+    """A server on loopback that keeps what it is sent, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[bytes | None] = []
+        """The next answers; None: none at all. With none left: 200."""
+        self.port = 0
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[Receiver]:
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?token=t"
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {"": lines[0]}
+            for line in lines[1:-2]:
+                name, _, value = line.partition(": ")
+                headers[name.lower()] = value
+            body = await reader.readexactly(int(headers["content-length"]))
+            self.requests.append((headers, body))
+            answer = self.answers.pop(0) if self.answers else b"HTTP/1.1 200 OK\r\n\r\n"
+            if answer is None:
+                await reader.read()  # until the other side gives up
+            else:
+                writer.write(answer)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+def policy(*allowed: str) -> Policy:
+    return Policy(allowed)
+
+
+async def delivered(jobs: Jobs, clock: FakeClock, request_id: str, status: str) -> Any:
+    async def is_there() -> bool:
+        clock.advance(1.0)
+        return (await jobs.request(request_id)).webhook_status == status
+
+    await until(is_there)
+    return await jobs.request(request_id)
+
+
+def test_a_result_is_delivered_and_signed(make_jobs: MakeJobs, clock: FakeClock) -> None:
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            jobs = make_jobs(webhook_hosts=("127.0.0.1",), webhook_secrets=("new", "old"))
+            jobs.start()
+            row = request_row("r", webhook=receiver.url, webhook_status="PENDING")
+            await jobs.add_request(row, b'{"a":1}')
+            await delivered(jobs, clock, "r", "SUCCEEDED")
+            [(headers, body)] = receiver.requests
+            await jobs.close()
+        assert headers[""] == "POST /hook?token=t HTTP/1.1"
+        assert headers["host"] == f"127.0.0.1:{receiver.port}"
+        assert headers["content-type"] == "application/json"
+        assert headers["x-baseten-request-id"] == "r"
+        signed = [hmac.new(key, body, hashlib.sha256).hexdigest() for key in (b"new", b"old")]
+        assert headers["x-baseten-signature"] == f"v1={signed[0]},v1={signed[1]}"
+        content = json.loads(body)
+        assert content.pop("time").endswith("Z")
+        assert content == {
+            "request_id": "r",
+            "model_id": "m",
+            "deployment_id": "",
+            "type": "async_request_completed",
+            "data": {"a": 1},
+            "errors": [],
+        }
+
+    run(work())
+
+
+def test_failures_and_expiries_are_told_too(make_jobs: MakeJobs, clock: FakeClock) -> None:
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if request_id == "late":
+            return error(429, "overloaded", retry_seconds=60.0)
+        return error(400, "invalid")
+
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            jobs = make_jobs(answer, webhook_hosts=("127.0.0.1",))
+            jobs.start()
+            for name in ("wrong", "late"):
+                row = request_row(name, webhook=receiver.url, webhook_status="PENDING")
+                row.queue_until = clock.time + 30
+                await jobs.add_request(row, b"{}")
+            await delivered(jobs, clock, "wrong", "SUCCEEDED")
+            await delivered(jobs, clock, "late", "SUCCEEDED")
+            await jobs.close()
+        found = {json.loads(body)["request_id"]: json.loads(body) for _, body in receiver.requests}
+        assert found["wrong"]["errors"][0]["code"] == "MODEL_INVALID_INPUT"
+        assert found["late"]["errors"][0]["code"] == "REQUEST_EXPIRED"
+        assert found["wrong"]["data"] is found["late"]["data"] is None
+        assert "x-baseten-signature" not in receiver.requests[0][0]
+
+    run(work())
+
+
+def test_a_receiver_that_fails_is_tried_again_for_some_time(
+    make_jobs: MakeJobs, clock: FakeClock
+) -> None:
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            receiver.answers = [
+                b"HTTP/1.1 503 Busy\r\n\r\n",
+                b"nonsense\r\n",
+                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 OK\r\n\r\n",
+                *[b"HTTP/1.1 500 No\r\n\r\n"] * deliveries.ATTEMPTS,
+            ]
+            jobs = make_jobs(webhook_hosts=("127.0.0.1",))
+            jobs.start()
+            row = request_row("r", webhook=receiver.url, webhook_status="PENDING")
+            await jobs.add_request(row, b"{}")
+            await delivered(jobs, clock, "r", "SUCCEEDED")
+            assert len(receiver.requests) == 3
+            other = request_row("s", webhook=receiver.url, webhook_status="PENDING")
+            other.queue_until = clock.time + 600
+            await jobs.add_request(other, b"{}")
+            row = await delivered(jobs, clock, "s", "FAILED")
+            assert row.status == "WEBHOOK_FAILED"
+            assert f"in {deliveries.ATTEMPTS} attempts: it was answered with 500" in (
+                row.error_message or ""
+            )
+            assert (await jobs.result("s"))[1] == b"{}"  # it can still be fetched
+            assert jobs.metrics.deliveries == {
+                "delivered": 1,
+                "retried": 2 + deliveries.ATTEMPTS - 1,
+                "failed": 1,
+            }
+            await jobs.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", b"HTTP/1.1 404 N\r\n"],
+)
+def test_redirects_and_refusals_end_it(
+    make_jobs: MakeJobs, clock: FakeClock, answer: bytes
+) -> None:
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            receiver.answers = [answer]
+            jobs = make_jobs(webhook_hosts=("127.0.0.1",))
+            jobs.start()
+            row = request_row("r", webhook=receiver.url, webhook_status="PENDING")
+            await jobs.add_request(row, b"{}")
+            assert (await delivered(jobs, clock, "r", "FAILED")).status == "WEBHOOK_FAILED"
+            assert len(receiver.requests) == 1
+            await jobs.close()
+
+    run(work())
+
+
+def test_a_receiver_that_hangs_keeps_nothing_waiting(make_jobs: MakeJobs, clock: FakeClock) -> None:
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            receiver.answers = [None] * 20
+            jobs = make_jobs(webhook_hosts=("127.0.0.1",))
+            jobs.start()
+            for place in range(20):
+                row = request_row(f"h{place}", webhook=receiver.url, webhook_status="PENDING")
+                await jobs.add_request(row, b"{}")
+            await until(lambda: len(receiver.requests) == 16)
+            await jobs.add_request(request_row("r"), b"{}")
+            await request_that(jobs, "r", "SUCCEEDED")
+            await jobs.count()
+            assert jobs.metrics.num_webhooks == 20
+            await jobs.close()  # and the end does not wait for it
+
+    run(work())
+
+
+def test_a_delivery_has_a_limit_of_time() -> None:
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            receiver.answers = [None]
+            sender = Sender(policy("127.0.0.1"), seconds=0.01)
+            with pytest.raises(DeliveryError, match=r"not taken within 0\.01 seconds") as caught:
+                await sender.send(receiver.url, [], b"{}")
+            assert caught.value.may_retry
+
+    run(work())
+
+
+def test_a_large_result_is_to_be_fetched() -> None:
+    row = request_row("r", status="SUCCEEDED", num_bytes=1 << 30)
+    content = json.loads(deliveries.write_body(row, b"", 0.0, is_large=True))
+    assert content["data"] is None
+    assert "/async_request/r/result" in content["errors"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "url", "words"),
+    [
+        ((), "https://a.example/", "--webhook-allow a.example"),
+        (("b.example",), "https://a.example/", "--webhook-allow a.example"),
+        (("example",), "https://a.example/", "--webhook-allow"),
+        (("a.example",), "https://a.example@evil.example/", "leave out user"),
+        (("a.example",), "https://u:p@a.example/", "leave out user"),
+        (("a.example",), "https://a.example/#f", "fragment"),
+        (("a.example",), "http://a.example/", "it must begin with https://"),
+        (("a.example",), "ftp://a.example/", "it must begin with https://"),
+        (("a.example",), "https:///x", "it must be a URL"),
+        (("a.example",), "https://a.example:99999/", "it must be a URL"),
+        (("a.example",), "https://[::1/", "it must be a URL"),
+        (("a.example",), "https://a.example/a b", "ASCII"),
+        (("a.example",), "https://a.example/a\r\nX: y", "ASCII"),
+        (("a.example",), "https://a.example/" + "a" * 3000, "2048"),
+        (("a.example",), "https://8.8.8.8/", "--webhook-allow 8.8.8.8"),
+        (("10.0.0.0/8",), "http://11.0.0.1/", "--webhook-allow 11.0.0.1"),
+        (("a.example",), "https://[::ffff:127.0.0.1]/", "--webhook-allow"),
+        (("a.example",), "", "it must be a URL"),
+    ],
+)
+def test_urls_that_are_refused(allowed: tuple[str, ...], url: str, words: str) -> None:
+    with pytest.raises(HTTPError) as caught:
+        policy(*allowed).endpoint(url)
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.param == "webhook_endpoint"
+
+
+def test_urls_that_are_allowed() -> None:
+    endpoint = policy("A.example.").endpoint("https://a.example/x?y=1")
+    assert (endpoint.host, endpoint.port, endpoint.target) == ("a.example", 443, "/x?y=1")
+    assert endpoint.authority == "a.example"
+    assert policy("10.0.0.0/8").endpoint("http://10.1.2.3:81").target == "/"
+    assert policy("::1").endpoint("http://[::1]:81/").authority == "[::1]:81"
+    assert policy("localhost").endpoint("http://localhost:81/").host == "localhost"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),
+        *("100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1"),
+        *("fec0::1", "ff02::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::1"),
+        *("64:ff9b:1::1", "240.0.0.1", "198.18.0.1"),
+    ],
+)
+def test_a_name_that_leads_to_an_address_inside_is_refused(address: str) -> None:
+    assert not is_public(ipaddress.ip_address(address))
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["93.184.215.14", address]
+
+    async def work() -> None:
+        sender = Sender(policy("a.example"), resolve=resolve)
+        with pytest.raises(DeliveryError, match="an address that is not public") as caught:
+            await sender.send("https://a.example/", [], b"{}")
+        assert not caught.value.may_retry
+
+    run(work())
+
+
+def test_the_address_that_was_checked_is_the_one_connected_to() -> None:
+    """A second look-up could give another address (DNS rebinding)."""
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        asked.append(host)
+        return ["127.0.0.1"]
+
+    async def work() -> None:
+        async with Receiver().listen() as receiver:
+            # No resolver knows this name: who asked one again would fail.
+            sender = Sender(policy("hook.invalid", "127.0.0.1"), resolve=resolve)
+            await sender.send(f"http://hook.invalid:{receiver.port}/", [], b"{}")
+            [(headers, _)] = receiver.requests
+            assert headers["host"] == f"hook.invalid:{receiver.port}"
+            with pytest.raises(DeliveryError, match="http goes only to addresses"):
+                await Sender(policy("hook.invalid", "::1"), resolve=resolve).send(
+                    f"http://hook.invalid:{receiver.port}/", [], b"{}"
+                )
+        assert asked == ["hook.invalid"] * 2
+        assert len(receiver.requests) == 1
+
+    run(work())
+
+
+def test_public_addresses_are_public() -> None:
+    for address in ("8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"):
+        assert is_public(ipaddress.ip_address(address))
+
+
+def test_a_request_without_a_webhook_sends_none(make_jobs: MakeJobs) -> None:
+    async def work() -> None:
+        jobs = make_jobs(echo)
+        jobs.start()
+        await jobs.add_request(request_row("r"), b"{}")
+        row = await request_that(jobs, "r", "SUCCEEDED")
+        assert row.webhook_at is None
+        await jobs.close()
+
+    run(work())
