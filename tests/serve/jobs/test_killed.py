@@ -1,0 +1,155 @@
+"""A server that is killed while it runs jobs, again and again, beside one that is left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.serve.jobs.conftest import input_of
+
+NUM_LINES = 900
+NUM_REQUESTS = 20
+KILLS = 3
+SECONDS = 60.0
+SERVE = """
+import socket, sys
+from embedlib.serve import ServeOptions, create_app
+from embedlib.serve.jobs import batch_run
+from embedlib.serve.server import Listen, serve
+from embedlib.testing import fake_embedder
+
+with socket.socket() as found:
+    found.bind(("127.0.0.1", 0))
+    port = found.getsockname()[1]
+print(port, flush=True)
+batch_run.MAX_LINES = 8  # so that there are many instants between two saved states
+options = ServeOptions(data_dir=sys.argv[1], webhook_hosts=("127.0.0.1",), grace_seconds=0.0)
+serve(create_app({"fake": fake_embedder()}, options=options), Listen(port=port))
+"""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[str]]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        with httpx.Client(base_url=url) as http:
+            until = time.monotonic() + SECONDS
+            while True:
+                try:
+                    http.get("/health")
+                    break
+                except httpx.TransportError:
+                    assert process.poll() is None
+                    assert time.monotonic() < until
+                    time.sleep(0.02)  # a process in its start; there is nothing to wait on
+            yield http, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def receiving() -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the URL of a webhook, and how often it was told of each request."""
+    told: dict[str, int] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            request_id = json.loads(body)["request_id"]
+            told[request_id] = told.get(request_id, 0) + 1
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", told
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def submit(http: httpx.Client, webhook: str) -> tuple[str, list[str]]:
+    sent = http.post(
+        "/v1/files", data={"purpose": "batch"}, files={"file": ("in", input_of(NUM_LINES))}
+    )
+    body = {
+        "input_file_id": sent.json()["id"],
+        "endpoint": "/v1/embeddings",
+        "completion_window": "24h",
+    }
+    batch_id = http.post("/v1/batches", json=body).json()["id"]
+    ids = []
+    for place in range(NUM_REQUESTS):
+        request = {"model_input": {"input": f"t{place}"}, "webhook_endpoint": webhook}
+        ids.append(http.post("/async_predict", json=request).json()["request_id"])
+    return batch_id, ids
+
+
+def run_until(http: httpx.Client, batch_id: str, wanted: int) -> int:
+    """Return how many lines are answered, when they are so many or the batch has ended."""
+    until = time.monotonic() + SECONDS
+    while True:
+        batch = http.get(f"/v1/batches/{batch_id}").json()
+        completed: int = batch["request_counts"]["completed"]
+        if completed >= wanted or batch["status"] == "completed":
+            return completed
+        assert time.monotonic() < until, batch
+
+
+def finished(http: httpx.Client, batch_id: str, ids: list[str]) -> tuple[Any, Any, Any]:
+    until = time.monotonic() + SECONDS
+    while (batch := http.get(f"/v1/batches/{batch_id}").json())["status"] != "completed":
+        assert time.monotonic() < until, batch
+    while not all(
+        http.get(f"/async_request/{each}").json()["webhook_status"] == "SUCCEEDED" for each in ids
+    ):
+        assert time.monotonic() < until
+    content = http.get(f"/v1/files/{batch['output_file_id']}/content").content
+    lines = [json.loads(line) for line in content.splitlines()]
+    rows = [(line["custom_id"], line["response"]["body"]["data"][0]["embedding"]) for line in lines]
+    results = [http.get(f"/async_request/{each}/result").json()["data"] for each in ids]
+    return rows, results, batch["request_counts"]
+
+
+def test_killed_at_any_instant_it_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    drawn = random.Random(20)
+    with receiving() as (webhook, told):
+        with serving(tmp_path / "left-alone") as (http, _):
+            right = finished(http, *submit(http, webhook))
+        folder = tmp_path / "killed"
+        progress: list[int] = []
+        for _ in range(KILLS):
+            with serving(folder) as (http, process):
+                if not progress:
+                    batch_id, ids = submit(http, webhook)
+                wanted = drawn.randrange(1, NUM_LINES // KILLS // 2)
+                progress.append(run_until(http, batch_id, wanted + max(progress, default=0)))
+                process.send_signal(signal.SIGKILL)
+        with serving(folder) as (http, _):
+            assert finished(http, batch_id, ids) == right
+        assert set(ids) <= set(told)
+        assert [row[0] for row in right[0]] == [f"r{place}" for place in range(NUM_LINES)]
+        assert 0 < progress[0] < NUM_LINES, progress  # it was killed half-way
