@@ -44,6 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for name, folder in folders.items():
         command += ["--name", f"{name}={folder}"]
     command += ["--port", str(port), "--api-keys-file", str(keys), "--precision", "float32"]
+    command += ["--data-dir", str(root / "jobs")]
     environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1"}
     with Path(root / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)

@@ -6,9 +6,12 @@ They are installed by `.ci/clients`; one that is not is skipped.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import shutil
 import subprocess
+import time
+import urllib.request
 from typing import Any
 
 import numpy as np
@@ -37,8 +40,6 @@ def test_openai(served: Served) -> None:
     for encoding in (openai.NOT_GIVEN, "float", "base64"):
         answer = client.embeddings.create(model="embed", input=TEXTS, encoding_format=encoding)
         if encoding == "base64":
-            import base64
-
             rows = [np.frombuffer(base64.b64decode(e.embedding), "<f4") for e in answer.data]
         else:
             rows = [entry.embedding for entry in answer.data]
@@ -66,6 +67,57 @@ def test_openai_async(served: Served) -> None:
         assert np.allclose(rows, np.concatenate([rows_of(served)] * 5), atol=1e-6)
 
     asyncio.run(work())
+
+
+def test_openai_batches(served: Served) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=KEY)
+    lines = [
+        {
+            "custom_id": f"r{place}",
+            "method": "POST",
+            "url": "/v1/embeddings",
+            "body": {"model": "embed", "input": text, "encoding_format": "base64"},
+        }
+        for place, text in enumerate([*TEXTS, ""])
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    assert (file.bytes, file.purpose, file.filename) == (len(content), "batch", "in.jsonl")
+    assert client.files.content(file.id).content == content
+    batch = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/embeddings",
+        completion_window="24h",
+        metadata={"of": "tests"},
+    )
+    until = time.monotonic() + 60
+    while batch.status not in ("completed", "failed", "expired", "cancelled"):
+        assert time.monotonic() < until, batch
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed"
+    assert (batch.request_counts.completed, batch.request_counts.total) == (4, 4)
+    assert batch.metadata == {"of": "tests"}
+    answers = [json.loads(line) for line in client.files.content(batch.output_file_id).iter_lines()]
+    assert [answer["custom_id"] for answer in answers] == ["r0", "r1", "r2", "r3"]
+    bodies = [answer["response"]["body"] for answer in answers[: len(TEXTS)]]
+    rows = [np.frombuffer(base64.b64decode(body["data"][0]["embedding"]), "<f4") for body in bodies]
+    assert np.allclose(rows, rows_of(served), atol=1e-6)
+    others = [
+        client.batches.create(
+            input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
+        )
+        for _ in range(3)
+    ]
+    listed = [each.id for each in client.batches.list(limit=2)]  # page after page
+    assert listed[:4] == [*(each.id for each in others[::-1]), batch.id]
+    assert client.batches.cancel(others[2].id).status in ("cancelling", "cancelled")
+    assert file.id in [each.id for each in client.files.list(purpose="batch")]
+    assert client.files.delete(batch.output_file_id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(batch.output_file_id)
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        client.files.create(file=("in.jsonl", content), purpose="fine-tune")
 
 
 def test_openai_for_node(served: Served, tmp_path: Any) -> None:
@@ -135,6 +187,25 @@ def test_baseten_hedges(served: Served) -> None:
     hedging = baseten.RequestProcessingPreference(hedge_delay=0.2, batch_size=1)
     answer = client.embed(input=TEXTS * 20, model="embed", preference=hedging)
     assert np.allclose(answer.numpy(), np.concatenate([rows_of(served)] * 20), atol=1e-6)
+
+
+def test_baseten_requests_that_are_answered_later(served: Served) -> None:
+    baseten = pytest.importorskip("baseten_performance_client")
+    client = baseten.PerformanceClient(base_url=served.url, api_key=KEY)
+    payloads = [{"model_input": {"input": text, "model": "embed"}} for text in TEXTS]
+    accepted = client.batch_post("/async_predict", payloads)
+    ids = [answer["request_id"] for answer in accepted.data]
+
+    def get(path: str) -> Any:
+        asked = urllib.request.Request(f"{served.url}{path}", headers={"authorization": KEY})
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return json.load(answer)
+
+    until = time.monotonic() + 60
+    while not all(get(f"/async_request/{each}")["status"] == "SUCCEEDED" for each in ids):
+        assert time.monotonic() < until
+    rows = [get(f"/async_request/{each}/result")["data"][0]["embedding"] for each in ids]
+    assert np.allclose(rows, rows_of(served), atol=1e-6)
 
 
 # Frameworks.

@@ -211,6 +211,13 @@ def test_one_write_that_fails_leaves_the_others_of_its_commit(tmp_path: Path) ->
         )
         assert isinstance(found[1], sqlite3.IntegrityError)
         assert found[0] is found[2] is None
+
+        def add_and_fail() -> None:
+            jobs._tools.requests.add(request_row("c"), b"{}")
+            raise KeyError("half of it was written")
+
+        with pytest.raises(KeyError):
+            await jobs._tools.thread.write(add_and_fail)
         await jobs.count()
         assert jobs.metrics.now["async", "queued"] == 2
         await jobs.close()
