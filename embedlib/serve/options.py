@@ -70,6 +70,9 @@ class ServeOptions:
                 raise ConfigError(f"{item.name} = {shown(value)}; it must be 0 or more seconds")
         if not (self.data_dir is None or (isinstance(self.data_dir, str) and self.data_dir)):
             raise ConfigError(f"data_dir = {shown(self.data_dir)}; it must be a folder's path")
+        for name in ("webhook_hosts", "webhook_secrets"):
+            if getattr(self, name) and self.data_dir is None:
+                raise ConfigError(f"{name}: webhooks are of jobs; give data_dir (--data-dir), too")
         for name in ("api_keys", "allowed_hosts", "webhook_hosts", "webhook_secrets"):
             value = getattr(self, name)
             is_texts = isinstance(value, tuple) and all(

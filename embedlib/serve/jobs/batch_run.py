@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 MAX_TEXTS = 1024
 """Of a batch that are computed at once: two windows of the scheduler's, so that one is full."""
-MAX_LINES = 256
-"""Of a batch that are answered at once; fewer than may wait at a model's door."""
+MAX_LINES = 512
+"""Of all batches that are answered at once, and at most half of the places at a model's door: the
+others are for requests whose clients wait."""
 MAX_BYTES = 32 << 20
 """Of the lines that are answered at once; always one line."""
 ATTEMPTS = 3
@@ -55,7 +56,8 @@ class _Running:
 class _Window:
     """The lines that are answered now, in their order, and those behind the first one's answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_lines: Callable[[], int]) -> None:
+        self._max_lines = max_lines
         self.running: deque[_Running] = deque()
         self._num_texts = 0
         self._num_bytes = 0
@@ -63,7 +65,7 @@ class _Window:
     @property
     def is_full(self) -> bool:
         return (
-            len(self.running) >= MAX_LINES
+            len(self.running) >= self._max_lines()
             or self._num_texts >= MAX_TEXTS
             or self._num_bytes >= MAX_BYTES
         )
@@ -87,9 +89,10 @@ class _Window:
 class BatchRun:
     """Runs one batch; what it has saved is not computed again when it is run anew."""
 
-    def __init__(self, row: BatchRow, tools: Tools) -> None:
-        """Take a batch that has not ended."""
+    def __init__(self, row: BatchRow, tools: Tools, num_batches: Callable[[], int]) -> None:
+        """Take a batch that has not ended, and how many run now."""
         self._row = row
+        self._num_batches = num_batches
         self._tools = tools
         self._end: End = "completed"
         self._stopped = asyncio.Event()
@@ -142,7 +145,7 @@ class BatchRun:
 
     async def _answer_lines(self) -> None:
         """Answer the lines behind the saved ones, in their order, several at once."""
-        window = _Window()
+        window = _Window(self._max_lines)
         ahead: deque[_Running] = deque()
         offset, number = await self._place()
         try:
@@ -166,6 +169,11 @@ class BatchRun:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _max_lines(self) -> int:
+        """Return how many lines may be answered at once: the share of one batch."""
+        places = min(MAX_LINES, self._tools.options.max_waiting_requests // 2)
+        return max(1, places // max(1, self._num_batches()))
 
     async def _refuse_lines(self) -> None:
         """Write why the lines behind the saved ones were not tried."""

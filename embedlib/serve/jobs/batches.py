@@ -145,10 +145,12 @@ class BatchStore:
         )
         return Page([BatchRow(**row) for row in rows], has_more)
 
-    def open(self) -> Sequence[BatchRow]:
-        """Return the batches that have not ended, the oldest first."""
+    def open(self, *, limit: int, now: float) -> Sequence[BatchRow]:
+        """Return batches that have not ended: first those that only have to be, then the oldest."""
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM batches WHERE ended_at IS NULL ORDER BY seq"
+            f"SELECT {_COLUMNS} FROM batches WHERE ended_at IS NULL "
+            "ORDER BY status = 'cancelling' OR expires_at <= ? DESC, seq LIMIT ?",
+            [now, limit],
         )
         return [BatchRow(**row) for row in found]
 

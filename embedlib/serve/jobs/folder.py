@@ -108,7 +108,6 @@ def full_disk() -> HTTPError:
         "the disk of --data-dir is full, nothing was accepted; delete files of jobs, or give it "
         "room",
         "disk_full",
-        retry_seconds=60,
     )
 
 

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from embedlib.errors import ConfigError, shown
 from embedlib.serve.errors import HTTPError
 from embedlib.version import __version__
 
@@ -32,6 +34,7 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a webhook is delivered again."""
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv4 addresses for hosts that have only IPv6."""
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -69,13 +72,22 @@ class Policy:
     """Where webhooks may go."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        """Allow hosts by name, addresses, and networks of addresses (10.0.0.0/8)."""
+        """Allow hosts by name, addresses, and networks of addresses (10.0.0.0/8).
+
+        Raises:
+            ConfigError: it is none of these.
+        """
         self._hosts: set[str] = set()
         self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
         for name in allowed:
             try:
                 self._networks.append(ipaddress.ip_network(name.strip("[]"), strict=False))
             except ValueError:
+                if not _HOST.fullmatch(name):
+                    raise ConfigError(
+                        f"webhooks to {shown(name)}: it must be the name of a host, an address or "
+                        "a network (10.0.0.0/8), without scheme and port"
+                    ) from None
                 self._hosts.add(name.lower().rstrip("."))
         if "localhost" in self._hosts:
             self._networks += [ipaddress.ip_network("127.0.0.1"), ipaddress.ip_network("::1")]

@@ -21,6 +21,8 @@ SWEEP_TICKS = 60
 """Ticks between two looks for what is kept no longer."""
 MAX_BATCHES = 4
 """Batches that run at once; further ones wait, in their order."""
+MAX_OPEN = 100
+"""Batches that are looked at in a tick."""
 MAX_REQUESTS = 64
 MAX_REQUEST_BYTES = 64 << 20
 """Of asynchronous requests that run at once; always one request."""
@@ -84,8 +86,11 @@ class Worker:
 
     async def _start_batches(self) -> None:
         tools = self._tools
-        rows = await patiently(tools, lambda: tools.thread.run(tools.batches.open))
         now = tools.clock.now()
+        rows = await patiently(
+            tools,
+            lambda: tools.thread.run(lambda: tools.batches.open(limit=MAX_OPEN, now=now)),
+        )
         for row in rows:
             if row.id in self._batches:
                 if row.expires_at <= now:
@@ -94,7 +99,8 @@ class Worker:
             # What only has to be ended needs no place.
             is_short = row.status == "cancelling" or row.expires_at <= now
             if is_short or len(self._batches) < MAX_BATCHES:
-                self._batches[row.id] = run = BatchRun(row, tools)
+                run = BatchRun(row, tools, lambda: len(self._batches))
+                self._batches[row.id] = run
                 self._spawn(self._run_batch(row, run))
 
     async def _run_batch(self, row: BatchRow, run: BatchRun) -> None:
@@ -121,7 +127,8 @@ class Worker:
 
     async def _start_requests(self) -> None:
         tools = self._tools
-        max_requests = MAX_REQUESTS - len(self._requests)
+        most = max(1, min(MAX_REQUESTS, tools.options.max_waiting_requests // 4))
+        max_requests = most - len(self._requests)
         max_bytes = MAX_REQUEST_BYTES - sum(self._requests.values())
         if max_requests <= 0 or max_bytes <= 0:
             return

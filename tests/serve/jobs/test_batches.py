@@ -313,6 +313,31 @@ def test_some_batches_run_at_once_and_the_others_in_their_order(make_jobs: MakeJ
     run(work())
 
 
+def test_batches_leave_half_of_the_door_to_others(make_jobs: MakeJobs) -> None:
+    running = 0
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        nonlocal running
+        running += 1
+        await asyncio.Event().wait()
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer, max_waiting_requests=20)
+        file_id = await add_file(jobs, input_of(50))
+        for place in range(2):
+            name = f"batch_{place}"
+            await jobs.add_batch(batch_row(file_id, id=name))
+        jobs.start()
+        await until(lambda: running == 10)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert running == 10
+        await jobs.close()
+
+    run(work())
+
+
 def test_a_batch_whose_input_is_gone_fails_and_the_others_run(
     make_jobs: MakeJobs, tmp_path: Any
 ) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from embedlib.errors import ConfigError
+from embedlib.serve import ServeOptions
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs import deliveries
 from embedlib.serve.jobs.answers import Answer
@@ -258,6 +260,14 @@ def test_urls_that_are_refused(allowed: tuple[str, ...], url: str, words: str) -
     assert words in caught.value.message
     assert "\n" not in caught.value.message
     assert caught.value.param == "webhook_endpoint"
+
+
+def test_options_of_webhooks_are_checked() -> None:
+    for wrong in ("https://a.example/", "a.example:80", "10.0.0.0/99", "*.example", ""):
+        with pytest.raises(ConfigError, match="without scheme and port"):
+            policy(wrong)
+    with pytest.raises(ConfigError, match="give data_dir"):
+        ServeOptions(webhook_hosts=("a.example",))
 
 
 def test_urls_that_are_allowed() -> None:
