@@ -6,7 +6,7 @@ besides: the result is kept and can be fetched, `path` names a route, and reques
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, get_args
 from uuid import uuid4
 
 import msgspec
@@ -17,7 +17,7 @@ from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.deliveries import as_time
-from embedlib.serve.jobs.requests import RequestRow
+from embedlib.serve.jobs.requests import RequestRow, Status
 from embedlib.serve.wire import decode
 
 PATHS: Final = (
@@ -99,7 +99,7 @@ def _path_of(model_input: bytes) -> str:
         HTTPError: it is no object.
     """
     try:
-        fields = decode(model_input, dict[str, Any])
+        fields = decode(model_input, dict[str, msgspec.Raw])  # parses no text
     except HTTPError as error:
         message = error.message.replace("the body", "model_input")
         raise HTTPError(400, message, param="model_input") from None
@@ -154,6 +154,12 @@ async def requests(exchange: Exchange) -> Response:
     """Answer `GET /async_requests`: the newest first."""
     after, limit = page_of(exchange, most=100, usual=20)
     wanted = exchange.request.parameters().get("status")
+    if wanted is not None and wanted not in get_args(Status):
+        raise HTTPError(
+            400,
+            f"status = {wanted!r:.40}; it must be one of {', '.join(get_args(Status))}",
+            param="status",
+        )
     page = await exchange.jobs.requests(after=after, limit=limit, status=wanted)
     return await exchange.answer(write_page(page, describe_request), len(page.rows))
 
@@ -187,15 +193,19 @@ def _route(
 
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/async_predict",
-        handle=predict,
-        dialect=BASETEN,
-        summary="Answer a request later.",
-        keeps_jobs=True,
-        body=AsyncPredictBody,
-        status=202,
+    *(
+        Route(
+            method="POST",
+            path=f"{prefix}/async_predict",
+            handle=predict,
+            dialect=BASETEN,
+            summary="Answer a request later.",
+            keeps_jobs=True,
+            body=AsyncPredictBody,
+            status=202,
+        )
+        # As Baseten's own paths name a deployment; there is one here.
+        for prefix in ("", "/production", "/development", "/environments/{id}", "/deployment/{id}")
     ),
     _route("GET", "/async_request/{id}", status, "The state of a request."),
     _route("DELETE", "/async_request/{id}", cancel, "Cancel a request that is queued."),

@@ -14,6 +14,8 @@ from typing import Any
 from embedlib.errors import ConfigError, first_line
 
 VERSION = 1
+MAX_LOG_BYTES = 64 << 20
+"""Of the write-ahead log, once its content is in the database."""
 _TABLES = """
 CREATE TABLE files (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, purpose TEXT NOT NULL,
@@ -64,6 +66,7 @@ def open_database(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA journal_size_limit={MAX_LOG_BYTES}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(f"BEGIN;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")

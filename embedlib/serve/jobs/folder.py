@@ -11,7 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from embedlib.errors import ConfigError
+from embedlib.errors import ConfigError, first_line
 from embedlib.serve.errors import HTTPError
 
 FREE_BYTES = 64 << 20
@@ -99,6 +99,18 @@ class DataFolder:
     def close(self) -> None:
         """Give the folder back."""
         os.close(self._lock)
+
+
+def told(error: Exception) -> Exception:
+    """Return what a client is told of an error of the disk; another error is returned itself."""
+    if is_full(error):
+        return full_disk()
+    if is_storage(error):
+        what = getattr(error, "strerror", None) or first_line(error)  # without the path
+        return HTTPError(
+            507, f"the disk of --data-dir failed, nothing was accepted: {what}", "disk_full"
+        )
+    return error
 
 
 def full_disk() -> HTTPError:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
+from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.answers import Answerer
 from embedlib.serve.jobs.batches import BatchRow, BatchStore
 from embedlib.serve.jobs.clock import Clock
@@ -159,9 +160,12 @@ class Jobs:
         """Return a file and its content in parts; it may be deleted meanwhile.
 
         Raises:
-            HTTPError: there is none of this id.
+            HTTPError: there is none of this id, or its content is gone.
         """
         row = await self.file(file_id)
+        path = self._tools.folder.file(row.id)
+        if not await self._tools.thread.run(path.is_file):
+            raise HTTPError(404, f"the content of {row.id} is gone from --data-dir", "missing")
         return row, self._parts(row)
 
     async def _parts(self, row: FileRow) -> AsyncIterator[bytes]:

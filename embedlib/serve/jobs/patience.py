@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from embedlib.errors import typed_line
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.folder import is_storage
 from embedlib.serve.jobs.tools import Tools, log
 
 T = TypeVar("T")
@@ -22,11 +20,10 @@ async def patiently(tools: Tools, work: Callable[[], Awaitable[T]]) -> T:
         try:
             found = await work()
         except Exception as error:
-            is_full = isinstance(error, HTTPError) and error.kind == "disk_full"
-            if not (is_full or is_storage(error)):
+            if not (isinstance(error, HTTPError) and error.kind == "disk_full"):
                 raise
             if not tools.metrics.is_blocked:
-                log.error("jobs wait for the disk of --data-dir: %s", typed_line(error))
+                log.error("jobs wait for the disk of --data-dir: %s", error)
             tools.metrics.is_blocked = True
             await tools.clock.sleep(DISK_SECONDS)
         else:

@@ -250,6 +250,7 @@ class RequestStore:
         self._connection.execute(
             "DELETE FROM requests WHERE ended_at <= ? AND webhook_at IS NULL", [before]
         )
+        self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def count(self) -> dict[str, int]:
         """Return how many there are, by status."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from embedlib.serve.jobs.folder import full_disk, is_full
+from embedlib.serve.jobs.folder import told
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], "asyncio.Future[Any]"]
@@ -33,14 +33,12 @@ class StoreThread:
         """Return what a function returns that writes nothing to the database.
 
         Raises:
-            what it raises; `HTTPError` 507 for a full disk.
+            what it raises; `HTTPError` 507 for an error of the disk.
         """
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        except OSError as error:
-            if is_full(error):
-                raise full_disk() from error
-            raise
+        except (OSError, sqlite3.Error) as error:
+            raise told(error) from error
 
     async def write(self, work: Callable[[], T]) -> T:
         """Return what a function returns, once all that it wrote is on disk.
@@ -48,7 +46,7 @@ class StoreThread:
         Nothing of it is written if it raises. Cancelling the task does not undo it.
 
         Raises:
-            what it raises; `HTTPError` 507 for a full disk.
+            what it raises; `HTTPError` 507 for an error of the disk.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -60,9 +58,7 @@ class StoreThread:
         try:
             return await asyncio.shield(future)
         except (OSError, sqlite3.Error) as error:
-            if is_full(error):
-                raise full_disk() from error
-            raise
+            raise told(error) from error
 
     def close(self) -> None:
         """Wait for what was asked for, close the connection and end the thread."""

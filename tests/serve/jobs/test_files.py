@@ -83,6 +83,10 @@ def test_a_file_is_kept_as_it_was_sent(keeper: Client, upload: Upload, tmp_path:
     answer = keeper.send("GET", f"/v1/files/{file_id}/content")
     assert answer.content == content
     assert int(answer.headers["content-length"]) == len(content)
+    path = tmp_path / "data" / "files" / file_id
+    path.rename(tmp_path / "elsewhere")
+    answer = keeper.send("GET", f"/v1/files/{file_id}/content")
+    assert (answer.status_code, "is gone" in answer.text) == (404, True)
     assert keeper.send("DELETE", f"/v1/files/{file_id}").json() == {
         "id": file_id,
         "object": "file",

@@ -72,13 +72,17 @@ def test_a_request_is_answered_as_its_route_answers(keeper: Client, engine: Fake
         else:
             assert result == direct
     assert engine.batches[0].lane is Lane.BULK
+    assert keeper.send("GET", "/async_requests?status=DONE").status_code == 400
     listed = keeper.send("GET", "/async_requests?limit=2&status=SUCCEEDED").json()
     assert (len(listed["data"]), listed["has_more"]) == (2, True)
     assert keeper.send("GET", "/async_queue_status").json()["num_queued_requests"] == 0
 
 
 def test_vectors_are_those_of_the_route(keeper: Client) -> None:
-    request_id = submit(keeper, {"input": "abc"})
+    sent = keeper.send(
+        "POST", "/environments/production/async_predict", {"model_input": {"input": "abc"}}
+    )
+    request_id = sent.json()["request_id"]
     state(keeper, request_id)
     result = keeper.send("GET", f"/async_request/{request_id}/result").json()
     assert result["data"][0]["embedding"] == fake_vector(list(b"abc")).tolist()

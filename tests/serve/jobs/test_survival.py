@@ -259,6 +259,10 @@ def full(*arguments: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def broken(*arguments: Any) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def test_a_full_disk_refuses_what_comes(
     keeper: Client, upload: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +287,12 @@ def test_a_full_disk_refuses_what_comes(
     with monkeypatch.context() as patched:  # the system says so
         patched.setattr(DataFolder, "check_room", full)
         check()
+    with monkeypatch.context() as patched:
+        patched.setattr(DataFolder, "check_room", broken)
+        answer = keeper.send("POST", "/v1/batches", body)
+        assert answer.status_code == 507
+        assert "--data-dir failed" in answer.json()["error"]["message"]
+        assert "Input/output error" in answer.json()["error"]["message"]
     assert len(keeper.send("GET", "/v1/files").json()["data"]) == 1
     assert keeper.send("GET", "/async_requests").json()["data"] == []
     keeper.post("/v1/batches", body)
