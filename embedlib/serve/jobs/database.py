@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from embedlib.errors import ConfigError, first_line
+from embedlib.serve.jobs.folder import is_full
 
 VERSION = 1
 MAX_LOG_BYTES = 64 << 20
@@ -77,9 +78,8 @@ def open_database(path: Path) -> sqlite3.Connection:
             )
     except sqlite3.Error as error:
         connection.close()
-        raise ConfigError(
-            f"{path} cannot be used: {first_line(error)}; give another --data-dir"
-        ) from None
+        remedy = "give it room" if is_full(error) else "give another --data-dir"
+        raise ConfigError(f"{path} cannot be used: {first_line(error)}; {remedy}") from None
     except ConfigError:
         connection.close()
         raise

@@ -23,7 +23,7 @@ async def patiently(tools: Tools, work: Callable[[], Awaitable[T]]) -> T:
             if not (isinstance(error, HTTPError) and error.kind == "disk_full"):
                 raise
             if not tools.metrics.is_blocked:
-                log.error("jobs wait for the disk of --data-dir: %s", error)
+                log.error("jobs wait for the disk of --data-dir: %s", error.__cause__ or error)
             tools.metrics.is_blocked = True
             await tools.clock.sleep(DISK_SECONDS)
         else:
