@@ -7,10 +7,22 @@ from collections.abc import Iterable
 from time import perf_counter
 
 from embedlib.serve.asgi import JSON, Request, Response
-from embedlib.serve.dialects.dialect import Route
+from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.errors import HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.jobs.answers import Answer
+
+
+async def _refuse(exchange: Exchange) -> Response:
+    """Refuse a job of another version of the server.
+
+    Raises:
+        HTTPError: always.
+    """
+    raise HTTPError(404, f"{exchange.request.path:.80} is not there any more", "no_route")
+
+
+_UNKNOWN = Route(method="POST", path="", handle=_refuse, dialect=OPENAI, summary="")
 
 
 class Background:
@@ -23,7 +35,7 @@ class Background:
 
     async def answer(self, path: str, body: bytes, request_id: str) -> Answer:
         """Return the answer of a body; an error is an answer."""
-        route = self._routes[path]
+        route = self._routes.get(path, _UNKNOWN)
         request = Request(method="POST", path=path, query="", headers={}, client="")
         exchange = Exchange(request, body, self._shared, request_id)
         exchange.work.is_always_bulk = True

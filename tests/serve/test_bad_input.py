@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedlib.serve.dialects.baseten import PATHS
 from embedlib.serve.routes import ROUTES
 from tests.serve.conftest import Client, MakeClient
 
@@ -80,29 +81,19 @@ def test_too_many_texts_and_bytes(make_client: MakeClient) -> None:
     assert "--max-body-mb" in error["error"]
 
 
+FIELDS = st.sampled_from(
+    sorted(
+        {field for route in POSTS for field in getattr(route.body, "__annotations__", ())}
+        | {"text", "source_sentence", "sentences", "model", "lane"}
+    )
+)
 JSON = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False)
     | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                sorted(
-                    {
-                        field
-                        for route in POSTS
-                        for field in getattr(route.body, "__annotations__", ())
-                    }
-                    | {"text", "source_sentence", "sentences", "model", "lane"}
-                )
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=8,
 )
 
@@ -116,15 +107,31 @@ def test_any_json_gets_an_answer(shared_client: Client, route: Any, body: Any) -
         assert "\n" not in message_of(answer.json())
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(PATHS), st.dictionaries(FIELDS, JSON, max_size=4))
+def test_any_body_of_a_job_is_taken(shared_client: Client, path: str, body: Any) -> None:
+    """What becomes of it is looked at in the end: no answer may be a bug."""
+    answer = shared_client.send("POST", "/async_predict", {"model_input": body, "path": path})
+    assert answer.status_code == 202, answer.text
+
+
 @pytest.fixture(scope="module")
-def shared_client() -> Any:
-    from embedlib.serve import create_app
+def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from embedlib.serve import ServeOptions, create_app
     from embedlib.testing import fake_embedder
     from tests.serve.conftest import fake_classifier, fake_reranker
 
     client = Client(
-        create_app({"embed": fake_embedder(), "rank": fake_reranker(), "label": fake_classifier()})
+        create_app(
+            {"embed": fake_embedder(), "rank": fake_reranker(), "label": fake_classifier()},
+            options=ServeOptions(data_dir=str(tmp_path_factory.mktemp("jobs"))),
+        )
     )
     client.start()
     yield client
+    while client.send("GET", "/async_requests?status=QUEUED").json()["data"]:
+        pass
+    failed = client.send("GET", "/async_requests?status=FAILED&limit=100").json()["data"]
+    codes = {error["code"] for row in failed for error in row["errors"]}
+    assert codes <= {"MODEL_INVALID_INPUT", "MODEL_DOES_NOT_EXIST"}
     client.close()

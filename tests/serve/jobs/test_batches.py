@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.serve.background import Background
+from embedlib.serve.dialects.baseten import PATHS
+from embedlib.serve.dialects.batches import ENDPOINTS
 from embedlib.serve.jobs import batch_run
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.routes import COMPUTING
 from embedlib.testing import FakeEngine, fake_vector
 from tests.serve.conftest import Client
 from tests.serve.jobs.conftest import (
@@ -111,6 +115,18 @@ def test_every_kind_of_model_answers_batches(
             assert set(line["response"]["body"]) == set(direct)
         else:
             assert line["response"]["body"] == direct
+
+
+def test_every_endpoint_is_a_route() -> None:
+    computing = {route.path for route in COMPUTING if route.method == "POST"}
+    assert set(ENDPOINTS) <= computing
+    assert set(PATHS) <= computing
+
+
+def test_a_route_that_is_gone_is_an_answer(keeper: Client) -> None:
+    answer = keeper.run(Background((), keeper.application._shared).answer("/old", b"{}", "r"))
+    assert (answer.status, answer.kind) == (404, "no_route")
+    assert "is not there any more" in answer.message
 
 
 def test_a_query_overtakes_a_batch(
