@@ -37,9 +37,11 @@ COMPUTING: tuple[Route, ...] = (
 
 
 async def _openapi(exchange: Exchange) -> Response:
-    """Answer `GET /openapi.json`."""
+    """Answer `GET /openapi.json`: without the routes that this server cannot answer."""
     has_keys = bool(exchange.shared.options.api_keys)
-    return Response(msgspec.json.encode(describe_routes(ROUTES, has_keys=has_keys)))
+    has_jobs = exchange.shared.jobs is not None
+    routes = [route for route in ROUTES if has_jobs or not route.keeps_jobs]
+    return Response(msgspec.json.encode(describe_routes(routes, has_keys=has_keys)))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -396,7 +396,14 @@ def test_a_model_that_does_not_answer_is_not_ready(
     assert client.send("GET", "/ready").status_code == 200
 
 
-def test_every_route_of_the_description_is_there(client: Client) -> None:
+def test_routes_of_jobs_are_described_where_there_are_jobs(client: Client) -> None:
+    paths = client.send("GET", "/openapi.json").json()["paths"]
+    assert "/v1/embeddings" in paths
+    assert "/v1/batches" not in paths
+
+
+def test_every_route_of_the_description_is_there(make_client: MakeClient, tmp_path: Path) -> None:
+    client = make_client(data_dir=str(tmp_path / "jobs"))
     description = client.send("GET", "/openapi.json").json()
     found = [(path, method) for path, item in description["paths"].items() for method in item]
     assert len(found) == len(ROUTES)
