@@ -117,9 +117,9 @@ class BatchRun:
             await self._answer_lines()
             if self._end != "completed":
                 await self._refuse_lines()
-        now = int(tools.clock.now())
-        await self._write(lambda: tools.batches.finish(row.id, self._end, now))
-        state = "done" if self._end == "completed" else self._end
+        end, now = self._end, int(tools.clock.now())
+        await self._write(lambda: tools.batches.finish(row.id, end, now))
+        state = "done" if end == "completed" else end
         tools.metrics.ended["batch", state] += 1
 
     async def _check(self) -> bool:

@@ -51,6 +51,18 @@ class DataFolder:
         """Where the database is."""
         return self.path / "jobs.sqlite3"
 
+    def check_whole(self) -> None:
+        """Check that the database is not lost: all contents would be taken for remains.
+
+        Raises:
+            ConfigError: there are contents, and no database.
+        """
+        if not self.database.exists() and any((self.path / "files").iterdir()):
+            raise ConfigError(
+                f"{self.database} is missing, and {self.path / 'files'} has contents of jobs; put "
+                "it back, or remove them"
+            )
+
     def file(self, file_id: str) -> Path:
         """Return where the content of a file is."""
         return self.path / "files" / file_id
@@ -63,7 +75,7 @@ class DataFolder:
     def remove_others(self, file_ids: Collection[str]) -> None:
         """Remove what was left by a server that was killed: all contents but these."""
         for path in (self.path / "files").iterdir():
-            if path.name not in file_ids:
+            if path.name not in file_ids and path.is_file():
                 path.unlink()
 
     def sync(self) -> None:

@@ -54,6 +54,7 @@ class Jobs:
         self.policy = Policy(options.webhook_hosts)
         folder = DataFolder(data_dir)
         try:
+            folder.check_whole()
             connection = open_database(folder.database)
         except BaseException:
             folder.close()

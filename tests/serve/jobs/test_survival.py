@@ -248,6 +248,12 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     for _ in range(2):  # the lock is given back
         with pytest.raises(ConfigError, match=r"jobs\.sqlite3 cannot be used"):
             open_jobs(tmp_path / "damaged")
+    run(open_jobs(tmp_path / "lost").close())
+    (tmp_path / "lost" / "files" / "file-1").write_bytes(b"x")
+    (tmp_path / "lost" / "jobs.sqlite3").unlink()
+    with pytest.raises(ConfigError, match=r"is missing, and .* has contents of jobs; put it back"):
+        open_jobs(tmp_path / "lost")
+    assert (tmp_path / "lost" / "files" / "file-1").exists()
     run(open_jobs(tmp_path / "newer").close())
     with sqlite3.connect(tmp_path / "newer" / "jobs.sqlite3") as connection:
         connection.execute("PRAGMA user_version=9")
