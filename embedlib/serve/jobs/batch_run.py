@@ -202,7 +202,9 @@ class BatchRun:
 
         def parse() -> deque[_Running]:
             parsed: deque[_Running] = deque()
-            for line in read_lines(path, offset, number, tools.options.max_body_bytes):
+            # They were checked, perhaps by a server that allowed longer ones.
+            limit = path.stat().st_size
+            for line in read_lines(path, offset, number, limit):
                 request = parse_line(line, row.endpoint) if line.data else None
                 count = num_texts(bytes(request.body)) if request is not None else 0
                 parsed.append(_Running(line, request, count, None))

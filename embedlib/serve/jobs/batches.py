@@ -163,7 +163,8 @@ class BatchStore:
         )
 
     def fail(self, batch_id: str, errors: Sequence[dict[str, Any]], now: int) -> None:
-        """Record that the input is wrong."""
+        """Record that the input is wrong, or that the server cannot go on with it."""
+        self._keep_outputs(self.get(batch_id), now)
         update(
             self._connection,
             "batches",
@@ -214,8 +215,14 @@ class BatchStore:
         return self.get(batch_id)
 
     def finish(self, batch_id: str, end: End, now: int) -> None:
-        """Record the end of a batch; its outputs become files."""
-        row = self.get(batch_id)
+        """Record the end of a batch."""
+        self._keep_outputs(self.get(batch_id), now)
+        times = {"completed": "completed_at", "expired": "expired_at", "cancelled": "cancelled_at"}
+        values = {"status": end, "finalizing_at": now, "ended_at": now, times[end]: now}
+        update(self._connection, "batches", batch_id, **values)
+
+    def _keep_outputs(self, row: BatchRow, now: int) -> None:
+        """Make files of the outputs of a batch that ends."""
         for file_id, num_bytes, what in (
             (row.output_file_id, row.output_bytes, "output"),
             (row.error_file_id, row.error_bytes, "error"),
@@ -228,15 +235,12 @@ class BatchStore:
                     FileRow(
                         id=file_id,
                         purpose="batch_output",
-                        filename=f"{batch_id}_{what}.jsonl",
+                        filename=f"{row.id}_{what}.jsonl",
                         num_bytes=num_bytes,
                         created_at=now,
                         expires_at=now + row.output_seconds,
                     )
                 )
-        times = {"completed": "completed_at", "expired": "expired_at", "cancelled": "cancelled_at"}
-        values = {"status": end, "finalizing_at": now, "ended_at": now, times[end]: now}
-        update(self._connection, "batches", batch_id, **values)
 
     def delete_ended(self, before: float) -> None:
         """Delete the batches that ended before a time."""

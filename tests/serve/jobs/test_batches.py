@@ -371,6 +371,41 @@ def test_a_batch_whose_input_is_gone_fails_and_the_others_run(
     run(work())
 
 
+def test_a_bug_half_way_leaves_what_was_answered(
+    make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_run, "MAX_LINES", 1)
+
+    async def answer(path: str, body: bytes, request_id: str) -> Answer:
+        if b"r3" in body:
+            raise KeyError("a bug")
+        return ok(body)
+
+    async def work() -> None:
+        jobs = make_jobs(answer)
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(5))))
+        jobs.start()
+        row = await ended_batch(jobs)
+        assert (row.status, row.num_completed) == ("failed", 3)
+        assert len(await lines_of(jobs, "file-out")) == 3
+        await jobs.close()
+
+    run(work())
+
+
+def test_a_server_with_a_lower_limit_goes_on(make_jobs: MakeJobs) -> None:
+    async def work() -> None:
+        jobs = make_jobs()
+        await jobs.add_batch(batch_row(await add_file(jobs, input_of(3)), in_progress_at=1))
+        await jobs.close()
+        again = make_jobs(max_body_bytes=10)
+        again.start()
+        assert (await ended_batch(again)).num_completed == 3
+        await again.close()
+
+    run(work())
+
+
 def test_lists_have_cursors(keeper: Client, upload: Callable[[bytes], str]) -> None:
     file_id = upload(input_of(1))
     ids = [create(keeper, file_id)["id"] for _ in range(5)]
