@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,14 +220,22 @@ def serve(
         webhook_hosts=webhook_hosts,
         webhook_secrets=_keys(webhook_secrets_file, _SECRETS_VARIABLE),
     )
-    application = create_app(
-        _named(models, names),
-        config=config,
-        options=serve_options,
-        log=AccessLog() if access_log else None,
-        search=_searched(searched),
-        tracing=open_tracing(otlp_endpoint) if otlp_endpoint else None,
-    )
+    named, destinations = _named(models, names), _searched(searched)
+    with ExitStack() as opened:  # what the application closes, once there is one
+        log = AccessLog() if access_log else None
+        tracing = open_tracing(otlp_endpoint) if otlp_endpoint else None
+        for each in (log, tracing):
+            if each is not None:
+                opened.callback(each.close)
+        application = create_app(
+            named,
+            config=config,
+            options=serve_options,
+            log=log,
+            search=destinations,
+            tracing=tracing,
+        )
+        opened.pop_all()
     _say(listen, application.catalog)
     run(application, listen)
 

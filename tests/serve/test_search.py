@@ -294,6 +294,7 @@ def test_the_command_refuses_a_wrong_destination(
     done = run("serve", "./no-model", *arguments)
     assert done.exit_code != 0
     assert words in done.stderr
+    assert "embedlib-serve-log" not in {each.name for each in threading.enumerate()}
 
 
 def test_a_file_is_searched(
