@@ -53,15 +53,14 @@ class AccessLog:
     """Writes lines on a thread of its own: a reader that stalls must not stall the server."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        """Start the thread; None: standard output."""
+        """Take the stream; None: standard output. The first line starts the thread."""
         self._stream = stream or sys.stdout
         self._lines: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._has_lines = threading.Event()
         self._closed = threading.Event()
         self._num_dropped = 0
-        self._thread = WorkerThread(self._run, "embedlib-serve-log")
-        self._thread.start()
+        self._thread: WorkerThread | None = None
 
     def write(self, facts: dict[str, Any]) -> None:
         """Add a line; never blocks."""
@@ -71,6 +70,9 @@ class AccessLog:
                 self._num_dropped += 1
                 return
             self._lines.append(line)
+            if self._thread is None:
+                self._thread = WorkerThread(self._run, "embedlib-serve-log")
+                self._thread.start()
         if not self._has_lines.is_set():
             self._has_lines.set()
 
@@ -78,7 +80,8 @@ class AccessLog:
         """Write what is left and end the thread, within some seconds."""
         self._closed.set()
         self._has_lines.set()
-        self._thread.join(timeout)
+        if self._thread is not None:
+            self._thread.join(timeout)
 
     def _run(self) -> None:
         while True:
