@@ -38,9 +38,13 @@ COMPUTING: tuple[Route, ...] = (
 
 async def _openapi(exchange: Exchange) -> Response:
     """Answer `GET /openapi.json`: without the routes that this server cannot answer."""
-    has_keys = bool(exchange.shared.options.api_keys)
-    has_jobs = exchange.shared.jobs is not None
-    routes = [route for route in ROUTES if has_jobs or not route.keeps_jobs]
+    shared = exchange.shared
+    has_keys = bool(shared.options.api_keys)
+    has_jobs = shared.jobs is not None
+    left_out = () if any(shared.destinations) else search.ROUTES
+    routes = [
+        route for route in ROUTES if (has_jobs or not route.keeps_jobs) and route not in left_out
+    ]
     return Response(msgspec.json.encode(describe_routes(routes, has_keys=has_keys)))
 
 

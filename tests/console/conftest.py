@@ -18,16 +18,24 @@ from embedlib.testing import write_tiny_model
 
 KEY = "k-console"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SERVE = """
+TEXTS = ("copytree copies", "dumps writes", "sorted returns")
+SERVE = f"""
 import sys
-from embedlib.config import Config
+from embedlib import Config, Document, Embedder, index
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.server import Listen, serve
+from embedlib.testing import FakeSink, FakeStore
 
 port, key, *folders = sys.argv[1:]
+config = Config(threads=1, precision="float32")
+store = FakeStore()
+with Embedder(folders[0], config=config) as embedder:
+    rows = [Document(id=text[:4], text=text) for text in {TEXTS}]
+    index(rows, FakeSink(store), embedder=embedder)
 options = ServeOptions(api_keys=(key,) if key else ())
-models = {folder.rpartition("/")[2]: folder for folder in folders}
-serve(create_app(models, config=Config(threads=1), options=options), Listen(port=int(port)))
+models = {{folder.rpartition("/")[2]: folder for folder in folders}}
+found = {{}} if key else {{"docs": FakeSink(store), "same": FakeSink(store)}}
+serve(create_app(models, config=config, options=options, search=found), Listen(port=int(port)))
 """
 
 

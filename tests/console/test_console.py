@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.console.conftest import KEY
+from tests.console.conftest import KEY, TEXTS
 
 SHOTS = os.environ.get("EMBEDLIB_CONSOLE_SHOTS")
 
@@ -147,31 +147,42 @@ def answer_with(content: Any) -> Any:
     return lambda route: route.fulfill(json=content)
 
 
-def test_jobs_and_search_where_the_server_has_them(browser: Any, urls: dict[str, str]) -> None:
+def test_search(page: Any) -> None:
+    wait_ready(page)
+    page.select_option("#task", "search")
+    until(page, "document.querySelectorAll('#collection option').length === 2")
+    page.fill("#query", "how do I copy a folder")
+    run(page)
+    assert set(page.locator("#result td.text").all_text_contents()) == set(TEXTS)
+    assert "embed" in page.text_content("#facts")
+    compile(page.text_content("#as-python"), "as-python", "exec")
+    page.select_option("#collection", "same")
+    page.check("#rerank")
+    page.fill("#top", "2")
+    run(page)
+    assert page.locator("#result td.text").count() == 2
+    assert '"rerank":true,"collection":"same"' in page.text_content("#as-curl")
+    assert "True" in page.text_content("#as-python")
+
+
+def test_jobs_where_the_server_has_them(browser: Any, urls: dict[str, str]) -> None:
     job = {
         "id": "batch_1",
-        "object": "batch",
         "endpoint": "/v1/embeddings",
         "status": "in_progress",
         "created_at": 1,
         "request_counts": {"total": 10, "completed": 3, "failed": 1},
     }
-    result = {"id": "a", "score": 0.5, "text": "<b>found</b>", "metadata": {}}
     answers = {
-        "/openapi.json": {"paths": {"/v1/batches": {}, "/v1/search": {}}},
+        "/openapi.json": {"paths": {"/v1/batches": {}}},
         "/v1/batches": {"object": "list", "data": [job]},
-        "/v1/search": {"results": [result], "timings_ms": {"embed": 1.25}},
     }
     for page in open_page(browser, "about:blank"):
         for path, answer in answers.items():
             page.route(re.compile(rf"{path}(\?.*)?$"), answer_with(answer))
         page.goto(f"{urls['open']}/ui")
         wait_ready(page)
-        page.select_option("#task", "search")
-        run(page)
-        assert page.text_content("#result td.text") == "<b>found</b>"
-        assert "embed 1.3 ms" in page.text_content("#facts")
-        compile(page.text_content("#as-python"), "as-python", "exec")
+        assert page.locator("#task [value=search]").is_hidden()
         page.click("#tab-jobs")
         page.wait_for_selector("#job-table progress")
         assert "4 of 10" in page.text_content("#job-table")

@@ -107,6 +107,12 @@ def test_it_answers_as_search_does(make: MakeSearch, store: FakeStore) -> None:
     assert [hit["text"] for hit in high["results"]] == ["7 textss"]
 
 
+def test_it_is_described_where_there_is_something_to_search(make: MakeSearch) -> None:
+    for found, is_there in ((None, True), ({}, False)):
+        paths = make(found).send("GET", "/openapi.json").json()["paths"]
+        assert ("/v1/search" in paths) is is_there
+
+
 def test_several_questions(make: MakeSearch) -> None:
     client = make()
     answer = client.post("/v1/search", {"query": ["7 textss", "9 textssss"], "top_k": 2})

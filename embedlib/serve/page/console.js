@@ -8,7 +8,7 @@ const WINDOW = 60; // samples that rates of latencies are taken over
 const SPARK = 120; // samples of the curve
 const KEY = "embedlib-key";
 
-const state = { models: [], paths: {}, samples: [], timer: 0 };
+const state = { models: [], collections: [], paths: {}, samples: [], timer: 0 };
 
 // Elements.
 
@@ -110,7 +110,10 @@ function offerModels() {
   byId("query-field").hidden = !needsQuery;
   byId("texts-field").hidden = task === "search";
   byId("role-field").hidden = task !== "similarity";
-  byId("collection-field").hidden = byId("top-field").hidden = task !== "search";
+  byId("model-field").hidden = task === "search"; // the destination has its own
+  byId("top-field").hidden = task !== "search";
+  byId("rerank-field").hidden = task !== "search" || !state.models.some((model) => model.task === "rerank");
+  byId("collection-field").hidden = task !== "search" || state.collections.length < 2;
 }
 
 // Playground.
@@ -178,7 +181,12 @@ const WORK = {
   },
   search: {
     path: "v1/search",
-    body: () => ({ query: byId("query").value, top_k: Number(byId("top").value) || 10, ...(byId("collection").value && { collection: byId("collection").value }) }),
+    body: () => ({
+      query: byId("query").value,
+      top_k: Number(byId("top").value) || 10,
+      ...(!byId("rerank-field").hidden && byId("rerank").checked && { rerank: true }),
+      ...(state.collections.length > 1 && { collection: byId("collection").value }),
+    }),
     show: (answer) => showBars(answer.results.map(({ text, id, score }) => ({ text: text ?? id, score })), "The best first"),
     tokens: () => undefined,
   },
@@ -318,12 +326,13 @@ async function poll() {
     const sample = { at: performance.now(), metrics: parseMetrics(await call("metrics")) };
     state.samples.push(sample);
     if (state.samples.length > SPARK) state.samples.shift();
+    offerCollections(sample.metrics);
     const ready = sample.metrics.get("embedlib_model_ready") ?? [];
     const numReady = ready.filter(({ value }) => value).length;
     setState(`${numReady} of ${ready.length} models ready`, numReady === ready.length);
     if (numReady !== state.models.filter((model) => model.state === "ready").length) await connect();
     if (!byId("live").hidden) showLive();
-    if (!byId("jobs").hidden) await showJobs();
+    if (!byId("jobs").hidden) await showJobs().catch((error) => showError(error.message));
   } catch (error) {
     setState(`no answer: ${error.message}`, false);
   }
@@ -350,6 +359,15 @@ async function showJobs() {
 }
 
 // The page.
+
+// Destinations have their series in /metrics from the start.
+function offerCollections(metrics) {
+  const names = new Set((metrics.get("embedlib_search_seconds_count") ?? []).map(({ labels }) => labels.collection));
+  if (names.size === state.collections.length) return;
+  state.collections = [...names];
+  byId("collection").replaceChildren(...state.collections.map((name) => Object.assign(make("option", name), { value: name })));
+  offerModels();
+}
 
 async function connect() {
   try {
