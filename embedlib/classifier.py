@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
+from embedlib.batching.pairs import PairTokenizer
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
@@ -23,6 +24,12 @@ from embedlib.session.scoring import (
     ScoringSession,
     activate,
     lane_of,
+)
+from embedlib.session.zero_shot import (
+    check_labels,
+    find_entailment,
+    make_pairs,
+    score_labels,
 )
 
 LabelScores = list[dict[str, Any]]
@@ -55,6 +62,7 @@ class Classifier(ScoringSession):
         head = self._head
         if head.template is not None:
             raise ConfigError("this model asks about pairs of texts; load it with Reranker")
+        self._meter = meter
         self._tokenizer = Tokenizer(
             self.tokenizer,
             self.spec.max_seq_tokens,
@@ -118,6 +126,53 @@ class Classifier(ScoringSession):
         return results[0] if is_single else results
 
     @checked
+    def zero_shot(
+        self,
+        texts: str | Iterable[str],
+        candidate_labels: list[str],
+        hypothesis_template: str = "This example is {}.",
+        *,
+        multi_label: bool = False,
+        show_progress_bar: bool | None = None,
+        usage: Usage | None = None,
+    ) -> Any:
+        """Return how well each of some labels describes each text, with a model of inference.
+
+        Such a model was trained to tell whether a hypothesis follows from a text; the scores are
+        those of transformers' pipeline `zero-shot-classification`.
+
+        Args:
+            texts: a text or any iterable of texts.
+            candidate_labels: the labels, words of your own.
+            hypothesis_template: the hypothesis, with `{}` for the label.
+            multi_label: score every label on its own; otherwise the scores of a text sum to 1.
+            show_progress_bar: None shows one on a terminal if the call takes longer than 2 seconds.
+            usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
+
+        Returns:
+            For each text a list of {"label", "score"}, the highest score first; for a single str
+            that list alone.
+
+        Raises:
+            what `predict` raises.
+            ConfigError: the template has no place for the label.
+            ModelUnsupportedError: the model has no label for a hypothesis that follows.
+        """
+        rows, is_single = check_texts(texts)
+        labels = check_labels(candidate_labels)
+        entailment = find_entailment(self.labels)
+        pairs = make_pairs(rows, labels, hypothesis_template)
+        pair_tokenizer = PairTokenizer(
+            self.tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=self._meter
+        ).with_limit(self.max_seq_length)
+        tokenize = partial(pair_tokenizer, prompt="")
+        call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
+        numbers = self._run(call, show_progress_bar)
+        scores = score_labels(numbers, entailment, len(labels), multi_label)
+        results = self._named(scores, None, labels)
+        return results[0] if is_single else results
+
+    @checked
     def predict_scores(
         self,
         texts: str | Iterable[str],
@@ -162,9 +217,12 @@ class Classifier(ScoringSession):
     def _activation(self, raw_scores: bool) -> Activation:
         return "identity" if raw_scores else self._head.activation
 
-    def _named(self, scores: Scores, top_k: int | None) -> list[LabelScores]:
+    def _named(
+        self, scores: Scores, top_k: int | None, labels: Sequence[str] | None = None
+    ) -> list[LabelScores]:
+        names = self.labels if labels is None else labels
         orders = np.argsort(-scores, axis=1, kind="stable")[:, :top_k].tolist()
         return [
-            [{"label": self.labels[index], "score": float(row[index])} for index in order]
+            [{"label": names[index], "score": float(row[index])} for index in order]
             for row, order in zip(scores, orders, strict=True)
         ]

@@ -39,7 +39,7 @@ OUTPUT_VALUES: Final = ("sentence_embedding", "token_embeddings", "sparse", "mul
 INPUTS = frozenset(
     {
         *("inputs", "sentences", "texts", "text", "query", "documents", "chunks"),
-        *("embeddings1", "embeddings2"),
+        *("embeddings1", "embeddings2", "candidate_labels"),
     }
 )
 """Parameters that are no options."""
@@ -71,7 +71,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             Kind("None or 'cpu'; pass any other to the constructor, device='cuda:0'", _is_cpu)
         ),
         "examples": optional(Kind("a list of examples", is_sequence)),
+        "hypothesis_template": UNICODE,
         "instruction": optional(UNICODE),
+        "multi_label": SWITCH,
         "normalize_embeddings": SWITCH,
         "output_value": choice(*OUTPUT_VALUES),
         "pool": _only_none(

@@ -1,0 +1,71 @@
+"""Zero-shot classification: whether a hypothesis about a label follows from a text.
+
+Source: `ZeroShotClassificationPipeline` of transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embedlib.batching.pairs import Pair
+from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, shown
+from embedlib.session.scoring import Scores, activate
+
+
+def check_labels(labels: object) -> list[str]:
+    """Return the labels as a list.
+
+    Raises:
+        InputError: they are not a list of texts, or none.
+    """
+    items = list(labels) if isinstance(labels, (list, tuple)) else []
+    if not items or not all(isinstance(label, str) and label for label in items):
+        raise InputError(f"candidate_labels = {shown(labels)}; it must be a list of texts")
+    return items
+
+
+def make_pairs(texts: Sequence[str], labels: Sequence[str], template: str) -> list[Pair]:
+    """Return a pair of each text and the hypothesis of each label, text by text.
+
+    Raises:
+        ConfigError: the template has no place for a label.
+    """
+    if template.count("{}") != 1:
+        raise ConfigError(
+            f"hypothesis_template = {template!r:.80}; it must hold {{}} once, the label's place"
+        )
+    return [(text, template.replace("{}", label)) for text in texts for label in labels]
+
+
+def find_entailment(labels: Sequence[str]) -> int:
+    """Return the index of a model's label for a hypothesis that follows.
+
+    Raises:
+        ModelUnsupportedError: it has no such label.
+    """
+    for index, label in enumerate(labels):
+        if label.lower().startswith("entail"):
+            return index
+    raise ModelUnsupportedError(
+        f"the model's labels are {', '.join(labels)}; zero_shot needs one that starts with "
+        "'entail', of a model that was trained on natural language inference"
+    )
+
+
+def score_labels(numbers: Scores, entailment: int, num_labels: int, multi_label: bool) -> Scores:
+    """Return float32[N, num_labels]: how well each label describes each text.
+
+    Args:
+        numbers: float32[N * num_labels, L], the model's outputs for all pairs, L of them.
+        entailment: the index of the entailment label among the L.
+        num_labels: labels of each text.
+        multi_label: whether the labels do not exclude one another.
+    """
+    if multi_label or num_labels == 1:
+        # As there: the other label is the last one, or the first if the last is the entailment.
+        contradiction = -1 if entailment == 0 else 0
+        both = activate(numbers[:, [contradiction, entailment]], "softmax")
+        return np.ascontiguousarray(both[:, 1].reshape(-1, num_labels))
+    return activate(numbers[:, entailment].reshape(-1, num_labels), "softmax")
