@@ -26,7 +26,7 @@ EXEMPT = {
 }
 ARGUMENTS: dict[str, Any] = {
     **dict.fromkeys(("text", "query"), "a"),
-    **{name: ["a", "b"] for name in ("inputs", "texts", "documents")},
+    **{name: ["a", "b"] for name in ("inputs", "texts", "documents", "candidate_labels")},
     "role": "query",
 }
 BAD_VALUES = (*ODD_VALUES, Head)
