@@ -8,6 +8,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         open_jobs(tmp_path / "lost")
     assert (tmp_path / "lost" / "files" / "file-1").exists()
     run(open_jobs(tmp_path / "newer").close())
-    with sqlite3.connect(tmp_path / "newer" / "jobs.sqlite3") as connection:
+    with closing(sqlite3.connect(tmp_path / "newer" / "jobs.sqlite3")) as connection:
         connection.execute("PRAGMA user_version=9")
     with pytest.raises(ConfigError, match="has the format 9, this embedlib reads 1"):
         open_jobs(tmp_path / "newer")
