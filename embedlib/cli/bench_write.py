@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from embedlib.bench.options import WriteOptions
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.errors import SinkError
 
@@ -50,7 +51,7 @@ _DEFAULTS = {field.name: field.default for field in fields(WriteOptions)}
 @click.option(
     "--json",
     "json_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     help="Also write all measurements as JSON to this file.",
 )
 def bench_write(json_path: Path | None, **options: Any) -> None:

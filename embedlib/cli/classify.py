@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, prints_to_terminal
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
@@ -19,7 +20,7 @@ _CHUNK_TEXTS = 4096
 
 @click.command(cls=GroupedCommand)
 @click.argument("model")
-@click.argument("inputs", nargs=-1)
+@click.argument("inputs", nargs=-1, type=FilePath())
 @click.option(
     "-k",
     "--top-k",

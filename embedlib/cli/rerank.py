@@ -14,6 +14,7 @@ from embedlib.cli.options import (
     GroupedCommand,
     config_options,
 )
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.text_input import one_line, text_input_options
 from embedlib.config import Config
@@ -22,7 +23,7 @@ from embedlib.progress import Reading
 
 @click.command(cls=GroupedCommand)
 @click.argument("query")
-@click.argument("inputs", nargs=-1)
+@click.argument("inputs", nargs=-1, type=FilePath())
 @click.option("--model", "-m", required=True, help="Reranker: folder, hub name or package:NAME.")
 @click.option(
     "-k", "--top-k", type=click.IntRange(min=1), help="Candidates to print.  [default: all]"

@@ -44,6 +44,7 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
     """
     scheme, _, path = url.partition(":")
     if scheme.lower() == "sqlite":
+        path = os.path.expanduser(path)
         if not Path(path).is_file():
             raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
         return _SqlSource(lambda: _read_sqlite(path, query, url), url, options, tell, [path])
