@@ -267,6 +267,15 @@ def check_names(cls: type[Any], options: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown option {name!r}; {hint}")
 
 
+def check_option(name: str, value: object, said: str) -> Any:
+    """Return the value of one field, checked; messages call it `said`.
+
+    Raises:
+        ConfigError: the value is out of range.
+    """
+    return _KINDS[name].take(said, value)
+
+
 def _plain(value: object) -> object:
     """Return the value of a member of an Enum, as sentence-transformers' SimilarityFunction."""
     return value.value if isinstance(value, Enum) else value

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from embedlib.cli.progress import interrupted_line, quiet_option
 from embedlib.closing import is_worker
@@ -23,18 +24,14 @@ from embedlib.errors import EmbedlibError, shortened
 from embedlib.version import __version__
 
 _COMMANDS = (
-    *("bench", "bench-write", "classify", "compile", "doctor", "encode"),
-    *("index", "inspect", "rerank", "search", "serve", "status", "tune", "verify"),
+    *("bench", "bench-write", "classify", "compile", "config", "doctor"),
+    *("encode", "index", "inspect", "rerank", "search", "serve", "status", "tune", "verify"),
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
-_WITHOUT_PROGRESS = {"doctor", "serve", "status"}
+_WITHOUT_PROGRESS = {"config", "doctor", "serve", "status"}
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
-MODEL_VARIABLE = "EMBEDLIB_MODEL"
-"""Environment variable with the model of commands for embeddings that are given no other."""
-_EMBEDDING_COMMANDS = ("compile", "encode", "inspect", "verify")
-"""Commands whose argument MODEL may be left out if that is set; `index` reads it too."""
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -80,8 +77,6 @@ class _Commands(click.Group):
             for option in command.params:
                 if isinstance(option, click.Option):
                     option.envvar = _variable(name, option)
-                elif option.name == "model" and name in _EMBEDDING_COMMANDS:
-                    option.envvar = MODEL_VARIABLE
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]
 
@@ -101,6 +96,8 @@ class _Commands(click.Group):
         except click.NoSuchOption as error:
             raise _without_flag(error) from None
         except click.ClickException as error:
+            if isinstance(error, click.BadParameter):
+                _name_variable(error)
             # It quotes a value of any length; a new error would lose the kind and its usage line.
             error.message = shortened(error.message)  # type: ignore[misc]
             raise
@@ -124,6 +121,16 @@ class _Commands(click.Group):
         finally:
             warnings.formatwarning = formatwarning
             sys.unraisablehook = unraisable
+
+
+def _name_variable(error: click.BadParameter) -> None:
+    """Let the error say which variable has the value, if it is none of the command line."""
+    option = error.param
+    if not (error.ctx and isinstance(option, click.Option) and isinstance(option.envvar, str)):
+        return
+    source = error.ctx.get_parameter_source(str(option.name))
+    if source is ParameterSource.ENVIRONMENT and not error.param_hint:
+        error.param_hint = f"{option.envvar}, which sets {option.get_error_hint(error.ctx)}"
 
 
 def _without_flag(error: click.NoSuchOption) -> click.UsageError:
@@ -159,8 +166,9 @@ def _format_warning(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EMBEDLIB"},
     epilog="`embedlib COMMAND --help` explains a command, with examples. Every option can be set "
-    "in the environment: --truncate-dim of `embedlib encode` is EMBEDLIB_ENCODE_TRUNCATE_DIM. "
-    "EMBEDLIB_MODEL is the model of commands that are given none.",
+    "in the environment: --truncate-dim of `embedlib encode` is EMBEDLIB_ENCODE_TRUNCATE_DIM, and "
+    "EMBEDLIB_THREADS the --threads of all commands. EMBEDLIB_MODEL is the model of commands that "
+    "are given none. `embedlib config` shows what is set, also in files (docs/settings.md).",
 )
 @click.version_option(__version__, prog_name="embedlib", allow_from_autoenv=False)
 def main() -> None:

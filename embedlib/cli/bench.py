@@ -15,7 +15,8 @@ import click
 
 from embedlib.bench.options import BenchOptions
 from embedlib.bench.peers import ALL_PEERS, PEERS, RERANK_PEERS
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, model_setting
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
 from embedlib.version import __version__
@@ -74,7 +75,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 @click.option(
     "--texts",
     "texts_path",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FilePath(path_type=Path, dir_okay=False, exists=True),
     help="File with one text per line.  [default: docstrings of Python's standard library; for "
     "rerank, pieces of 200 tokens of them]",
 )
@@ -102,6 +103,7 @@ _DEFAULTS = {field.name: field.default for field in fields(BenchOptions)}
 @click.option(
     "--json",
     "json_path",
+    type=FilePath(),
     metavar="PATH",
     help="Also write all measurements as JSON to this file; - writes them to standard output and "
     "the table to standard error.",
@@ -141,6 +143,8 @@ def bench(
       embedlib bench --serve ./model --vs-url tei=http://127.0.0.1:3000/v1/embeddings
     """  # noqa: D301 - click takes \b as "keep these lines"
     _check_json_path(json_path)
+    if model is None and task == "encode":
+        model = model_setting()
     if model is None and task == "encode":
         raise click.UsageError("Missing argument 'MODEL'.")
     if urls and not serves:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, Share, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, Share, config_options
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("model")
+@click.argument("model", cls=ModelArgument, required=False)
 @click.option(
     "--precision",
     type=click.Choice(("fp8", "bf16", "int8")),
@@ -48,13 +49,13 @@ if TYPE_CHECKING:
 @click.option(
     "--texts",
     "texts_path",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FilePath(path_type=Path, dir_okay=False, exists=True),
     help="File of texts to measure on, one per line; every fourth is a query.  [default: built-in "
     "texts]",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="Folder to write.  [default: one in --engine-cache-dir]",
 )
 @config_options("template", "device", "engine_cache_dir", "threads", *MODEL_OPTIONS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.options import MODEL_OPTIONS, setting
 from embedlib.cli.table import print_table
+from embedlib.config import Config
 
 if TYPE_CHECKING:
     from embedlib.engines.machine import Machine
@@ -28,7 +30,6 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
       embedlib doctor --json
       embedlib doctor BAAI/bge-m3
     """  # noqa: D301 - click takes \b as "keep these lines"
-    from embedlib.config import Config
     from embedlib.engines.machine import Machine
     from embedlib.engines.registry import available_engines
     from embedlib.engines.select import choose_engine
@@ -44,8 +45,9 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
         choice = f"{chosen.name}: {chosen.reason}"
     except EngineUnavailableError as error:
         choice = f"none: {error}"
-    cache = str(Config().engine_cache_path)
-    memory = {} if model is None else _memory(model, machine)
+    config = Config(**_folders(context))
+    cache = str(config.engine_cache_path)
+    memory = {} if model is None else _memory(model, config, machine)
     if as_json:
         content = {
             "machine": facts,
@@ -81,14 +83,18 @@ def doctor(context: click.Context, model: str | None, as_json: bool) -> None:
         print_table(memory.items())
 
 
-def _memory(model: str, machine: Machine) -> dict[str, str]:
+def _folders(context: click.Context) -> dict[str, Any]:
+    """Return what is set of the places of models; what is set of engines is not asked here."""
+    found = {name: setting(context, name) for name in (*MODEL_OPTIONS, "engine_cache_dir")}
+    return {name: held.value for name, held in found.items() if held is not None}
+
+
+def _memory(model: str, config: Config, machine: Machine) -> dict[str, str]:
     """Return the memory that a model needs, in one line for each engine and precision."""
-    from embedlib.config import Config
     from embedlib.engines.kind import ChosenPrecision, EnginePlan
     from embedlib.engines.registry import OWN_KINDS, find_devices
     from embedlib.models.opening import OpenedModel
 
-    config = Config()
     opened = OpenedModel.find(model, config)
     files = opened.read_files(with_head=opened.has_head)
     lines = {}

@@ -15,8 +15,10 @@ from embedlib.cli.options import (
     MODEL_OPTIONS,
     TEXT_OPTIONS,
     GroupedCommand,
+    ModelArgument,
     config_options,
 )
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt, prints_to_terminal
 from embedlib.cli.text_input import text_input_options
 from embedlib.config import Config, VectorPrecision
@@ -31,11 +33,12 @@ _FORMATS = ("npy", "jsonl")
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("model")
-@click.argument("inputs", nargs=-1)
+@click.argument("model", cls=ModelArgument, required=False)
+@click.argument("inputs", nargs=-1, type=FilePath())
 @click.option(
     "-o",
     "--output",
+    type=FilePath(),
     default="-",
     show_default=True,
     help="File to write; - is standard output. A file appears under this name when it is complete.",
@@ -68,7 +71,7 @@ _FORMATS = ("npy", "jsonl")
 )
 @click.option(
     "--quantization-ranges",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="For int8 and uint8: .npy file with the ranges that `Embedder.calibrate` returned.",
 )
 @config_options(*TEXT_OPTIONS, *ENGINE_OPTIONS, *MODEL_OPTIONS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli import MODEL_VARIABLE
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    GroupedCommand,
+    config_options,
+    model_setting,
+)
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
@@ -30,7 +35,7 @@ _EXIT_BAD_ROWS = 3
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("sources", nargs=-1)
+@click.argument("sources", nargs=-1, type=FilePath())
 @click.option(
     "--model",
     "-m",
@@ -65,7 +70,7 @@ _EXIT_BAD_ROWS = 3
 )
 @click.option(
     "--id-root",
-    type=click.Path(),
+    type=FilePath(),
     metavar="FOLDER",
     help="Folder from which the paths in ids are counted.  [default: the current folder]",
 )
@@ -135,7 +140,7 @@ _EXIT_BAD_ROWS = 3
 )
 @click.option(
     "--errors-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     help="Write the place, id and reason of every bad row to this file, as JSON Lines.",
 )
 @click.option(
@@ -244,9 +249,12 @@ def _open_embedder(
     from embedlib.indexing.stored_model import open_embedder
 
     state = sink.inspect() if model is None or not settings["recreate"] else None
-    name = model or (state.model if state else os.environ.get(MODEL_VARIABLE))
+    name = model or (state.model if state else model_setting())
     if name is None:
-        raise click.UsageError(f"name a model with --model; {sink.name} holds no rows of one")
+        raise click.UsageError(
+            f"name a model with --model; {sink.name} holds no rows of one, and "
+            "EMBEDLIB_MODEL is not set"
+        )
     return open_embedder(name, config, None if settings["recreate"] else state, sink.name, tell)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, config_options
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -26,7 +26,7 @@ _ORIGINS = {
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("model")
+@click.argument("model", cls=ModelArgument, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--fingerprint", is_flag=True, help="Also load the model and show its fingerprint.")
 @config_options("template", *MODEL_OPTIONS)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import types
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+from click.core import ParameterSource
 
+from embedlib.cli.paths import FilePath
 from embedlib.config import Config
+from embedlib.errors import ConfigError
+from embedlib.settings.environment import variable_of
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from embedlib.settings.names import Setting
+
+_SETTINGS = "embedlib.settings"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -97,8 +108,33 @@ class EngineNameType(click.Choice[str]):
         return engine_names()
 
 
+class ConfigOption(click.Option):
+    """An option that is a field of `Config`: where it is not given, its setting holds."""
+
+
+class ModelArgument(click.Argument):
+    """The embedding model, as an argument; where it is not given, the setting `model` holds."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Let the shell offer folders, and files, which may be the first of the inputs."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
 class GroupedCommand(click.Command):
     """A command whose help has the options of its own first, and those of all models below."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; settings take the places of options that are not given."""
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:  # a completion must not fail
+            for parameter in self.params:
+                if isinstance(parameter, ConfigOption):
+                    _take_setting(ctx, parameter)
+                elif isinstance(parameter, ModelArgument):
+                    _take_model(ctx, parameter)
+        return rest
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups of options that the command has."""
@@ -123,6 +159,63 @@ def _group(parameter: click.Parameter) -> str:
     return "General" if parameter.name in ("quiet", "debug", "help") else "Options"
 
 
+def setting(ctx: click.Context, name: str) -> Setting | None:
+    """Return what the environment or a file sets, read once in a command.
+
+    Raises:
+        ConfigError: a variable or a file has a wrong value.
+    """
+    if _SETTINGS not in ctx.meta:
+        from embedlib.settings.layers import read_settings
+
+        ctx.meta[_SETTINGS] = read_settings()
+    found: Setting | None = ctx.meta[_SETTINGS].get(name)
+    return found
+
+
+def model_setting() -> str | None:
+    """Return the model of a command for embeddings that is given none."""
+    found = setting(click.get_current_context(), "model")
+    return None if found is None else str(found.value)
+
+
+def _take_setting(ctx: click.Context, option: ConfigOption) -> None:
+    name = str(option.name)
+    found = setting(ctx, name)
+    if found is None or ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        return
+    value = found.value
+    if isinstance(value, list | tuple):  # the devices, which the option takes with commas
+        value = ",".join(value)
+    try:
+        ctx.params[name] = option.type_cast_value(ctx, value)
+    except click.BadParameter as error:
+        raise ConfigError(f"{found.said}: {error.message}") from error
+
+
+def _take_model(ctx: click.Context, argument: ModelArgument) -> None:
+    """Put the setting in the place of a model that is missing.
+
+    A file is no model: with a model set, one in its place is the first of the inputs.
+    """
+    given = ctx.params["model"]
+    found = setting(ctx, "model")
+    path = os.path.expanduser(given or "")
+    is_input = "inputs" in ctx.params and (path == "-" or os.path.isfile(path))
+    if found is not None and is_input:
+        ctx.params["inputs"] = (path, *ctx.params["inputs"])
+        given = None
+    if not given:
+        if found is None:
+            raise click.MissingParameter(
+                f"It can also be set: {variable_of('model')}, or model in a file of settings.",
+                ctx,
+                argument,
+                "'MODEL'",
+            )
+        ctx.params["model"] = found.value
+
+
 def config_options(*names: str) -> Callable[[_F], _F]:
     """Decorate a command with the options of these `Config` fields."""
 
@@ -141,9 +234,12 @@ def _option(name: str) -> Callable[[_F], _F]:
     if kind is bool:
         if field.default is True:
             flag = f"{flag}/--no-{flag.removeprefix('--')}"
-        return click.option(flag, is_flag=True, default=field.default, help=_HELP[name])
+        return click.option(
+            flag, cls=ConfigOption, is_flag=True, default=field.default, help=_HELP[name]
+        )
     return click.option(
         flag,
+        cls=ConfigOption,
         type=kind,
         default=field.default,
         # None means "decided later", which each help text says in words.
@@ -159,7 +255,7 @@ def _kind(hint: Any) -> Any:
         if get_origin(member) is Literal:
             return click.Choice([str(value) for value in get_args(member)])
     for kind, parameter in (
-        (Path, click.Path(path_type=Path)),
+        (Path, FilePath(path_type=Path)),
         (str, str),
         (int, int),
         (float, float),

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import ENGINE_OPTIONS, MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import (
+    ENGINE_OPTIONS,
+    MODEL_OPTIONS,
+    GroupedCommand,
+    config_options,
+    model_setting,
+)
+from embedlib.cli.paths import FilePath
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 
@@ -22,7 +29,7 @@ _SECRETS_VARIABLE = "EMBEDLIB_WEBHOOK_SECRETS"
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.argument("models", nargs=-1, metavar="MODEL...")
 @click.option(
     "--name",
     "names",
@@ -39,21 +46,21 @@ _SECRETS_VARIABLE = "EMBEDLIB_WEBHOOK_SECRETS"
     help="Port to listen on.",
 )
 @click.option(
-    "--uds", type=click.Path(path_type=Path), help="Unix socket to listen on, instead of a port."
+    "--uds", type=FilePath(path_type=Path), help="Unix socket to listen on, instead of a port."
 )
 @click.option(
     "--tls-certificate",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FilePath(exists=True, dir_okay=False, path_type=Path),
     help="Certificate for TLS, a PEM file.",
 )
 @click.option(
     "--tls-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FilePath(exists=True, dir_okay=False, path_type=Path),
     help="Private key of the certificate, a PEM file.",
 )
 @click.option(
     "--api-keys-file",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help=f"File with API keys, one a line; {_KEYS_VARIABLE} has them with commas.",
 )
 @click.option(
@@ -184,6 +191,11 @@ def serve(
     if (tls_certificate is None) != (tls_key is None):
         raise click.UsageError("give both --tls-certificate and --tls-key, or none")
     config = Config(**options)
+    if not models:
+        set_model = model_setting()
+        if set_model is None:
+            raise click.UsageError("Missing argument 'MODEL...'; or set EMBEDLIB_MODEL.")
+        models = (set_model,)
     try:
         from embedlib.serve.server import Listen
         from embedlib.serve.server import serve as run

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedlib.cli.fidelity_rows import fidelity_rows
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, Share, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, Share, config_options
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
 from embedlib.config import Config
@@ -23,7 +24,7 @@ _EXIT_FAILED = 1
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("model")
+@click.argument("model", cls=ModelArgument, required=False)
 @click.option(
     "--precision",
     type=click.Choice(("auto", "int8", "fp8", "bf16")),
@@ -42,7 +43,7 @@ _EXIT_FAILED = 1
 @click.option(
     "--texts",
     "texts_path",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FilePath(path_type=Path, dir_okay=False, exists=True),
     help="File with one text per line; every fourth is a query.  [default: built-in texts]",
 )
 @click.option(
@@ -63,7 +64,7 @@ _EXIT_FAILED = 1
 @click.option(
     "--plot",
     "plot_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(path_type=Path, dir_okay=False),
     metavar="FILE.png",
     help='Also plot the cosines to this file; needs pip install "embedlib[bench]".',
 )

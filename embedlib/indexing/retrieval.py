@@ -29,6 +29,7 @@ from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import describe_other_model, open_embedder, stands_beside
 from embedlib.reranker import Reranker
+from embedlib.session.arguments import one_config
 
 S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
@@ -93,7 +94,7 @@ class Search:
             self._owned.append(lambda: self._thread.submit(self._sink.close).result())
         try:
             self._state = self._thread.submit(stored_state, self._sink).result()
-            self._embedder = self._find_embedder(embedder, config or Config())
+            self._embedder = self._find_embedder(embedder, one_config(config, {}))
             self._reranker = self._find_reranker(reranker)
         except BaseException:
             self.close()

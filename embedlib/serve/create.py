@@ -15,6 +15,7 @@ from embedlib.serve.catalog import ServedModel, load_by_kind
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import AnyModel
 from embedlib.serve.tracing import Tracing
+from embedlib.session.arguments import one_config
 
 DEFAULT_SEARCH = "default"
 """The name of a destination that was given without one."""
@@ -64,7 +65,7 @@ def create_app(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two models are called {twice!r}; give one another name")
-    config, options = config or Config(), options or ServeOptions()
+    config, options = one_config(config, {}), options or ServeOptions()
     num_loaded = sum(isinstance(model, str) for _, model in named)
     # Who sends a long text reads of it in the answer; a warning would reach nobody.
     told = "ignore" if config.on_truncate == "warn" else config.on_truncate

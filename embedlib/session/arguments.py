@@ -14,6 +14,7 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, InputError, a_type, shown
 from embedlib.models.prompts import Role
 from embedlib.session.checked import KINDS
+from embedlib.settings.environment import environment_options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,11 +31,13 @@ MISSING_PROMPT = (
 def one_config(config: Config | None, options: Mapping[str, object]) -> Config:
     """Return the options, which the caller passed as one object or by name.
 
+    The environment sets options of the machine that are not among them; a Config is taken as it is.
+
     Raises:
         ConfigError: an option is unknown or out of range, or `config` and `options` are both given.
     """
     if config is None:
-        return Config.from_options(options)
+        return Config.from_options({**environment_options(options), **options})
     if not isinstance(config, Config):
         raise ConfigError(
             f"config = {shown(config)}; it must be a Config, or pass its fields by name"

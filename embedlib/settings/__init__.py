@@ -1,0 +1,1 @@
+"""Settings: options that hold where nobody gives them, from the environment and from files."""

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from embedlib.config import Config
+from embedlib.models.opening import OpenedModel
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Start commands in an empty folder, with a home folder of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("ZDOTDIR", raising=False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Config]]:
+    """Return a list of what `inspect` looks for; it then fails."""
+    asked: list[tuple[str, Config]] = []
+
+    def find(name: str, config: Config) -> OpenedModel:
+        asked.append((name, config))
+        raise OSError("stop")
+
+    monkeypatch.setattr("embedlib.models.opening.OpenedModel.find", find)
+    return asked
+
+
+def test_an_option_is_above_its_variables_above_the_file(
+    folder: Path, found: list[tuple[str, Config]], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "embedlib.toml").write_text('model = "a/file"')
+    user = folder.parent / "home/.config/embedlib/config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('cache_folder = "/of/the/user"\nlocal_files_only = true')
+    run("inspect")
+    monkeypatch.setenv("EMBEDLIB_MODEL", "a/variable")
+    monkeypatch.setenv("EMBEDLIB_CACHE_FOLDER", "~/all")
+    run("inspect")
+    monkeypatch.setenv("EMBEDLIB_INSPECT_CACHE_FOLDER", "~/inspect")
+    run("inspect")
+    run("inspect", "an/argument", "--cache-folder=~/option")
+    home = folder.parent / "home"
+    assert [(name, str(config.cache_folder)) for name, config in found] == [
+        ("a/file", "/of/the/user"),
+        ("a/variable", f"{home}/all"),
+        ("a/variable", f"{home}/inspect"),
+        ("an/argument", f"{home}/option"),
+    ]
+    assert all(config.local_files_only for _, config in found)
+
+
+def test_a_setting_has_no_part_in_another_option_of_its_name(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDLIB_PRECISION", "float32")  # compile's is what it writes
+    monkeypatch.setattr(
+        "embedlib.cli.compile._check_flags", lambda precision, *_: pytest.fail(precision)
+    )
+    with pytest.raises(pytest.fail.Exception, match="fp8"):
+        run("compile", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("EMBEDLIB_THREADS", "Error: EMBEDLIB_THREADS = 'x'; it must be a whole number"),
+        ("EMBEDLIB_ENGINE", "Error: EMBEDLIB_ENGINE: 'x' is not one of 'auto'"),
+        ("EMBEDLIB_ENCODE_THREADS", "for EMBEDLIB_ENCODE_THREADS, which sets '--threads': 'x' is"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(
+    variable: str, message: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    done = run("encode", "a/b")
+    assert done.exit_code
+    assert message in done.stderr.splitlines()[-1]
+    assert run("encode", "--help").exit_code == 0
+
+
+def test_an_option_that_is_given_does_not_excuse_a_wrong_file(folder: Path, run: Run) -> None:
+    (folder / "embedlib.toml").write_text("thread = 1")
+    done = run("encode", "a/b", "--threads", "2")
+    assert done.stderr.startswith(f"Error: {folder}/embedlib.toml: unknown key 'thread'")
+
+
+def test_a_file_in_the_place_of_the_model_is_an_input(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "notes.txt").write_text("a\n")
+    assert "./notes.txt" in run("encode", "./notes.txt", stdin="a").stderr
+    monkeypatch.setenv("EMBEDLIB_MODEL", "./model")
+    assert "more.txt': no such file" in run("encode", "./notes.txt", "more.txt").stderr
+    assert "no model folder './model'" in run("encode", "notes.txt").stderr
+    assert "no model folder './model'" in run("encode", "-", stdin="a").stderr
+    assert "no model folder './other'" in run("encode", "./other", "notes.txt").stderr
+
+
+def test_a_missing_model_says_how_to_set_it(run: Run) -> None:
+    for command in ("encode", "inspect", "serve"):
+        done = run(command)
+        assert done.exit_code == 2
+        assert "EMBEDLIB_MODEL" in done.stderr
+
+
+def test_config_shows_what_is_set_and_where(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "embedlib.toml").write_text('device = ["cuda:0", "cuda:1"]')
+    monkeypatch.setenv("EMBEDLIB_TOKEN", "hf_secret")
+    monkeypatch.setenv("EMBEDLIB_THREDS", "2")
+    done = run("config")
+    assert f"device         cuda:0,cuda:1  from {folder}/embedlib.toml" in done.stdout
+    assert "token          (not shown)  from EMBEDLIB_TOKEN" in done.stdout
+    assert "nothing reads EMBEDLIB_THREDS; did you mean EMBEDLIB_THREADS?" in done.stderr
+    shown = run("config", "--json")
+    assert json.loads(shown.stdout)["settings"]["token"]["from"] == "EMBEDLIB_TOKEN"
+    assert "hf_secret" not in done.output + shown.output
+
+
+def test_the_home_folder_in_paths(folder: Path, run: Run) -> None:
+    home = folder.parent / "home"
+    (home / "notes.txt").write_text("a\n")
+    assert "no model folder '~/m'" in run("encode", "~/m", "~/notes.txt").stderr
+    refused = run("encode", "~/m", "~/notes.txt", "-o", "~/notes.txt", "--format", "npy")
+    assert f"{home}/notes.txt" in refused.stderr
+    done = run("index", "~/none.txt", "-m", "./m", "--to", "jsonl:~/x.jsonl")
+    assert f"{home}/none.txt" in done.stderr

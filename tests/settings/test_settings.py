@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+from embedlib.session.arguments import one_config
+from embedlib.settings.environment import (
+    environment_options,
+    mistyped_variables,
+    read_environment,
+)
+from embedlib.settings.files import (
+    find_project_file,
+    read_project_file,
+    read_user_file,
+    user_file,
+)
+from embedlib.settings.layers import read_settings
+from embedlib.settings.names import MODEL, NOT_OF_PROJECTS, SETTINGS
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a user's configuration folder, which is empty."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    (folder / "embedlib").mkdir(parents=True)
+    return folder / "embedlib"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return the root of a git repository with a folder `inner`."""
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    (tmp_path / "project" / "inner").mkdir()
+    return tmp_path / "project"
+
+
+def values(settings: object) -> dict[str, object]:
+    assert isinstance(settings, dict)
+    return {name: setting.value for name, setting in settings.items()}
+
+
+def test_every_setting_but_the_model_is_a_field() -> None:
+    assert {*SETTINGS} - {MODEL} <= {field.name for field in fields(Config)}
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("EMBEDLIB_MODEL", "a/b", "a/b"),
+        ("EMBEDLIB_THREADS", "4", 4),
+        ("EMBEDLIB_GPU_MEMORY_FRACTION", "0.5", 0.5),
+        ("EMBEDLIB_PREPARE", "No", False),
+        ("EMBEDLIB_LOCAL_FILES_ONLY", "1", True),
+        ("EMBEDLIB_TOKEN", "1", "1"),
+        ("EMBEDLIB_DEVICE", "cuda:0,cuda:1", "cuda:0,cuda:1"),
+        ("EMBEDLIB_ON_TRUNCATE", "error", "error"),
+    ],
+)
+def test_a_variable_has_the_type_of_its_field(variable: str, text: str, value: object) -> None:
+    [setting] = read_environment(environ={variable: text}).values()
+    assert setting.value == value
+    assert type(setting.value) is type(value)
+    assert setting.origin == variable
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("EMBEDLIB_THREADS", "x", "= 'x'; it must be a whole number of at least 1"),
+        ("EMBEDLIB_THREADS", "0", "= 0; it must be a whole number of at least 1"),
+        ("EMBEDLIB_THREADS", "9" * 5000, "it must be a whole number of at least 1"),
+        ("EMBEDLIB_PRECISION", "8", "= '8'; it must be one of auto, float32"),
+        ("EMBEDLIB_PREPARE", "maybe", "= 'maybe'; it must be True or False"),
+        ("EMBEDLIB_GPU_MEMORY_FRACTION", "nan", "it must be a number above 0 and at most 1"),
+        ("EMBEDLIB_MODEL", " ", "it must be a folder, a hub name or package:NAME"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_environment(environ={variable: text})
+    assert str(caught.value).startswith(variable)
+    assert message in str(caught.value)
+
+
+def test_an_empty_variable_sets_nothing() -> None:
+    assert read_environment(environ={"EMBEDLIB_THREADS": "", "EMBEDLIB_PORT": "tcp://x"}) == {}
+
+
+def test_only_variables_near_to_a_setting_look_mistyped() -> None:
+    environ = {"EMBEDLIB_THREDS": "", "EMBEDLIB_PORT": "", "EMBEDLIB_THREADS": "", "XTHREADS": ""}
+    assert mistyped_variables(environ) == {"EMBEDLIB_THREDS": "EMBEDLIB_THREADS"}
+
+
+def test_python_takes_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMBEDLIB_THREADS", "3")
+    monkeypatch.setenv("EMBEDLIB_TRUNCATE_DIM", "8")  # what a vector is, its program says
+    monkeypatch.setenv("EMBEDLIB_MODEL", "a/b")
+    assert one_config(None, {}) == Config(threads=3)
+    assert one_config(None, {"threads": 5, "prepare": False}) == Config(threads=5, prepare=False)
+    assert one_config(None, {"threads": None}) == Config()
+    assert one_config(Config(), {}) == Config()
+    monkeypatch.setenv("EMBEDLIB_THREADS", "x")
+    assert environment_options(["threads"]) == {}
+    with pytest.raises(ConfigError, match="EMBEDLIB_THREADS"):
+        one_config(None, {})
+
+
+def test_the_environment_is_above_the_project_above_the_user(
+    home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "config.toml").write_text('threads = 1\ndevice = "cpu"\ncache_folder = "hub"\n')
+    (project / "embedlib.toml").write_text('threads = 2\nprecision = "bf16"\nmodel = "./m"\n')
+    monkeypatch.setenv("EMBEDLIB_PRECISION", "int8")
+    found = read_settings(project / "inner")
+    assert values(found) == {
+        "threads": 2,
+        "device": "cpu",
+        "cache_folder": str(home / "hub"),  # counted from the file, not from the current folder
+        "precision": "int8",
+        "model": str(project / "m"),
+    }
+    assert found["threads"].origin == str(project / "embedlib.toml")
+    assert found["precision"].origin == "EMBEDLIB_PRECISION"
+    assert found["device"].origin == str(user_file())
+
+
+def test_a_project_ends_at_its_repository(project: Path) -> None:
+    inner = project / "inner"
+    (project / "embedlib.toml").write_text("threads = 2")
+    assert find_project_file(inner) == project / "embedlib.toml"
+    (project.parent / "embedlib.toml").write_text("threads = 3")
+    (project / "embedlib.toml").unlink()
+    assert find_project_file(inner) is None
+    (project / ".git").rmdir()
+    (project / "embedlib.toml").write_text("threads = 2")
+    assert find_project_file(inner) is None  # no repository: only the folder itself
+    assert find_project_file(project) == project / "embedlib.toml"
+
+
+def test_pyproject_counts_if_it_has_the_table(project: Path) -> None:
+    inner, file = project / "inner", project / "pyproject.toml"
+    file.write_text('[project]\ndependencies = ["embedlib"]')
+    assert find_project_file(inner) is None
+    file.write_text("this is no TOML, and nobody's concern here")
+    assert find_project_file(inner) is None
+    file.write_text("[tool.embedlib]\nthreads = 2")
+    assert values(read_project_file(file)) == {"threads": 2}
+    assert find_project_file(inner) == file
+    (project / "embedlib.toml").write_text("threads = 3")
+    with pytest.raises(ConfigError, match="keep one of them"):
+        find_project_file(inner)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("thread = 1", "unknown key 'thread'; did you mean 'threads'?"),
+        ("max-batch-tokens = 1", "did you mean 'max_batch_tokens'?"),
+        ("[encode]\nthreads = 1", "unknown key 'encode'; known: model, token"),
+        ('revision = "a"', "it belongs to one model"),
+        ("prompts = {query = 'q'}", "it is an option of Python programs"),
+        ("threads = true", "threads = True; it must be a whole number of at least 1"),
+        ("threads = 2.5", "threads = 2.5; it must be"),
+        ('prepare = "no"', "prepare = 'no'; it must be True or False"),
+        ('device = ["gpu"]', "it must be cpu, cuda, cuda:N"),
+        ("model = 1", "model = 1; it must be a folder"),
+        ('token = "hf_secret"', "token is a secret and not taken from a file; set EMBEDLIB_TOKEN"),
+        ("threads", "is not valid TOML"),
+        ("\xff", "is not valid TOML"),
+        (f"a = {'[' * 100_000}", "is not valid TOML"),
+        ("#" * 2_000_000, "has more than 1,048,576 bytes"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_project_file, read_user_file])
+def test_what_a_file_must_not_have(
+    read: object, content: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "embedlib.toml"
+    file.write_text(content, encoding="latin-1")
+    assert callable(read)
+    with pytest.raises(ConfigError) as caught:
+        read(file)
+    assert str(file) in str(caught.value)
+    assert message in str(caught.value)
+    assert "hf_secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NOT_OF_PROJECTS)
+def test_a_project_chooses_no_folders_and_opens_no_connections(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "embedlib.toml"
+    value = "false" if name == "local_files_only" else '"here"'
+    file.write_text(f"{name} = {value}")
+    assert [*read_user_file(file)] == [name]
+    with pytest.raises(ConfigError, match="which may be somebody else's; set EMBEDLIB_"):
+        read_project_file(file)
+
+
+def test_without_a_home_folder_the_current_one_is_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user without an entry
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~/.config/embedlib").mkdir(parents=True)
+    (tmp_path / "~/.config/embedlib/config.toml").write_text("threads = 1")
+    assert user_file().is_file()
+    assert read_user_file(user_file()) == {}
+
+
+def test_a_deleted_current_folder_has_no_file(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert read_settings() == {}
+    monkeypatch.chdir(tmp_path)
