@@ -24,12 +24,12 @@ from embedlib.errors import EmbedlibError, shortened
 from embedlib.version import __version__
 
 _COMMANDS = (
-    *("bench", "bench-write", "classify", "compile", "config", "doctor"),
+    *("bench", "bench-write", "classify", "compile", "completion", "config", "doctor"),
     *("encode", "index", "inspect", "rerank", "search", "serve", "status", "tune", "verify"),
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
-_WITHOUT_PROGRESS = {"config", "doctor", "serve", "status"}
+_WITHOUT_PROGRESS = {"completion", "config", "doctor", "serve", "status"}
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
 _DEBUG = "embedlib.debug"

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from embedlib.cli import main
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Start commands in an empty folder, with a home folder of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for variable in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_is_printed_and_installed_once(shell: str, folder: Path, run: Run) -> None:
+    home = folder.parent / "home"
+    printed = run("completion", shell)
+    assert "_EMBEDLIB_COMPLETE" in printed.stdout
+    assert [*home.iterdir()] == []
+    startup = home / f".{shell}rc"
+    startup.write_text("# no end of line")
+    for _ in range(2):
+        assert run("completion", shell, "--install").exit_code == 0
+    if shell == "fish":
+        written = home / ".config/fish/completions/embedlib.fish"
+        assert startup.read_text() == "# no end of line"
+    else:
+        written = home / f".local/share/embedlib/completion.{shell}"
+        assert startup.read_text() == f'# no end of line\nsource "{written}"\n'
+    assert written.read_text() == printed.stdout
+
+
+def test_a_completion_that_cannot_be_written_is_one_line(folder: Path, run: Run) -> None:
+    (folder.parent / "home/.local").write_text("in the way")
+    done = run("completion", "bash", "--install")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: cannot write ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_completing_reads_no_settings(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "embedlib.toml").write_text("thread = 1")
+    with main.make_context("embedlib", ["encode", "--pre"], resilient_parsing=True) as context:
+        command = main.get_command(context, "encode")
+        assert command is not None
+        command.make_context("encode", ["a/b"], parent=context, resilient_parsing=True)
