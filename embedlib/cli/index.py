@@ -74,7 +74,13 @@ _EXIT_BAD_ROWS = 3
     metavar="FOLDER",
     help="Folder from which the paths in ids are counted.  [default: the current folder]",
 )
-@click.option("--text-field", help="Field to embed.  [default: guessed and printed]")
+@click.option(
+    "--text-field",
+    "text_fields",
+    multiple=True,
+    help="Field to embed; several are joined, with a blank line between them.  [default: guessed "
+    "and printed]",
+)
 @click.option(
     "--metadata-field",
     "metadata_fields",
@@ -159,7 +165,7 @@ def index(
     id_field: str | None,
     id_prefix: Any,
     id_root: str | None,
-    text_field: str | None,
+    text_fields: tuple[str, ...],
     metadata_fields: tuple[str, ...],
     sql: str | None,
     halfvec: bool,
@@ -197,7 +203,7 @@ def index(
         input_format=input_format,
         glob=glob,
         id_field=id_field,
-        text_field=text_field,
+        text_field=text_fields or None,
         metadata_fields=metadata_fields or None,
         id_prefix=id_prefix,
         id_root=id_root,

@@ -134,7 +134,7 @@ class IndexOptions:
         named = [field.name for field in fields(SourceOptions) if field.name in options]
         if named:
             raise ConfigError(
-                f"unknown option {named[0]!r}; it says how files are read: pass source_options="
+                f"unknown option {named[0]!r}; it says how sources are read: pass source_options="
                 f"embedlib.SourceOptions({named[0]}=...)"
             )
         check_names(cls, options)

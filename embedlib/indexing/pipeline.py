@@ -38,6 +38,7 @@ from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
+from embedlib.indexing.sources.tables import ArrowTable
 from embedlib.indexing.stored_model import (
     describe_other_model,
     fingerprints_of,
@@ -57,7 +58,7 @@ def _ignore(_: object) -> None:
 
 
 def index(
-    source: str | os.PathLike[str] | Iterable[str] | Iterable[Document | BadRow],
+    source: str | os.PathLike[str] | Iterable[Any] | ArrowTable,
     sink: str | Sink,
     *,
     embedder: TextEmbedder,
@@ -71,12 +72,13 @@ def index(
     One destination belongs to one source: `delete_missing` deletes rows of any other source.
 
     Args:
-        source: a file, a folder or a list of them; or any iterable of `Document`.
+        source: a file, a folder or a list of them; any iterable of `Document`, of dicts, or of
+            documents of LangChain or LlamaIndex; or a data frame or Arrow table.
         sink: a URL such as "edge:PATH" or "postgresql://host/db?table=docs", or a `Sink`, which
             `index` closes at the end.
         embedder: an `Embedder`, or an object with the members of
             `embedlib.indexing.TextEmbedder`. Texts get its prompt for documents.
-        source_options: how files are read.
+        source_options: how files and rows are read: formats, and which fields are id and text.
         tell: called with lines for the user: guesses, skipped rows, retries, the index build; from
             any thread. Default: log them as warnings of the logger "embedlib".
         on_progress: called after every step and twice a second while rows are embedded, on the

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -465,7 +465,7 @@ def test_what_cannot_be_inspected_can_be_recreated(store: FakeStore, embedder: E
 
 @dataclass
 class Frame:
-    """As those of pandas and polars: an iterable of the names of its columns."""
+    """A table of which no way to its rows is known; it iterates over the names of its columns."""
 
     dtypes: tuple[str, ...] = ()
 
@@ -479,18 +479,18 @@ class Frame:
         ({"embedder": "name"}, "embedder = 'name'; it must be an Embedder, which is made with Emb"),
         ({"sink": None}, "sink = None; it must be a URL, such as 'edge:PATH' or 'jsonl:FILE', or"),
         ({"source": np.array("a")}, "source = array('a', dtype='<U1'); it must be a path, a list"),
-        ({"source": None}, "source = None; it must be a path, a list of paths, or an iterable of"),
+        ({"source": None}, "source = None; it must be a path, a list of paths, a table, or an it"),
         ({"source": Document(id="a", text="b")}, "source = Document(id='a'"),
         ({"source": {"a": "b"}}, "source = {'a': 'b'}, a dict; pass a list of embedlib.Document("),
         ({"source": b"abc"}, "source = b'abc', a bytes; pass a list of embedlib.Document("),
         (
             {"source": Frame()},
-            "source is a Frame; pass its rows as documents, such as (embedlib.Do",
+            "source is a Frame, which has no rows to read; pass a data frame, an Arrow table or a",
         ),
         ({"source": [".", 5]}, "source has 5 among its paths; a path must be a str or a Path"),
         (
             {"id_field": "x"},
-            "unknown option 'id_field'; it says how files are read: pass source_op",
+            "unknown option 'id_field'; it says how sources are read: pass source_op",
         ),
         ({"max_delete": "0.5"}, "max_delete = '0.5'; it must be a share, from 0 to 1"),
         ({"chunk_overlap": -1}, "chunk_overlap = -1; it must be a whole number of at least 0"),
@@ -572,30 +572,14 @@ def test_a_search_with_a_wrong_argument_is_one_line(
         search(**{**given, **arguments})
 
 
-class ForeignDocument(SimpleNamespace):
-    pass
-
-
 @pytest.mark.parametrize(
     ("item", "message"),
     [
         (
-            ForeignDocument(page_content="x"),
-            "ForeignDocument; it must give Document objects: embedlib.Do",
-        ),
-        (
-            ForeignDocument(page_content="x"),
-            "(id=item.id, text=item.page_content, metadata=item.me",
-        ),
-        (
-            {"id": 1},
-            "the source gave {'id': 1}, a dict; it must give Document objects: embedlib.Document(",
-        ),
-        (
             "a text",
-            "the source gave 'a text', a str; it must give Document objects: embedlib.Document(id=",
+            "the source gave 'a text', a str; it must give documents: embedlib.Document(id=..., te",
         ),
-        (np.zeros((2, 2)), "ndarray; it must give Document objects"),
+        (np.zeros((2, 2)), "ndarray; it must give documents: embedlib.Document(id=..., text=...,"),
     ],
 )
 def test_what_is_no_document_is_refused_with_the_way_to_make_one(
@@ -604,6 +588,16 @@ def test_what_is_no_document_is_refused_with_the_way_to_make_one(
     with pytest.raises(SourceError, match=re.escape(message)) as caught:
         run((item for _ in range(2)), store, embedder)
     assert "\n" not in str(caught.value)
+
+
+def test_dicts_are_loaded_and_known_again(store: FakeStore, embedder: Embedder) -> None:
+    rows = [{"key": n, "subject": f"s {n}", "body": f"b {n}"} for n in range(3)]
+    options = SourceOptions(text_field=("subject", "body"))
+    assert run(rows, store, embedder, source_options=options).num_embedded == 3
+    expect(store, {f"{n}": f"s {n}\n\nb {n}" for n in range(3)}, embedder)
+    rows[1]["body"] = "changed"
+    report = run(iter(rows), store, embedder, source_options=options)
+    assert (report.num_embedded, report.num_unchanged) == (1, 2)
 
 
 def test_a_text_among_paths_is_refused_with_the_way_to_pass_it(
@@ -767,11 +761,11 @@ def test_metadata_equal_to_what_they_become_are_written_all_the_same(
     assert json.dumps(row.metadata) == '{"source": "a", "price": 1, "inner": {"x": 1}}'
 
 
-@pytest.mark.parametrize("item", ["a text", {"id": "a", "text": "a"}, None])
+@pytest.mark.parametrize("item", ["a text", None])
 def test_a_source_of_something_else_is_refused(
     item: Any, store: FakeStore, embedder: Embedder
 ) -> None:
-    with pytest.raises(SourceError, match="must give Document objects"):
+    with pytest.raises(SourceError, match="must give documents"):
         run(iter([item]), store, embedder)
 
 

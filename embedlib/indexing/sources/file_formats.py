@@ -8,7 +8,6 @@ import os
 import stat
 import sys
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from embedlib.errors import SourceError
 from embedlib.indexing.extras import import_extra
+from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
 from embedlib.indexing.sources.json_values import BadValueError, parse_json
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
@@ -287,11 +287,9 @@ def _check_header(names: list[str], problem: str | None) -> list[str]:
 
 
 def _check_unique(names: Sequence[str]) -> None:
-    twice = sorted(name for name, number in Counter(names).items() if number > 1)
-    if twice:
-        raise BrokenFileError(
-            f"has more than one column named {', '.join(map(repr, twice))}; rename all but one"
-        )
+    problem = repeated_columns(names)
+    if problem is not None:
+        raise BrokenFileError(problem)
 
 
 def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
@@ -308,31 +306,13 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
                 columns=columns and [name for name in columns if name in file.schema_arrow.names],
             )
             for batch in batches:
-                for fields in _batch_rows(batch):
+                for fields in batch_rows(batch):
                     number += 1
                     place = f"row {number} of {place_of(path)}"
                     yield RawRow(number=number, place=place, fields=fields)
     except (OSError, pyarrow.ArrowException) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise BrokenFileError(f"cannot be read as Parquet: {reason}") from error
-
-
-def _batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch; where Python has no such value, the row holds the exception."""
-    try:
-        yield from batch.to_pylist()
-    except (ValueError, OverflowError):
-        # Not UTF-8, or a date out of Python's range: only that row must become a bad one.
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for index in range(len(batch)):
-            yield {name: _value(column, index) for name, column in columns.items()}
-
-
-def _value(column: Any, index: int) -> Any:
-    try:
-        return column[index].as_py()
-    except (ValueError, OverflowError) as error:
-        return error
 
 
 def count_documents(path: str, input_format: InputFormat) -> int | None:

@@ -96,7 +96,7 @@ def _choose(
     file: InputFile, sample: Sequence[RawRow], options: SourceOptions
 ) -> tuple[Fields, str]:
     if file.input_format == "lines":
-        fields = Fields(id=None, text="text", metadata=())
+        fields = Fields(id=None, text=("text",), metadata=())
         return fields, "every line is a document, with its number as id"
     return choose_fields(sample, options, file.name, is_table=file.input_format in TABLES)
 

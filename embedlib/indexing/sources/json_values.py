@@ -66,7 +66,8 @@ def json_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [json_value(item) for item in value]
     if isinstance(value, (date, datetime, time)):
-        return value.isoformat()
+        # The NaT of pandas is a datetime that is equal to nothing.
+        return value.isoformat() if value == value else None
     if isinstance(value, _WRITTEN_OUT):
         return str(value)
     if isinstance(value, Exception):  # put there by a reader that could not read the value

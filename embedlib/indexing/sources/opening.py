@@ -1,40 +1,51 @@
-"""What callers of `embedlib.index` pass as its source: paths or documents, and nothing else."""
+"""What callers of `embedlib.index` pass as its source: paths, documents, or rows in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from embedlib.errors import ConfigError, SourceError, shown
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.file_formats import STDIN
 from embedlib.indexing.sources.files import open_source
+from embedlib.indexing.sources.in_memory import MemorySource
 from embedlib.indexing.sources.protocol import SourceOptions
+from embedlib.indexing.sources.tables import ArrowTable, is_column, is_table
 
-_WAY = "embedlib.Document(id=..., text=..., metadata={...})"
+_WAY = (
+    "embedlib.Document(id=..., text=..., metadata={...}), or dicts such as {'id': ..., 'text': ...}"
+)
 
 
 def open_documents(
-    source: str | os.PathLike[str] | Iterable[str] | Iterable[Document | BadRow],
+    source: str | os.PathLike[str] | Iterable[Any] | ArrowTable,
     options: SourceOptions,
     tell: Tell,
 ) -> Iterable[Document | BadRow]:
     """Return a source to iterate over.
 
+    Args:
+        source: as `embedlib.index` takes it.
+        options: how files and rows are read.
+        tell: called with a line for every guess and for skipped files.
+
     Raises:
-        ConfigError: it is neither paths nor an iterable of documents.
+        ConfigError: it is neither paths nor an iterable of documents or rows.
         SourceError: a path does not exist, or its files cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
         return _open_paths([source], options, tell)
     if isinstance(source, Sequence) and source and isinstance(source[0], (str, os.PathLike)):
         return _open_paths(source, options, tell)
-    if _is_table(source):
+    if is_table(source):
+        return MemorySource(cast("Iterable[Any]", source), options, tell)
+    if is_column(source) or hasattr(type(source), "dtypes"):
         raise ConfigError(
-            f"source is a {type(source).__name__}; pass its rows as documents, such as "
-            "(embedlib.Document(id=str(row.id), text=row.text) for row in table.itertuples())"
+            f"source is a {type(source).__name__}, which has no rows to read; pass a data frame, "
+            "an Arrow table or a list of dicts, with a field for the id and one for the text"
         )
     if isinstance(source, (Mapping, bytes, bytearray)):
         raise ConfigError(
@@ -43,26 +54,19 @@ def open_documents(
     # An array of one value without a dimension has __iter__, which raises.
     if not isinstance(source, Iterable) or getattr(source, "shape", None) == ():
         raise ConfigError(
-            f"source = {shown(source)}; it must be a path, a list of paths, or an iterable of "
-            "Document"
+            f"source = {shown(source)}; it must be a path, a list of paths, a table, or an "
+            "iterable of Document or dict"
         )
-    return source  # type: ignore[return-value]
+    if hasattr(source, "input_paths") or hasattr(source, "keep_ids"):
+        return cast("Iterable[Document | BadRow]", source)  # a `Source`
+    return MemorySource(source, options, tell)
 
 
 def no_document(item: Any) -> SourceError:
     """Return the error for what a source gave in place of a document; says how to make one."""
     kind = f"{type(item).__module__}.{type(item).__qualname__}".removeprefix("builtins.")
-    if hasattr(item, "page_content"):  # LangChain's class has the same name as ours
-        way = "embedlib.Document(id=item.id, text=item.page_content, metadata=item.metadata)"
-    elif isinstance(item, Mapping):
-        way = "embedlib.Document(id=item['id'], text=item['text']) of each"
-    elif isinstance(item, str):
-        way = "embedlib.Document(id=..., text=item) of each"
-    else:
-        way = _WAY
-    return SourceError(
-        f"the source gave {shown(item)}, a {kind}; it must give Document objects: {way}"
-    )
+    way = "embedlib.Document(id=..., text=item) of each" if isinstance(item, str) else _WAY
+    return SourceError(f"the source gave {shown(item)}, a {kind}; it must give documents: {way}")
 
 
 def _open_paths(
@@ -85,8 +89,3 @@ def _path(path: object) -> str:
             f"source has {shown(path)} among its paths; a path must be a str or a Path"
         )
     return os.fspath(path)
-
-
-def _is_table(source: object) -> bool:
-    """Whether this is a data frame, or a column of one, of whatever package."""
-    return hasattr(source, "dtypes") or (hasattr(source, "dtype") and hasattr(source, "name"))

@@ -16,14 +16,15 @@ InputFormat = Literal["auto", "text", "markdown", "lines", "csv", "tsv", "jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """How files and query results are read.
+    """How files, query results and rows in memory are read.
 
     Attributes:
         input_format: of every input; "auto": by the names of the files.
         glob: patterns for the files of a folder; empty: files whose names fit `input_format`, and
             text and Markdown files for "auto".
         id_field: the field with the id of a row; None: guessed by its name.
-        text_field: the field that is embedded; None: guessed.
+        text_field: the field that is embedded, or several, which are joined with a blank line
+            between them; None: guessed.
         metadata_fields: the fields that are stored as metadata; None: all others.
         id_prefix: "file": the id of a row has the name of its file in front, `PATH#ID`, so that
             files may use the same ids.
@@ -34,33 +35,42 @@ class SourceOptions:
     input_format: InputFormat = "auto"
     glob: tuple[str, ...] = ()
     id_field: str | None = None
-    text_field: str | None = None
+    text_field: str | tuple[str, ...] | None = None
     metadata_fields: tuple[str, ...] | None = None
     id_prefix: Literal["file"] | None = None
     id_root: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         choice(*get_args(InputFormat)).take("input_format", self.input_format)
-        for name in ("id_field", "text_field"):
-            value = getattr(self, name)
-            if not isinstance(value, str | None):
-                raise ConfigError(f"{name} = {shown(value)}; it must be a str")
+        if not isinstance(self.id_field, str | None):
+            raise ConfigError(f"id_field = {shown(self.id_field)}; it must be a str")
         optional(choice("file"), "'file' or None").take("id_prefix", self.id_prefix)
         if self.id_root is not None:
             is_path = isinstance(self.id_root, str | os.PathLike)
             if not is_path or not os.path.isdir(self.id_root):
                 raise ConfigError(f"id_root = {shown(self.id_root)}; it must be a folder")
         stored = () if self.metadata_fields is None else self.metadata_fields
-        for name, values in (("glob", self.glob), ("metadata_fields", stored)):
+        texts = () if isinstance(self.text_field, str | None) else self.text_field
+        if isinstance(self.text_field, tuple | list) and not self.text_field:
+            raise ConfigError("text_field = (); it must name a field")
+        named = (("glob", self.glob), ("metadata_fields", stored), ("text_field", texts))
+        for name, values in named:
             # A str is a sequence too, of patterns of one character.
             is_list = isinstance(values, tuple | list)
             if not is_list or not all(isinstance(value, str) for value in values):
                 raise ConfigError(f"{name} = {shown(values)}; it must be a tuple of str")
-        if self.id_field is not None and self.id_field == self.text_field:
+        if self.id_field is not None and self.id_field in (self.text_fields or ()):
             raise ConfigError(
                 f"id_field and text_field are both {self.id_field!r}; a row whose id is its text "
                 "would be a new document after every change: name two fields"
             )
+
+    @property
+    def text_fields(self) -> tuple[str, ...] | None:
+        """The fields that are embedded, in their order; None: to be guessed."""
+        if self.text_field is None:
+            return None
+        return (self.text_field,) if isinstance(self.text_field, str) else tuple(self.text_field)
 
 
 class Source(Protocol):

@@ -32,12 +32,14 @@ class RawRow:
         number: position in its input, from 1.
         place: where it was read, for messages.
         fields: its values by name.
+        metadata: what may be stored, where that is apart from the fields; None: the fields are.
         problem: why it could not be read; None: it was read.
     """
 
     number: int
     place: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
     problem: str | None = None
 
 
@@ -47,13 +49,13 @@ class Fields:
 
     Attributes:
         id: field with the id; None: the id is made of the input's name and the row's number.
-        text: field that is embedded.
+        text: fields that are embedded, with a blank line between them.
         metadata: fields that are stored; None: all others.
         has_prefix: whether the input's name is put in front of the id.
     """
 
     id: str | None
-    text: str
+    text: tuple[str, ...]
     metadata: tuple[str, ...] | None
     has_prefix: bool = False
 
@@ -62,7 +64,7 @@ class Fields:
         """All fields that are used; None: every field of a row."""
         if self.metadata is None:
             return None
-        return [name for name in (self.id, self.text, *self.metadata) if name is not None]
+        return [name for name in (self.id, *self.text, *self.metadata) if name is not None]
 
     def to_document(self, row: RawRow, input_name: str) -> Document | BadRow:
         """Convert a row of this input to a document, or to a bad row."""
@@ -77,15 +79,18 @@ class Fields:
             return Document(
                 id=str(document_id),
                 text=_read_text(row.fields, self.text),
-                metadata=self._read_metadata(row.fields),
+                metadata=self._read_metadata(row),
                 place=row.place,
             )
         except BadValueError as error:
             return BadRow(place=row.place, reason=str(error), id=document_id)
 
-    def _read_metadata(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_metadata(self, row: RawRow) -> dict[str, Any]:
+        fields = row.fields if row.metadata is None else row.metadata
+        used: tuple[str | None, ...] = ()
+        if self.metadata is None and row.metadata is None:
+            used = (self.id, *self.text)
         names: Iterable[str] = self.metadata if self.metadata is not None else fields
-        used = () if self.metadata is not None else (self.id, self.text)
         return {
             _read_name(name): _read_value(fields[name], name)
             for name in names
@@ -113,15 +118,19 @@ def choose_fields(
             f"{name}: none of the first {len(sample)} rows can be read; the first: "
             f"{sample[0].place}: {sample[0].problem or 'it has no fields'}"
         )
-    named = [options.id_field, options.text_field]
+    texts = options.text_fields
+    named = [options.id_field, *(texts or ())]
     named += (options.metadata_fields or ()) if is_table else ()
     for wanted in named:
         if wanted is not None and wanted not in kinds:
             raise SourceError(f"{name}: there is no field {wanted!r}; {_list(kinds)}")
     chosen_id = options.id_field or _find(
-        ID_NAMES, [key for key in kinds if key != options.text_field], name, "id_field (--id-field)"
+        ID_NAMES,
+        [key for key in kinds if key not in (texts or ())],
+        name,
+        "id_field (--id-field)",
     )
-    text = options.text_field or _guess_text(kinds, chosen_id, name)
+    text = texts or (_guess_text(kinds, chosen_id, name),)
     fields = Fields(
         id=chosen_id,
         text=text,
@@ -134,7 +143,7 @@ def choose_fields(
 def _describe_guesses(fields: Fields, options: SourceOptions) -> str:
     guesses, flags = [], []
     if options.text_field is None:
-        guesses.append(f"text is the field {fields.text!r}")
+        guesses.append(f"text is the field {fields.text[0]!r}")
         flags.append("text_field (--text-field)")
     if options.id_field is None:
         guesses.append(
@@ -208,17 +217,25 @@ def _read_id(fields: Mapping[str, Any], name: str) -> str:
     return str(value)
 
 
-def _read_text(fields: Mapping[str, Any], name: str) -> str:
-    text = _read_value(fields.get(name), name)
-    if text is None:
-        raise BadValueError(f"the field {name!r} has no text")
-    if not isinstance(text, str):
-        raise BadValueError(
-            f"the field {name!r} has the type {type(text).__name__}; a string is needed for a text"
-        )
-    if not text or text.isspace():
-        raise BadValueError(f"the text in the field {name!r} is empty")
-    return text
+def _read_text(fields: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return the texts of these fields that have one, with a blank line between them."""
+    texts, is_empty = [], False
+    for name in names:
+        text = _read_value(fields.get(name), name)
+        if text is not None and not isinstance(text, str):
+            raise BadValueError(
+                f"the field {name!r} has the type {type(text).__name__}; a string is needed for a "
+                "text"
+            )
+        if text and not text.isspace():
+            texts.append(text)
+        is_empty |= text is not None
+    if not texts:
+        of_fields = f"field{'s'[: len(names) - 1]} {_quote(names)}"
+        if is_empty:
+            raise BadValueError(f"the text in the {of_fields} is empty")
+        raise BadValueError(f"the {of_fields} {'has' if len(names) == 1 else 'have'} no text")
+    return "\n\n".join(texts)
 
 
 def _read_name(name: str) -> str:

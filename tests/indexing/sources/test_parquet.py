@@ -91,9 +91,7 @@ def test_fields_that_are_not_needed_are_not_read(monkeypatch: pytest.MonkeyPatch
         )
     ]
     source = open_source(["a.parquet"], SourceOptions(metadata_fields=("n",)), [].append)
-    monkeypatch.setattr(
-        "embedlib.indexing.sources.file_formats._value", None
-    )  # not called any more
+    monkeypatch.setattr("embedlib.indexing.sources.arrow_rows._value", None)  # not called any more
     [row] = source
     assert isinstance(row, Document)
     assert row.metadata == {"n": 1}

@@ -588,6 +588,34 @@ def test_fields_that_do_not_exist_are_refused(options: dict[str, Any]) -> None:
 # --- json lines -----------------------------------------------------------------------------------
 
 
+def test_several_fields_are_one_text(told: Told) -> None:
+    lines = [
+        '{"id": 1, "subject": "s", "body": "b"}',
+        '{"id": 2, "subject": null, "body": "b", "n": 1}',
+        '{"id": 3, "subject": " ", "body": ""}',
+        '{"id": 4, "subject": null}',
+        '{"id": 5, "subject": 5, "body": "b"}',
+    ]
+    write("a.jsonl", "\n".join(lines))
+    fields = ("subject", "body")
+    assert summary(read("a.jsonl", text_field=fields, id_field="id", told=told)) == [
+        ("1", "s\n\nb"),
+        ("2", "b"),
+        ("3", "the text in the fields 'subject', 'body' is empty"),
+        ("4", "the fields 'subject', 'body' have no text"),
+        ("5", "the field 'subject' has the type int; a string is needed for a text"),
+    ]
+    assert told == []
+    assert summary(read("a.jsonl", text_field=["body", "subject"]))[0] == ("1", "b\n\ns")
+    rows = read("a.jsonl", text_field=fields)
+    assert [row.metadata for row in rows if isinstance(row, Document)] == [{}, {"n": 1}]
+    assert "there is no field 'x'" in refusal("a.jsonl", text_field=("body", "x"))
+    with pytest.raises(ConfigError, match="both 'body'"):
+        SourceOptions(id_field="body", text_field=fields)
+    with pytest.raises(ConfigError, match=r"text_field = \(\)"):
+        SourceOptions(text_field=())
+
+
 def test_jsonl(told: Told) -> None:
     write("a.jsonl", '{"n": {"a": [1, null, true]}, "body": "one", "_id": 3, "f": NaN}\n\n')
     assert documents("a.jsonl", told=told) == [
