@@ -1,8 +1,7 @@
-"""Families derived from BERT: every token attends to every other.
+"""Families derived from BERT, with positions as it has them: every token attends to every other.
 
 Source: defaults, traits and tensor names are those of the classes in transformers 5.5,
-`models/<family>/{configuration,modeling}_<family>.py`; for `new` and `gte`, those of
-huggingface.co/Alibaba-NLP/new-impl.
+`models/<family>/{configuration,modeling}_<family>.py`.
 """
 
 from __future__ import annotations
@@ -10,19 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, SequenceHead
+from embedlib.models.families.row import Family, HeadLayer, Key, SequenceHead
 from embedlib.models.families.tensor_names import (
     DEBERTA_V2_TENSORS,
     DISTILBERT_TENSORS,
     ENCODER_TENSORS,
-    JINA_EMBEDDINGS_V3_TENSORS,
-    MODERNBERT_TENSORS,
     MPNET_TENSORS,
-    NEW_TENSORS,
-    NOMIC_BERT_TENSORS,
     XLM_ROBERTA_XL_TENSORS,
 )
-from embedlib.models.spec import ROPE_KINDS, PositionBias
+from embedlib.models.spec import PositionBias
 
 BERT: Final = Family(
     model_type="bert",
@@ -222,216 +217,3 @@ DEBERTA_V2: Final = replace(
         ),
     ),
 )  # fmt: skip
-
-MODERNBERT: Final = Family(
-    model_type="modernbert",
-    tokenizer_class="TokenizersBackend",
-    norm="layer_norm",
-    norm_eps=Key("norm_eps", 1e-5),
-    has_norm_bias=Key("norm_bias", False),
-    norm_placement="pre",
-    norms_embeddings=True,
-    is_gated=True,
-    activation=Key("hidden_activation", "gelu"),
-    positions="rotary",
-    rope_theta=Key("global_rope_theta", 160_000.0),
-    window_rope_theta=Key("local_rope_theta", 10_000.0),
-    windows="alternating",
-    window=Key("local_attention", 128),
-    alternation=Alternation(
-        every=Key("global_attn_every_n_layers", 3), full="first", halves=True
-    ),
-    has_qkv_bias=Key("attention_bias", False),
-    has_output_bias=Key("attention_bias", False),
-    has_mlp_bias=Key("mlp_bias", False),
-    fixed={
-        "is_causal": (False, None),
-        # The class would scale both ropes by it; no known model uses it.
-        "rope_scaling": (None,),
-        # Written by the script that converted the first models; no class reads it.
-        "position_embedding_type": ("absolute", "sans_pos", None),
-    },
-    harmless=frozenset(
-        {
-            # The class reads only norm_eps; files have both.
-            "layer_norm_eps", "initializer_cutoff_factor", "mlp_dropout", "embedding_dropout",
-            "decoder_bias", "classifier_activation", "deterministic_flash_attn",
-            "sparse_prediction", "sparse_pred_ignore_index", "reference_compile",
-            "repad_logits_with_grad",
-        }
-    ),
-    prefixes=("", "model.", "0.auto_model.", "auto_model."),
-    tensors=MODERNBERT_TENSORS,
-    ignored_tensors=("head.*", "decoder.*", "classifier.*"),
-    sequence_head=SequenceHead(
-        pooling=Key("classifier_pooling", "cls"),
-        layers=(
-            HeadLayer(
-                tensors="head.dense",
-                activation=Key("classifier_activation", "gelu"),
-                has_bias=Key("classifier_bias", False),
-            ),
-            HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
-)  # fmt: skip
-
-NOMIC_BERT: Final = Family(
-    model_type="nomic_bert",
-    norm="layer_norm",
-    norm_eps=Key("layer_norm_eps", 1e-12),
-    norm_placement="post",
-    is_gated=True,
-    activation="silu",
-    positions="rotary",
-    num_positions=("n_positions", "max_position_embeddings"),
-    rope_theta=Key("rope_theta", 1000.0),
-    # The model's own code implements no other kind.
-    rope_kinds=("default",),
-    num_token_types=Key("type_vocab_size", 2),
-    head_dim=Key("head_dim"),
-    has_qkv_bias=False,
-    has_output_bias=False,
-    has_mlp_bias=False,
-    # Files contain the keys of the model's own code, those of transformers 5, or both.
-    names={
-        "hidden_size": ("n_embd",),
-        "num_hidden_layers": ("n_layer",),
-        "num_attention_heads": ("n_head",),
-        "intermediate_size": ("n_inner",),
-        "layer_norm_eps": ("layer_norm_epsilon",),
-        "rope_theta": ("rotary_emb_base",),
-    },
-    implied={
-        "n_embd": (
-            "activation_function", "layer_norm_epsilon", "mlp_fc1_bias", "mlp_fc2_bias",
-            "n_positions", "qkv_proj_bias", "rotary_emb_fraction",
-        )
-    },
-    fixed={
-        "hidden_act": ("silu", None),
-        "activation_function": ("swiglu",),
-        "rotary_emb_fraction": (1.0,),
-        "rotary_emb_interleaved": (False, None),
-        "rotary_emb_scale_base": (None,),
-        "rotary_scaling_factor": (None,),
-        "prenorm": (False, None),
-        "parallel_block": (False, None),
-        "use_rms_norm": (False, None),
-        "causal": (False, None),
-        "is_causal": (False, None),
-        "qkv_proj_bias": (False,),
-        "mlp_fc1_bias": (False,),
-        "mlp_fc2_bias": (False,),
-        "scale_attn_weights": (True, None),
-        "scale_attn_by_inverse_layer_idx": (False, None),
-        "reorder_and_upcast_attn": (False, None),
-    },
-    harmless=frozenset(
-        {
-            "attn_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln",
-            "max_trained_positions", "pad_vocab_size_multiple", "parallel_block_tied_norm",
-            "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-            "use_xentropy",
-        }
-    ),
-    own_code={"AutoModel": ("nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel",)},
-    tokenizer_class="BertTokenizer",
-    prefixes=("", "nomic_bert.", "0.auto_model.", "auto_model."),
-    tensors=NOMIC_BERT_TENSORS,
-    ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
-)  # fmt: skip
-
-# The base of the model; its adapters of tasks are not merged here, so a folder that has them is
-# refused by its tensors.
-JINA_EMBEDDINGS_V3: Final = Family(
-    model_type="jina_embeddings_v3",
-    norm="layer_norm",
-    norm_eps=Key("layer_norm_eps", 1e-5),
-    norm_placement="post",
-    is_gated=False,
-    activation=Key("hidden_act", "gelu"),
-    positions="rotary",
-    rope_theta=Key("rope_theta", 20_000.0),
-    num_token_types=Key("type_vocab_size", 1),
-    fixed={"is_causal": (False, None)},
-    tokenizer_class="XLMRobertaTokenizer",
-    prefixes=("", "roberta.", "model.", "0.auto_model.", "auto_model."),
-    tensors=JINA_EMBEDDINGS_V3_TENSORS,
-    ignored_tensors=("*pooler.*", "lm_head.*", "classifier.*"),
-)
-
-# The custom code of gte's second generation uses the model_type "new".
-NEW: Final = Family(
-    model_type="new",
-    norm="layer_norm",
-    norm_eps=Key("layer_norm_eps", 1e-12),
-    norm_placement="post",
-    is_gated=True,
-    activation=Key("hidden_act", "gelu"),
-    positions="rotary",
-    rope_theta=Key("rope_theta", 10_000.0),
-    rope_kinds=("default", "ntk"),
-    num_token_types=Key("type_vocab_size", 1),
-    has_mlp_bias=False,
-    has_down_bias=True,
-    fixed={
-        "position_embedding_type": ("rope",),
-        "layer_norm_type": ("layer_norm",),
-        "pack_qkv": (True,),
-        "logn_attention_scale": (False,),
-        "logn_attention_clip1": (False,),
-        "is_causal": (False, None),
-    },
-    # These choose an implementation, not a result. Some files have strings here.
-    harmless=frozenset({"unpad_inputs", "use_memory_efficient_attention"}),
-    own_code={
-        "AutoModel": ("Alibaba-NLP/new-impl--modeling.NewModel",),
-        "AutoModelForSequenceClassification": (
-            "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification",
-        ),
-    },
-    prefixes=("", "new.", "0.auto_model.", "auto_model."),
-    tensors=NEW_TENSORS,
-    ignored_tensors=("*pooler.*", "lm_head.*", "classifier.*"),
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="new.pooler.dense", activation="tanh"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
-)
-
-# The first is a copy of that code under other names. The second is the class of transformers, which
-# has another default theta, other kinds of rope, and a head.
-ARCTIC_GTE: Final = replace(
-    NEW,
-    model_type="gte",
-    own_code={
-        "AutoModel": (
-            "modeling_hf_alibaba_nlp_gte.GteModel",
-            "Snowflake/snowflake-arctic-embed-m-v2.0--modeling_hf_alibaba_nlp_gte.GteModel",
-        )
-    },
-    prefixes=("", "gte.", "new.", "0.auto_model.", "auto_model."),
-    sequence_head=None,
-)
-GTE: Final = replace(
-    NEW,
-    model_type="gte",
-    rope_theta=Key("rope_theta", 160_000.0),
-    rope_kinds=ROPE_KINDS,
-    tokenizer_class="XLMRobertaTokenizer",
-    own_code={},
-    own_rows=(ARCTIC_GTE,),
-    prefixes=ARCTIC_GTE.prefixes,
-    sequence_head=SequenceHead(
-        pooling="cls",
-        layers=(
-            HeadLayer(tensors="gte.pooler.dense", activation="tanh"),
-            HeadLayer(tensors="classifier"),
-        ),
-    ),
-)

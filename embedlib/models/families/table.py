@@ -2,8 +2,8 @@
 
 A row defines how the keys of config.json become an `Encoder`, which traits are constant in the
 family, which keys change no vector, and the names of its tensors. A new family is a new row in
-`encoders.py` or `decoders.py`. The readers, `reading/config_file.py` and `weights/load.py`, contain
-no family's name.
+`encoders.py`, `rotary_encoders.py` or `decoders.py`. The readers, `reading/config_file.py` and
+`weights/load.py`, contain no family's name.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from embedlib.models.families.encoders import (
     DISTILBERT,
     ELECTRA,
     ERNIE,
-    GTE,
-    JINA_EMBEDDINGS_V3,
-    MODERNBERT,
     MPNET,
-    NEW,
-    NOMIC_BERT,
     ROBERTA,
     XLM_ROBERTA,
     XLM_ROBERTA_XL,
+)
+from embedlib.models.families.rotary_encoders import (
+    GTE,
+    JINA_EMBEDDINGS_V3,
+    MODERNBERT,
+    NEW,
+    NOMIC_BERT,
 )
 from embedlib.models.families.row import Family
 
