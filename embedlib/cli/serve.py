@@ -100,7 +100,7 @@ _SECRETS_VARIABLE = "EMBEDLIB_WEBHOOK_SECRETS"
 )
 @click.option(
     "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FilePath(file_okay=False, path_type=Path),
     help="Folder for jobs: batches and asynchronous requests, which outlive the process.  "
     "[default: none, and no jobs]",
 )
@@ -135,7 +135,7 @@ _SECRETS_VARIABLE = "EMBEDLIB_WEBHOOK_SECRETS"
 )
 @click.option(
     "--webhook-secrets-file",
-    type=click.Path(path_type=Path),
+    type=FilePath(path_type=Path),
     help="File with secrets that webhooks are signed with, one a line; "
     f"{_SECRETS_VARIABLE} has them with commas.",
 )

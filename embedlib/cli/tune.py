@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options
+from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, config_options
+from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("model")
+@click.argument("model", cls=ModelArgument, required=False)
 @click.option(
     "--minutes",
     type=float,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--texts",
     "texts_path",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=FilePath(path_type=Path, dir_okay=False, exists=True),
     help="File with one text per line, as long as those you embed.  [default: docstrings of "
     "Python's standard library]",
 )

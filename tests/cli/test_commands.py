@@ -61,7 +61,7 @@ def test_a_variable_is_named_after_its_flag(
     assert message in done.stderr
 
 
-@pytest.mark.parametrize("command", ["compile", "encode", "inspect", "verify"])
+@pytest.mark.parametrize("command", ["compile", "encode", "inspect", "tune", "verify"])
 def test_a_variable_names_the_model(
     command: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
