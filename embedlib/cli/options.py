@@ -108,6 +108,15 @@ class EngineNameType(click.Choice[str]):
         return engine_names()
 
 
+class TitledOption(click.Option):
+    """An option with others below a title in the help of its command."""
+
+    def __init__(self, *names: Any, title: str, **settings: Any) -> None:
+        """Take the title beside what `click.Option` takes."""
+        super().__init__(*names, **settings)
+        self.title = title
+
+
 class ConfigOption(click.Option):
     """An option that is a field of `Config`: where it is not given, its setting holds."""
 
@@ -138,10 +147,11 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups of options that the command has."""
-        groups: dict[str, list[tuple[str, str]]] = {
-            title: [] for title in ("Options", "Engine", "Model files", "General")
-        }
-        for parameter in self.get_params(ctx):
+        parameters = self.get_params(ctx)
+        own = [each.title for each in parameters if isinstance(each, TitledOption)]
+        titles = ("Options", *own, "Engine", "Model files", "General")
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
+        for parameter in parameters:
             record = parameter.get_help_record(ctx)
             if record is not None:
                 groups[_group(parameter)].append(record)
@@ -152,6 +162,8 @@ class GroupedCommand(click.Command):
 
 
 def _group(parameter: click.Parameter) -> str:
+    if isinstance(parameter, TitledOption):
+        return parameter.title
     if parameter.name in ENGINE_OPTIONS:
         return "Engine"
     if parameter.name in MODEL_OPTIONS:

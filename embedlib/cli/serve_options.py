@@ -1,0 +1,210 @@
+"""The options of `embedlib serve` that say where it listens and what its bounds are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from embedlib.cli.options import TitledOption
+from embedlib.cli.paths import FilePath
+
+if TYPE_CHECKING:
+    from embedlib.serve.options import ServeOptions
+    from embedlib.serve.server import Listen
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+KEYS_VARIABLE: Final = "EMBEDLIB_API_KEYS"
+SECRETS_VARIABLE: Final = "EMBEDLIB_WEBHOOK_SECRETS"
+
+
+def server_options(function: _F) -> _F:
+    """Decorate a command with the options that `take_listen` and `take_bounds` read."""
+    for option in reversed((*_listening(), *_bounds(), *_jobs())):
+        function = option(function)
+    return function
+
+
+def take_listen(options: dict[str, Any]) -> Listen:
+    """Take the options out that say where the server listens."""
+    from embedlib.serve.server import Listen
+
+    return Listen(
+        host=options.pop("host"),
+        port=options.pop("port"),
+        unix_socket=options.pop("uds"),
+        certificate=options.pop("tls_certificate"),
+        private_key=options.pop("tls_key"),
+    )
+
+
+def take_bounds(options: dict[str, Any], listen: Listen) -> ServeOptions:
+    """Take the options out that bound the server; warns of one that anybody may use."""
+    from embedlib.serve.hosts import LOOPBACK, is_loopback
+    from embedlib.serve.options import MIB, ServeOptions
+
+    keys = _secrets(options.pop("api_keys_file"), KEYS_VARIABLE)
+    has_port = listen.unix_socket is None
+    is_local = not has_port or is_loopback(listen.host)
+    if not is_local and not keys:
+        click.echo(
+            f"Warning: anybody who reaches {listen} may use it; give --api-keys-file, or set "
+            f"{KEYS_VARIABLE}",
+            err=True,
+        )
+    own_names = (*LOOPBACK, listen.host) if is_local and has_port else None
+    data_dir = options.pop("data_dir")
+    return ServeOptions(
+        api_keys=keys,
+        allowed_hosts=options.pop("allowed_hosts") or own_names,
+        max_body_bytes=options.pop("max_body_mb") * MIB,
+        max_bulk_texts=options.pop("max_bulk_texts"),
+        max_waiting_requests=options.pop("max_waiting_requests"),
+        data_dir=None if data_dir is None else str(data_dir),
+        max_file_bytes=options.pop("max_file_mb") * MIB,
+        max_batch_requests=options.pop("max_batch_requests"),
+        keep_jobs_seconds=options.pop("keep_jobs_hours") * 3600.0,
+        webhook_hosts=options.pop("webhook_hosts"),
+        webhook_secrets=_secrets(options.pop("webhook_secrets_file"), SECRETS_VARIABLE),
+    )
+
+
+def _secrets(path: Path | None, variable: str) -> tuple[str, ...]:
+    """Return the lines of a file, or the parts of an environment variable."""
+    from embedlib.serve.keys import read_keys
+
+    if path is not None:
+        return read_keys(path)
+    given = os.environ.get(variable, "")
+    return tuple(key.strip() for key in given.split(",") if key.strip())
+
+
+def _option(title: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
+    return click.option(*names, cls=TitledOption, title=title, **settings)
+
+
+def _listening() -> list[Callable[[_F], _F]]:
+    title = "Where it listens"
+    pem = FilePath(exists=True, dir_okay=False, path_type=Path)
+    return [
+        _option(
+            title, "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+        ),
+        _option(
+            title,
+            "--port",
+            default=8080,
+            show_default=True,
+            type=click.IntRange(1, 65535),
+            help="Port to listen on.",
+        ),
+        _option(
+            title,
+            "--uds",
+            type=FilePath(path_type=Path),
+            help="Unix socket to listen on, instead of a port.",
+        ),
+        _option(title, "--tls-certificate", type=pem, help="Certificate for TLS, a PEM file."),
+        _option(title, "--tls-key", type=pem, help="Private key of the certificate, a PEM file."),
+    ]
+
+
+def _bounds() -> list[Callable[[_F], _F]]:
+    title = "Who may use it, and how much"
+    return [
+        _option(
+            title,
+            "--api-keys-file",
+            type=FilePath(path_type=Path),
+            help=f"File with API keys, one a line; {KEYS_VARIABLE} has them with commas.",
+        ),
+        _option(
+            title,
+            "--allow-host",
+            "allowed_hosts",
+            multiple=True,
+            help="Name in the header Host to accept; repeat it for several.  [default: any, and on "
+            "a loopback address its own names]",
+        ),
+        _option(
+            title,
+            "--max-body-mb",
+            default=32,
+            show_default=True,
+            type=click.IntRange(1, 4096),
+            help="Size of a request's body, at most, in MiB.",
+        ),
+        _option(
+            title,
+            "--max-bulk-texts",
+            default=8192,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Bulk texts that a model works on; further requests wait.",
+        ),
+        _option(
+            title,
+            "--max-waiting-requests",
+            default=1024,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Bulk requests that may wait; more are answered with 429.",
+        ),
+    ]
+
+
+def _jobs() -> list[Callable[[_F], _F]]:
+    title = "Jobs"
+    return [
+        _option(
+            title,
+            "--data-dir",
+            type=FilePath(file_okay=False, path_type=Path),
+            help="Folder for jobs: batches and asynchronous requests, which outlive the process.  "
+            "[default: none, and no jobs]",
+        ),
+        _option(
+            title,
+            "--max-file-mb",
+            default=200,
+            show_default=True,
+            type=click.IntRange(1, 1 << 20),
+            help="Size of an uploaded file of requests, at most, in MiB.",
+        ),
+        _option(
+            title,
+            "--max-batch-requests",
+            default=50_000,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Requests in one file, at most.",
+        ),
+        _option(
+            title,
+            "--keep-jobs-hours",
+            default=168,
+            show_default=True,
+            type=click.IntRange(1),
+            help="Time that files and results of jobs are kept.",
+        ),
+        _option(
+            title,
+            "--webhook-allow",
+            "webhook_hosts",
+            multiple=True,
+            metavar="HOST",
+            help="Host that webhooks may go to; one whose address is not public needs its address "
+            "or network (10.0.0.0/8), too. Repeat it for several.  [default: none]",
+        ),
+        _option(
+            title,
+            "--webhook-secrets-file",
+            type=FilePath(path_type=Path),
+            help="File with secrets that webhooks are signed with, one a line; "
+            f"{SECRETS_VARIABLE} has them with commas.",
+        ),
+    ]
