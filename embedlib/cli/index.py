@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -51,7 +52,12 @@ _EXIT_BAD_ROWS = 3
 )
 @click.option(
     "--input-format",
-    type=click.Choice(("auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet")),
+    type=click.Choice(
+        [
+            *("auto", "text", "markdown", "html", "pdf", "docx"),
+            *("lines", "csv", "tsv", "jsonl", "parquet"),
+        ]
+    ),
     default="auto",
     show_default=True,
     help="Format of SOURCES. auto: by the file's name; standard input requires another value.",
@@ -176,8 +182,9 @@ def index(
 
     Embeds the texts and writes them with their vectors to the destination of --to.
 
-    SOURCES are files or folders: text, Markdown, CSV, TSV, JSON Lines (also .gz) and Parquet; - is
-    standard input. With --sql, SOURCES is the URL of one Postgres or SQLite database.
+    SOURCES are files or folders: text, Markdown, HTML, CSV, TSV, JSON Lines (also .gz), PDF, DOCX
+    and Parquet; - is standard input. With --sql, SOURCES is the URL of one Postgres or SQLite
+    database.
 
     If a run is interrupted or killed, run the same command again: it continues. Later runs embed
     only what has changed.
@@ -199,6 +206,8 @@ def index(
     from embedlib.indexing.sources.protocol import SourceOptions
     from embedlib.indexing.sources.sql import open_sql_source
 
+    # Its warnings about every PDF that is a little damaged would stand between our lines.
+    logging.getLogger("pypdf").setLevel(logging.ERROR)
     source_options = SourceOptions(
         input_format=input_format,
         glob=glob,

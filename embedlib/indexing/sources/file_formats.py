@@ -28,16 +28,27 @@ FORMATS: Final[Mapping[str, InputFormat]] = {
     ".rst": "text",
     ".md": "markdown",
     ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".pdf": "pdf",
+    ".docx": "docx",
     ".csv": "csv",
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
-"""Formats by suffix. All but Parquet may be followed by .gz."""
+"""Formats by suffix. All but `PACKED` may be followed by .gz."""
 
-WHOLE_FILE: Final = ("text", "markdown")
-"""Formats in which a file is one document."""
+PACKED: Final = ("pdf", "docx", "parquet")
+"""Formats that are compressed in themselves."""
+
+TEXTS: Final = ("text", "markdown")
+"""Formats of files that a folder is read for unless others are asked for."""
+
+WHOLE_FILE: Final = (*TEXTS, "html", "pdf", "docx")
+"""Formats without rows: a file is one document, or one for each page."""
 
 TABLES: Final = ("csv", "tsv", "parquet")
 """Formats in which all rows have the same fields."""
@@ -62,7 +73,7 @@ def suffix_of(path: str) -> str:
     name = PurePath(path)
     if name.suffix.lower() == ".gz":
         inner = PurePath(name.stem).suffix.lower()
-        return f"{inner}.gz" if FORMATS.get(inner) == "parquet" else inner or ".gz"
+        return f"{inner}.gz" if FORMATS.get(inner) in PACKED else inner or ".gz"
     return name.suffix.lower()
 
 
@@ -81,14 +92,26 @@ def check_readable(path: str) -> None:
         pass
 
 
+def read_bytes(path: str, max_bytes: int = -1) -> bytes:
+    """Return the content of a file, decompressed.
+
+    Raises:
+        BrokenFileError: it cannot be read, or has more than `max_bytes`.
+    """
+    with _explaining(), _open(path) as stream:
+        data = stream.read(max_bytes + 1 if max_bytes >= 0 else -1)
+    if 0 <= max_bytes < len(data):
+        raise BrokenFileError(f"has more than {max_bytes >> 20} MiB; divide it")
+    return data
+
+
 def read_text(path: str) -> str:
     """Return the whole text of a file.
 
     Raises:
         BrokenFileError: it cannot be read or is not UTF-8.
     """
-    with _explaining(), _open(path) as stream:
-        data = stream.read()
+    data = read_bytes(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -317,7 +340,7 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
 
 def count_documents(path: str, input_format: InputFormat) -> int | None:
     """Return how many documents a file has; None: unknown without reading it."""
-    if input_format in WHOLE_FILE:
+    if input_format in WHOLE_FILE and input_format != "pdf":
         return 1
     if input_format != "parquet":
         return None

@@ -11,6 +11,7 @@ from types import NotImplementedType
 from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
+from embedlib.indexing.sources.file_documents import check_package, first_id, read_file
 from embedlib.indexing.sources.file_formats import (
     TABLES,
     WHOLE_FILE,
@@ -19,7 +20,6 @@ from embedlib.indexing.sources.file_formats import (
     count_documents,
     place_of,
     read_rows,
-    read_text,
 )
 from embedlib.indexing.sources.input_files import InputFile, describe_some, find_files
 from embedlib.indexing.sources.json_values import BadValueError, check_text
@@ -69,6 +69,7 @@ def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | 
     """Return the fields of a file's rows and what was guessed; None: it has no rows."""
     try:
         if file.input_format in WHOLE_FILE:
+            check_package(file.input_format)
             check_readable(file.path)
             return None
         sample, error = _take_sample(read_rows(file.path, file.input_format))
@@ -159,7 +160,7 @@ class _FileSource:
         if _is_bad(file.names[-1]):
             return [[] for _ in file.names]
         if file.input_format in WHOLE_FILE:
-            return [[name] for name in file.names]
+            return [[first_id(name, file.input_format)] for name in file.names]
         fields = self._fields.get(file.path)
         if fields is None or (fields.id and not fields.has_prefix):
             return [[] for _ in file.names]
@@ -178,10 +179,11 @@ class _FileSource:
                 yield _bad_name(file)
             elif file.input_format not in WHOLE_FILE:
                 yield from self._read_rows(file)
-            elif (document := _read_document(file)) is not None:
-                yield document
             else:
-                empty.append(file.path)
+                documents = read_file(file)
+                yield from documents
+                if not documents:
+                    empty.append(file.path)
         if empty:
             self._tell(f"empty files were skipped: {describe_some(empty)}")
 
@@ -245,23 +247,3 @@ def _bad_name(file: InputFile) -> BadRow:
         reason="has a name that is not UTF-8, and the name is its id; rename it",
         id=os.fsencode(file.name).decode("utf-8", "backslashreplace"),
     )
-
-
-def _read_document(file: InputFile) -> Document | BadRow | None:
-    """Return a whole file as one document; None: an empty file, found in a folder."""
-    place = place_of(file.path)
-    try:
-        text = read_text(file.path)
-        if not text or text.isspace():
-            if not file.is_named:
-                return None
-            raise BadValueError("is empty")
-        check_text(text)
-        return Document(
-            id=file.name,
-            text=text,
-            place=place,
-            is_markdown=file.input_format == "markdown",
-        )
-    except (BadValueError, BrokenFileError) as error:
-        return BadRow(place=place, reason=str(error), id=file.name)

@@ -14,7 +14,7 @@ from embedlib.errors import SourceError
 from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX, ROWS_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
-from embedlib.indexing.sources.file_formats import FORMATS, STDIN, WHOLE_FILE, place_of, suffix_of
+from embedlib.indexing.sources.file_formats import FORMATS, STDIN, TEXTS, place_of, suffix_of
 from embedlib.indexing.sources.file_ids import file_name, forms_of
 from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
 
@@ -213,7 +213,7 @@ def _is_wanted(path: str, folder: str, options: SourceOptions) -> bool:
         )
     found = FORMATS.get(suffix_of(path))
     if options.input_format in ("auto", "text", "lines"):
-        return found in WHOLE_FILE
+        return found in TEXTS
     return found == options.input_format
 
 

@@ -11,7 +11,19 @@ from embedlib.checks import choice, optional
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.rows import BadRow, Document
 
-InputFormat = Literal["auto", "text", "markdown", "lines", "csv", "tsv", "jsonl", "parquet"]
+InputFormat = Literal[
+    "auto",
+    "text",
+    "markdown",
+    "html",
+    "pdf",
+    "docx",
+    "lines",
+    "csv",
+    "tsv",
+    "jsonl",
+    "parquet",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

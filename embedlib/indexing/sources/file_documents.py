@@ -1,0 +1,166 @@
+"""Files that are read as a whole: text, Markdown and HTML, and PDF and DOCX with other packages."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any, Final
+
+from embedlib.errors import SourceError, first_line
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources.file_formats import (
+    BrokenFileError,
+    place_of,
+    read_bytes,
+    read_text,
+)
+from embedlib.indexing.sources.html_text import decode_html, html_text
+from embedlib.indexing.sources.input_files import InputFile
+from embedlib.indexing.sources.json_values import BadValueError, check_text
+from embedlib.indexing.sources.protocol import InputFormat
+
+_EXTRA: Final = "documents"
+_PACKAGES: Final[dict[InputFormat, str]] = {"pdf": "pypdf", "docx": "mammoth"}
+
+_MAX_HTML_BYTES: Final = 1 << 26
+_MAX_PACKED_BYTES: Final = 1 << 28
+"""More than any document: such files are read into memory as a whole."""
+
+_MAX_XML_BYTES: Final = 1 << 26
+"""Of the parts of a DOCX file that hold text, which takes some ten times as much when it is read. A
+file of a few kilobytes may be made to grow beyond every memory."""
+
+_MAX_PAGES: Final = 20_000
+
+
+def check_package(input_format: InputFormat) -> None:
+    """Refuse a format whose package is not installed.
+
+    Raises:
+        SourceError: the message has the command that installs it.
+    """
+    if input_format in _PACKAGES:
+        import_extra(_PACKAGES[input_format], _EXTRA, SourceError)
+
+
+def first_id(name: str, input_format: InputFormat) -> str:
+    """Return the id of the first document of a file of this name."""
+    return f"{name}#1" if input_format == "pdf" else name
+
+
+def read_file(file: InputFile) -> list[Document | BadRow]:
+    """Return the documents of a file: one, or those of its pages; none: an empty file of a folder.
+
+    A file that cannot be read to its end gives one bad row and nothing else.
+    """
+    place = place_of(file.path)
+    try:
+        documents = list(_read(file, place))
+        if not documents and file.is_named:
+            raise BadValueError("is empty")
+        return documents
+    except (BadValueError, BrokenFileError) as error:
+        # The pages of a PDF that cannot be read are unknown, and so are their ids.
+        id_ = None if file.input_format == "pdf" else file.name
+        return [BadRow(place=place, reason=str(error), id=id_)]
+
+
+def _read(file: InputFile, place: str) -> Iterator[Document | BadRow]:
+    if file.input_format == "pdf":
+        yield from _read_pages(file, place)
+        return
+    metadata: dict[str, Any] = {}
+    if file.input_format in ("html", "docx"):
+        is_html = file.input_format == "html"
+        text, title = html_text(_read_html(file.path) if is_html else _read_docx(file.path))
+        metadata = {"title": title} if title else {}
+    else:
+        text = read_text(file.path)
+    if not text or text.isspace():
+        return
+    check_text(text)
+    yield Document(
+        id=file.name,
+        text=text,
+        metadata=metadata,
+        place=place,
+        is_markdown=file.input_format != "text",
+    )
+
+
+def _read_html(path: str) -> str:
+    data = read_bytes(path, _MAX_HTML_BYTES)
+    try:
+        return decode_html(data)
+    except UnicodeDecodeError as error:
+        raise BrokenFileError(
+            f"is not in the encoding that it declares, or else in UTF-8 (byte {error.start + 1})"
+        ) from error
+
+
+def _read_docx(path: str) -> str:
+    """Return a Word file as HTML."""
+    mammoth = import_extra("mammoth", _EXTRA, SourceError)
+    data = read_bytes(path, _MAX_PACKED_BYTES)
+    try:
+        with zipfile.ZipFile(BytesIO(data)) as parts:
+            xml = [part for part in parts.infolist() if part.filename.endswith((".xml", ".rels"))]
+        if sum(part.file_size for part in xml) > _MAX_XML_BYTES:
+            raise BrokenFileError(f"has more than {_MAX_XML_BYTES >> 20} MiB of text; divide it")
+        no_image = mammoth.images.img_element(lambda _: {})  # else each would be in the HTML
+        page: str = mammoth.convert_to_html(BytesIO(data), convert_image=no_image).value
+        return page
+    except BrokenFileError:
+        raise
+    except Exception as error:  # of damaged files; they are of many kinds
+        raise _damaged("a Word file (.docx)", error) from error
+
+
+def _read_pages(file: InputFile, place: str) -> Iterator[Document | BadRow]:
+    """Yield the pages of a PDF that have text."""
+    pypdf = import_extra("pypdf", _EXTRA, SourceError)
+    data = read_bytes(file.path, _MAX_PACKED_BYTES)
+    if not data:
+        return
+    try:
+        reader = pypdf.PdfReader(BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise BrokenFileError("is encrypted; save it without a password")
+        num_pages = len(reader.pages)
+    except BrokenFileError:
+        raise
+    except Exception as error:  # of damaged files; they are of many kinds
+        raise _damaged("PDF", error) from error
+    if num_pages > _MAX_PAGES:
+        raise BrokenFileError(f"has {num_pages:,} pages; divide it into files of {_MAX_PAGES:,}")
+    is_scan = True
+    for number in range(1, num_pages + 1):
+        page = _read_page(reader, number, file.name, place)
+        if page is not None:
+            is_scan = False
+            yield page
+    if is_scan:
+        raise BrokenFileError("has no text on any page; recognize its text (OCR) first")
+
+
+def _read_page(reader: Any, number: int, name: str, place: str) -> Document | BadRow | None:
+    """Return a page as a document; None: it has no text."""
+    id_, page_place = f"{name}#{number}", f"page {number} of {place}"
+    try:
+        # Fonts without a table of their characters give NUL and lone surrogates.
+        text = reader.pages[number - 1].extract_text()
+        check_text(text)
+    except BadValueError as error:
+        return BadRow(place=page_place, reason=str(error), id=id_)
+    except Exception as error:  # of damaged pages; they are of many kinds
+        return BadRow(place=page_place, reason=str(_damaged("PDF", error)), id=id_)
+    if not text or text.isspace():
+        return None
+    return Document(id=id_, text=text, metadata={"page": number}, place=page_place)
+
+
+def _damaged(kind: str, error: Exception) -> BrokenFileError:
+    reason = first_line(error)
+    return BrokenFileError(f"cannot be read as {kind}: {reason or type(error).__name__}")

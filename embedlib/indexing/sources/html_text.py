@@ -1,0 +1,188 @@
+"""The text of an HTML page, as Markdown: its headings guide the cuts between chunks."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from html import unescape
+
+_HEADINGS = {f"h{level}": "#" * level for level in range(1, 7)}
+_HIDDEN = frozenset(("script", "style", "template", "noscript", "nav", "svg", "iframe", "object"))
+"""Elements whose content is no text of the page, or leads to other pages."""
+_BLOCKS = frozenset(
+    (
+        *(
+            "address",
+            "article",
+            "aside",
+            "blockquote",
+            "body",
+            "caption",
+            "dd",
+            "details",
+            "dialog",
+        ),
+        *("div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hr"),
+        *("html", "li", "main", "ol", "p", "pre", "section", "summary", "table", "tbody", "tfoot"),
+        *("thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"),
+    )
+)
+_CELLS = frozenset(("td", "th"))
+_LIST_ITEMS = frozenset(("li", "tr", "dt", "dd"))
+"""Blocks that follow one another without a blank line."""
+
+_FENCE = "```"
+"""Around preformatted text, in which a line that begins with # is no heading."""
+
+_RAW = {tag: re.compile(f"</{tag}", re.IGNORECASE) for tag in ("script", "style")}
+"""Elements in which only their own end is markup."""
+
+_TOKEN = re.compile(
+    r"""<!--.*?(?:-->|\Z)
+    | <(?P<end>/?)(?P<tag>[a-zA-Z][\w:-]*)
+      (?:(?:[^<>=]|=(?!\s{0,9}["'])|=\s{0,9}"[^"]*"|=\s{0,9}'[^']*')*|[^<>]*)>
+    | <[!?/][^<>]*>
+    | (?P<data>[^<]+|<)""",
+    re.DOTALL | re.VERBOSE,
+)
+"""A piece of a page. Not `html.parser`, which in Python 3.11.7 takes minutes for 60 KB of tags that
+do not end: here, the search for the end of a tag stops at the next one."""
+
+_CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w:.-]+)", re.IGNORECASE)
+_HEAD_BYTES = 1024
+"""Where the declaration of an encoding must be. Source:
+https://html.spec.whatwg.org/multipage/semantics.html#charset"""
+
+_AS_WINDOWS = frozenset(("ascii", "iso8859-1"))
+"""Names that mean windows-1252. Source: https://encoding.spec.whatwg.org/#names-and-labels"""
+
+
+def decode_html(data: bytes) -> str:
+    """Decode a page by its byte order mark or its declaration, else as UTF-8.
+
+    Raises:
+        UnicodeDecodeError: it is something else.
+    """
+    for mark, name in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        if data.startswith(mark):
+            return data[len(mark) :].decode(name)
+    found = None if data.startswith(codecs.BOM_UTF8) else _CHARSET.search(data[:_HEAD_BYTES])
+    name = "utf-8-sig"
+    if found is not None:
+        try:
+            known = codecs.lookup(found[1].decode("ascii")).name
+            # What was read as ASCII so far is not UTF-16, whatever it says.
+            if not known.startswith("utf-16"):
+                name = "windows-1252" if known in _AS_WINDOWS else known
+        except LookupError:
+            pass
+    try:
+        return data.decode(name)
+    except UnicodeDecodeError:
+        raise
+    except (LookupError, UnicodeError):  # a codec of Python for something else: "hex", "idna"
+        return data.decode("utf-8-sig")
+
+
+def html_text(page: str) -> tuple[str, str]:
+    """Return the text of a page and its title, "" if there is none."""
+    reader, begin = _Reader(), 0
+    while (token := _TOKEN.match(page, begin)) is not None:
+        begin = token.end()
+        if (data := token["data"]) is not None:
+            reader.add(unescape(data))
+        elif token["tag"] is not None:
+            tag = token["tag"].lower()
+            is_closed = token[0].endswith("/>") and tag in _HIDDEN  # of XHTML
+            if token["end"]:
+                reader.end(tag)
+            elif not is_closed:
+                reader.start(tag)
+                if tag in _RAW:
+                    end = _RAW[tag].search(page, begin)
+                    begin = len(page) if end is None else end.start()
+    return reader.text(), " ".join("".join(reader.title).split())
+
+
+class _Reader:
+    """Collects lines; it keeps counts and no stack, so that no page is nested too deeply."""
+
+    def __init__(self) -> None:
+        self.title: list[str] = []
+        self._parts: list[str] = []
+        self._line: list[str] = []
+        self._hidden = 0
+        self._hidden_tag = ""
+        self._is_title = False
+        self._preformatted = 0
+
+    def text(self) -> str:
+        """Return the lines so far."""
+        self._end_line()
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(self._parts))
+        return text.strip("\n")
+
+    def start(self, tag: str) -> None:
+        """Begin an element."""
+        if self._hidden:
+            self._hidden += tag == self._hidden_tag
+        elif tag in _HIDDEN:
+            self._hidden, self._hidden_tag = 1, tag
+        elif tag == "title":
+            self._is_title = True
+        elif tag == "br":
+            self._end_line()
+        elif tag in _CELLS:
+            if any(map(str.strip, self._line)):
+                self._line.append(" | ")
+        elif tag in _BLOCKS:
+            self._end_block(tag)
+            if tag in _HEADINGS:
+                self._line.append(f"{_HEADINGS[tag]} ")
+            elif tag == "li":
+                self._line.append("- ")
+            if tag == "pre":
+                self._preformatted += 1
+                self._parts.append(_FENCE)
+
+    def end(self, tag: str) -> None:
+        """End an element."""
+        if self._hidden:
+            self._hidden -= tag == self._hidden_tag
+        elif tag == "title":
+            self._is_title = False
+        elif tag in _BLOCKS:
+            self._end_line()
+            if tag == "pre" and self._preformatted:
+                self._preformatted -= 1
+                self._parts.append(_FENCE)
+            self._end_block(tag)
+
+    def add(self, data: str) -> None:
+        """Add text."""
+        if self._is_title:
+            self.title.append(data)
+        elif self._hidden:
+            return
+        elif self._preformatted:
+            first, *others = data.split("\n")
+            self._line.append(first)
+            for line in others:
+                self._end_line()
+                self._line.append(line)
+        else:
+            self._line.append(re.sub(r"[ \t\r\n\f]+", " ", data))
+
+    def _end_line(self) -> None:
+        line = "".join(self._line)
+        if not self._line:
+            return
+        self._line = []
+        line = line.rstrip() if self._preformatted else re.sub(" {2,}", " ", line).strip()
+        if self._preformatted or line.strip("#- "):
+            self._parts.append(line)
+
+    def _end_block(self, tag: str) -> None:
+        self._end_line()
+        if tag not in _LIST_ITEMS and not self._preformatted:
+            self._parts.append("")

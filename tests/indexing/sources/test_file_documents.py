@@ -1,0 +1,281 @@
+"""HTML, PDF and DOCX files as sources."""
+
+from __future__ import annotations
+
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embedlib.errors import SourceError
+from embedlib.indexing import SourceOptions, open_source
+from embedlib.indexing.rows import BadRow, Document
+from embedlib.indexing.sources import file_documents
+from embedlib.indexing.sources.html_text import decode_html, html_text
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(*inputs: str, told: list[str] | None = None, **options: Any) -> list[Document | BadRow]:
+    tell = [].append if told is None else told.append
+    return list(open_source(inputs, SourceOptions(**options), tell))
+
+
+def bad_row(path: str) -> BadRow:
+    [row] = read(path)
+    assert isinstance(row, BadRow)
+    assert "\n" not in row.reason
+    return row
+
+
+def pdf(*texts: str) -> bytes:
+    """A PDF with a page for each text; the smallest one that has what readers need."""
+    font = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"
+    kids = b" ".join(b"%d 0 R" % (4 + 2 * n) for n in range(len(texts)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Count %d /Kids [%s] >>" % (len(texts), kids),
+        font,
+    ]
+    for number, text in enumerate(texts):
+        drawn = b"BT /F1 12 Tf 72 720 Td (%s) Tj ET" % text.encode()
+        objects += [
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
+            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number),
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(drawn), drawn),
+        ]
+    data, offsets = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        offsets.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    size = len(objects) + 1
+    return (
+        data
+        + b"xref\n0 %d\n0000000000 65535 f \n%strailer\n<< /Size %d /Root 1 0 R >>\n"
+        % ((size, table, size))
+        + b"startxref\n%d\n%%%%EOF\n" % len(data)
+    )
+
+
+def docx(body: str) -> bytes:
+    word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+    package = "http://schemas.openxmlformats.org/package/2006/relationships"
+    types = "http://schemas.openxmlformats.org/package/2006/content-types"
+    file = BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as parts:
+        parts.writestr("[Content_Types].xml", f'<Types xmlns="{types}"/>')
+        parts.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{package}"><Relationship Id="r1" Type="{kind}" '
+            'Target="word/document.xml"/></Relationships>',
+        )
+        parts.writestr(
+            "word/document.xml",
+            f'<w:document xmlns:w="{word}"><w:body>{body}</w:body></w:document>',
+        )
+        parts.writestr(
+            "word/styles.xml",
+            f'<w:styles xmlns:w="{word}"><w:style w:type="paragraph" w:styleId="Heading1">'
+            '<w:name w:val="heading 1"/></w:style></w:styles>',
+        )
+    return file.getvalue()
+
+
+def paragraph(text: str, style: str = "") -> str:
+    kind = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+    return f"<w:p>{kind}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+PAGE = """<!doctype html><html><head><title> A  page </title><style>p {}</style>
+<script>if (a < b) { "<p>" }</script></head><body><nav><a href="/">Home</a></nav>
+<h1>First &amp; last</h1><p>One
+   <b>bold</b> word.<br>A line.</p><ul><li>a</li><li><a href="x">b</a></li></ul>
+<table><tr><th>n</th><td>1</td></tr><tr><td>m</td><td>2</td></tr></table>
+<pre># no heading
+
+  x</pre><h2>End</h2>after</body></html>"""
+
+TEXT = """# First & last
+
+One bold word.
+A line.
+
+- a
+- b
+
+n | 1
+m | 2
+
+```
+# no heading
+
+  x
+```
+
+## End
+
+after"""
+
+
+def test_a_page_becomes_markdown() -> None:
+    Path("a.html").write_text(PAGE)
+    assert read("a.html") == [
+        Document(
+            id="a.html",
+            text=TEXT,
+            metadata={"title": "A page"},
+            place="'a.html'",
+            is_markdown=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("plain", "plain"),
+        ("<p>a<p>b", "a\n\nb"),
+        ("<h1>a", "# a"),
+        ("<script>x", ""),
+        ("<svg><title>no</title><svg></svg>x</svg>y", "y"),
+        ("<script/>a", "a"),
+        ("<li><p>a</p></li>", "a"),
+        ("</pre></p>a", "a"),
+        ("<div>" * 20_000 + "deep", "deep"),
+        ("<a " * 20_000, "<a " * 19_999 + "<a"),  # takes minutes if every < looks for its end
+        ("<p title='a>b' data-x=\"<p>\" id=a\">a<b class='>'>c", "ac"),
+        ("<p title='a>b</p>c", "b\n\nc"),
+        ("<script>'<!--'</script>a<STYLE>b", "a"),
+        ("1 < 2 <3> </>", "1 < 2 <3>"),
+        ("a&nbsp;b&#8364;&lt;p&gt;", "a\xa0b€<p>"),
+        ("<!-- no --><p>a<!-- ", "a"),
+    ],
+)
+def test_pages_are_read_as_they_are_meant(page: str, text: str) -> None:
+    assert html_text(page)[0] == text
+
+
+@given(
+    st.lists(st.sampled_from(["<p>", "</p>", "<pre>", "</pre>", "<li>", "a", " ", "\n", "<br>"]))
+)
+@settings(max_examples=100, deadline=None)
+def test_no_word_of_a_page_is_lost_or_made(parts: list[str]) -> None:
+    text, _ = html_text("".join(parts))
+    assert text.count("a") == parts.count("a")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("ä".encode(), "ä"),
+        ("\ufeffä".encode(), "ä"),
+        ("\ufeffä".encode("utf-16-le"), "ä"),
+        ("\ufeffä".encode("utf-16-be"), "ä"),
+        (b'<meta charset="latin1">\x80', '<meta charset="latin1">€'),
+        (
+            b"<META content='text/html; charset=cp1251'>\xff",
+            "<META content='text/html; charset=cp1251'>я",
+        ),
+        ('<meta charset="utf-16">ä'.encode(), '<meta charset="utf-16">ä'),
+        ('<meta charset="hex">ä'.encode(), '<meta charset="hex">ä'),
+        ('<meta charset="unknown">ä'.encode(), '<meta charset="unknown">ä'),
+    ],
+)
+def test_the_encoding_is_the_declared_one(data: bytes, text: str) -> None:
+    assert decode_html(data) == text
+
+
+def test_pages_that_are_not_read() -> None:
+    Path("a.html").write_bytes(b"a\xff")
+    assert bad_row("a.html").reason == (
+        "is not in the encoding that it declares, or else in UTF-8 (byte 2)"
+    )
+    Path("b.html").write_text("<p> </p>")
+    assert bad_row("b.html").reason == "is empty"
+
+
+def test_a_page_too_large_is_a_bad_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_documents, "_MAX_HTML_BYTES", 1 << 20)
+    Path("a.html").write_bytes(b"a" * ((1 << 20) + 1))
+    assert bad_row("a.html").reason == "has more than 1 MiB; divide it"
+
+
+def test_a_folder_is_read_for_them_only_if_asked() -> None:
+    Path("docs").mkdir()
+    Path("docs/a.md").write_text("a")
+    Path("docs/b.htm").write_text("b")
+    told: list[str] = []
+    assert [row.id for row in read("docs", told=told)] == ["docs/a.md"]
+    assert told == ["docs/: 1 file of another kind was skipped: .htm; name them with glob (--glob)"]
+    assert [row.id for row in read("docs", input_format="html")] == ["docs/b.htm"]
+    assert [row.id for row in read("docs", glob=("*",))] == ["docs/a.md", "docs/b.htm"]
+
+
+@pytest.mark.parametrize(("name", "package"), [("a.pdf", "pypdf"), ("a.docx", "mammoth")])
+def test_without_the_package_the_way_to_install_it_is_named(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    Path(name).write_bytes(b"")
+    with pytest.raises(SourceError, match=f"{package} is not installed; pip install 'embedlib.doc"):
+        open_source([name], SourceOptions(), print)
+
+
+def test_the_pages_of_a_pdf_are_documents() -> None:
+    pytest.importorskip("pypdf")
+    Path("a.pdf").write_bytes(pdf("one", "", "three"))
+    assert read("a.pdf") == [
+        Document(id="a.pdf#1", text="one", metadata={"page": 1}, place="page 1 of 'a.pdf'"),
+        Document(id="a.pdf#3", text="three", metadata={"page": 3}, place="page 3 of 'a.pdf'"),
+    ]
+    Path("scan.pdf").write_bytes(pdf("", ""))
+    assert bad_row("scan.pdf").reason == ("has no text on any page; recognize its text (OCR) first")
+
+
+def test_an_encrypted_pdf_is_a_bad_row() -> None:
+    pypdf = pytest.importorskip("pypdf")
+    for name, password in (("a.pdf", "secret"), ("b.pdf", "")):
+        writer = pypdf.PdfWriter(clone_from=BytesIO(pdf("text")))
+        writer.encrypt(password, owner_password="owner", algorithm="RC4-128")
+        writer.write(name)
+    assert bad_row("a.pdf").reason == "is encrypted; save it without a password"
+    assert [row.id for row in read("b.pdf")] == ["b.pdf#1"]
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the packages about damaged files
+@pytest.mark.parametrize("suffix", ["pdf", "docx"])
+def test_damaged_files_are_bad_rows(suffix: str) -> None:
+    pytest.importorskip("pypdf")
+    pytest.importorskip("mammoth")
+    whole = pdf("one", "two") if suffix == "pdf" else docx(paragraph("one"))
+    for number in range(0, len(whole), max(1, len(whole) // 40)):
+        damaged = [whole[:number], whole[:number] + b"\xff\x00<<[" + whole[number + 5 :]]
+        for data in damaged:
+            Path(f"a.{suffix}").write_bytes(data)
+            rows = read(f"a.{suffix}")
+            assert rows
+            assert all("\n" not in row.reason for row in rows if isinstance(row, BadRow))
+
+
+def test_a_word_file_becomes_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mammoth")
+    body = paragraph("Title", "Heading1") + paragraph("One &lt;word&gt;.") + paragraph("Two.")
+    Path("a.docx").write_bytes(docx(body))
+    assert read("a.docx") == [
+        Document(
+            id="a.docx", text="# Title\n\nOne <word>.\n\nTwo.", place="'a.docx'", is_markdown=True
+        )
+    ]
+    monkeypatch.setattr(file_documents, "_MAX_XML_BYTES", 500)
+    assert bad_row("a.docx").reason == "has more than 0 MiB of text; divide it"
+    Path("b.docx").write_bytes(b"no zip")
+    assert bad_row("b.docx").reason.startswith("cannot be read as a Word file (.docx): ")
