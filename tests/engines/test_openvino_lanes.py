@@ -1,20 +1,17 @@
-"""Queries do not wait long for bulk batches: stages of a graph, and the priority of threads."""
+"""Queries do not wait long for bulk batches: a graph in stages."""
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from embedlib.engines.base import Lane
 from embedlib.engines.openvino.engine import OpenVINOEngine
 from embedlib.engines.openvino.graph import build_stages
-from embedlib.engines.openvino.lanes import BULK_NICENESS, Lanes
+from embedlib.engines.openvino.lanes import Lanes
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import make_batch
@@ -93,38 +90,3 @@ def test_bulk_waits_for_one_query_at_most_between_two_stages() -> None:
     assert gone.wait(WAIT_SECONDS)
     waiting.join()
     second.__exit__(None, None, None)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
-def test_bulk_threads_yield_from_the_first_query_on_that_meets_bulk() -> None:
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    number: Any = thread.native_id
-    before = os.getpriority(os.PRIO_PROCESS, number)
-
-    def niceness() -> int:
-        return os.getpriority(os.PRIO_PROCESS, number) - before
-
-    lanes = Lanes()
-    lanes.lower_when_met([thread])
-    with lanes.query():
-        assert niceness() == 0, "a query alone"
-    with lanes.bulk():
-        assert niceness() == 0, "bulk alone"
-        for _ in range(2):
-            with lanes.query():
-                assert niceness() == min(BULK_NICENESS, 19 - before)
-    assert os.getpriority(os.PRIO_PROCESS, 0) == before, "of this thread only"
-    end.set()
-    thread.join()
-
-
-@pytest.mark.parametrize("shares_lanes", [True, False])
-def test_only_threads_that_compute_beside_queries_yield(
-    shares_lanes: bool, files: ModelFiles
-) -> None:
-    engine = OpenVINOEngine(files.spec, load_weights(files), threads=2, shares_lanes=shares_lanes)
-    names = [thread.name for thread in engine._lanes._bulk_threads]
-    assert names == ([] if shares_lanes else ["embedlib-openvino-bulk"] * 2)
-    engine.close()

@@ -137,8 +137,6 @@ class OpenVINOEngine:
             )
             for lane, request in requests
         ]
-        if not shares_lanes:
-            self._lanes.lower_when_met(self._threads[:streams])
         # Not `self`: the engine must be free to be collected.
         self._end = weakref.finalize(
             self, _end, self._models, list(self._jobs.values()), len(self._threads)
@@ -275,8 +273,7 @@ def _compute(
     if batch.lane is Lane.QUERY:
         with lanes.query():
             return models.infer(request, batch)
-    with lanes.bulk():
-        return models.infer(request, batch, lanes.give_way)
+    return models.infer(request, batch, lanes.give_way)
 
 
 def _end(models: CompiledModels, queues: Iterable[_BatchQueue], num_threads: int) -> None:
