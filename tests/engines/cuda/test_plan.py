@@ -18,6 +18,7 @@ from embedlib.models.spec import (
     Normalize,
     Pooling,
     PoolingMode,
+    RelativePositions,
     Rope,
 )
 from embedlib.models.weights.tensor_roles import linear_roles
@@ -128,6 +129,11 @@ def test_a_norm_behind_the_sum_is_written_once() -> None:
     [
         ({"head_dim": 257}, (), r"head_dim = 257; the attention kernel allows at most 256"),
         ({"num_layers": 0, "windows": ()}, (), r"num_layers = 0"),
+        (
+            {"relative_positions": RelativePositions(num_buckets=8, max_distance=16)},
+            (),
+            r"relative_positions, as DeBERTa has them",
+        ),
         ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 needs multiples of 16"),
         ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 needs mul"),
         ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not; q, k, v are"),
@@ -146,7 +152,8 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
     intermediate_size activation is_gated norm norm_eps has_norm_bias norm_placement
     norms_embeddings embedding_scale num_positions position_offset pad_token_id
     num_token_types rope window_rope position_bias is_causal windows attention_scale
-    attention_cap has_qk_norm has_qkv_bias has_output_bias has_mlp_bias has_down_bias"""
+    attention_cap has_qk_norm has_qkv_bias has_output_bias has_mlp_bias has_down_bias
+    relative_positions"""
     assert {field.name for field in fields(Encoder)} == set(names.split())
     pooling = {"modes", "include_prompt", "skipped_token_id"}
     assert {field.name for field in fields(Pooling)} == pooling
