@@ -303,6 +303,12 @@ def _checked(item: Document | BadRow) -> Document | BadRow:
         metadata = {} if item.metadata is None else item.metadata
         if not isinstance(metadata, Mapping):
             raise BadValueError(f"has the metadata {shown(metadata)}, which must be a mapping")
+        if not isinstance(item.is_markdown, (bool, np.bool_)):
+            raise BadValueError(
+                f"has is_markdown = {shown(item.is_markdown)}, which must be True or False"
+            )
+        if not isinstance(item.place, str):
+            raise BadValueError(f"has the place {shown(item.place)}, which must be a str")
         # Always replaced: a Decimal compares equal to the number it becomes, but JSON rejects it.
         return replace(item, metadata=json_value(metadata))
     except BadValueError as error:
@@ -319,4 +325,5 @@ def _number_as_text(number: int | np.integer[Any]) -> str:
 
 
 def _place(item: Document | BadRow) -> str:
-    return item.place or shown(item.id, MAX_ID_CHARACTERS)
+    place = item.place if isinstance(item.place, str) else ""
+    return place or shown(item.id, MAX_ID_CHARACTERS)
