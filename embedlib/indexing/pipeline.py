@@ -340,7 +340,7 @@ def _make_chunker(embedder: TextEmbedder, options: IndexOptions) -> Chunker | No
     num_tokens = options.chunk_tokens or min(room, MAX_CHUNK_TOKENS)
     if num_tokens > room:
         raise ConfigError(
-            f"chunk_tokens = {num_tokens}; the model has room for {room} tokens of text"
+            f"chunk_tokens = {shown(num_tokens)}; the model has room for {room} tokens of text"
         )
     return Chunker(embedder.tokenizer, num_tokens, options.chunk_overlap)
 

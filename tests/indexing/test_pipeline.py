@@ -704,6 +704,8 @@ def test_long_texts_become_chunks_and_shorter_ones_lose_theirs(
 def test_a_chunk_beyond_the_model_is_refused(store: FakeStore, embedder: Embedder) -> None:
     with pytest.raises(ConfigError, match="chunk_tokens = 33; the model has room for 32 tokens"):
         run(numbered(1), store, embedder, chunk=True, chunk_tokens=33)
+    with pytest.raises(ConfigError, match="chunk_tokens = an int; the model has room for 32"):
+        run(numbered(1), store, embedder, chunk=True, chunk_tokens=10**5000)
 
 
 def test_metadata_become_json_and_the_users_keys_win(store: FakeStore, embedder: Embedder) -> None:
