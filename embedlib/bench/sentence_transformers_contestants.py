@@ -116,13 +116,15 @@ class OnnxInt8Contestant(SentenceTransformersContestant):
         kind = next(kind for flag, kind in _ONNX_FILES if flag in flags)
         if not exported.is_dir():
             self._quantize(folder, exported, kind)
+        # Its name tells how activations are quantized: quint8 for AVX2, qint8 elsewhere.
+        quantized = next((exported / "onnx").glob(f"model_*int8_{kind}.onnx"))
         session = import_module("onnxruntime").SessionOptions()
         session.intra_op_num_threads = threads
         return self._make(
             exported,
             backend="onnx",
             model_kwargs={
-                "file_name": f"onnx/model_qint8_{kind}.onnx",
+                "file_name": f"onnx/{quantized.name}",
                 "provider": "CPUExecutionProvider",
                 "session_options": session,
             },
