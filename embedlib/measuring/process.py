@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import IO, Any, Protocol
+from typing import IO, Any, Final, Protocol
 
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -22,16 +22,20 @@ _THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",
 )
 _END_TIMEOUT_S = 10
+MAX_REASON_CHARS: Final = 300
+"""Some libraries list all that they know in an error: hundreds of names."""
 
 
 class ContestantFailedError(Exception):
     """A call to a contestant failed.
 
     Attributes:
-        reason: the cause, in one line, without the contestant's name.
+        reason: the cause, in one line of bounded length, without the contestant's name.
     """
 
     def __init__(self, name: str, reason: str) -> None:
+        if len(reason) > MAX_REASON_CHARS:
+            reason = f"{reason[:MAX_REASON_CHARS]} ..."
         super().__init__(f"{name} failed: {reason}")
         self.reason = reason
 

@@ -66,6 +66,15 @@ def test_a_real_run_of_a_tiny_model(tiny_folder: Callable[[str], Path], tmp_path
     assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
+def test_the_reason_of_a_failure_is_not_endless() -> None:
+    names = ", ".join(f"model-{number}" for number in range(1000))
+    error = ContestantFailedError("torch", f"KeyError: one of {names}")
+    assert error.reason.startswith("KeyError: one of model-0, model-1, ")
+    assert len(error.reason) < 310
+    assert str(error) == f"torch failed: {error.reason}"
+    assert ContestantFailedError("torch", "it ended").reason == "it ended"
+
+
 def test_a_child_that_dies_is_told_with_its_last_words() -> None:
     with (
         pytest.raises(ContestantFailedError, match=r"nobody failed: .* exit status 1, KeyError"),
