@@ -41,7 +41,9 @@ try:
         embedder.encode_query("a b c d")
         embedder.encode(["a b c d " * length for length in (1, 3, 5, 9)] * 8)
         found.append(peak())
-        embedder.encode(["a b c d " * 100] * 2)
+        embedder.encode(["a b c d " * 60] * 2)
+        found.append(peak())
+        embedder.encode(["a b c d " * 120] * 2)
         print(*found, peak())
 except EmbedlibError as error:
     print(f"{type(error).__name__}: {error}")
@@ -70,7 +72,7 @@ def plan(folder: Path, precision: str) -> tuple[MemoryNeeds, int]:
 
 def measure(folders: list[Path], cache: str) -> None:
     """Print a row for each model, precision and start, in MiB."""
-    say("model precision start: weights, planned; peak loaded, short texts, long texts")
+    say("model precision start: weights, planned; peak loaded, short texts, 240 words, 480 words")
     for folder in folders:
         for precision in PRECISIONS:
             needs, planned = plan(folder, precision)

@@ -13,7 +13,10 @@ import numpy as np
 import pytest
 
 from embedlib.engines.base import Lane
+from embedlib.engines.openvino import matrices
 from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.openvino.library import op, ov
+from embedlib.engines.openvino.matrices import matrix, parts_packed_once
 from embedlib.models.compiled.int8_file import Int8Weights, write_int8
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.weights.load import load_weights
@@ -56,6 +59,40 @@ def test_a_large_model_gives_the_vectors_of_a_small_one(
     assert relative_errors(many, np.tile(expected, (20, 1))).max() < 2e-5
     small.close()
     large.close()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_the_parts_of_a_matrix_are_packed_once_and_have_all_its_rows(
+    precision: str,
+    tiny_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = read_model_files(tiny_folder("mistral"))
+    weights: Any = load_weights(files)
+    if precision == "int8":
+        weights = int8_weights(files, tmp_path)
+    monkeypatch.setattr(matrices, "rounds_activations", lambda: False)
+    role = "layers.0.up.weight"
+    parts = parts_packed_once(weights, role)
+    rows = [part.get_output_partial_shape(0)[0].get_length() for part in parts]
+    assert len(rows) == 2
+    assert all(number % 32 for number in rows), "the library would pack it in two forms"
+    graph = ov.Model([op.concat(parts, 0), matrix(weights, role)], [], "both")
+    joined, whole = ov.Core().compile_model(graph, "CPU")([]).values()
+    np.testing.assert_array_equal(joined, whole)
+    monkeypatch.setattr(matrices, "ONE_FORM_WEIGHTS", whole.size)
+    assert len(parts_packed_once(weights, role)) == 1, "it is large enough for one form"
+
+
+def test_a_matrix_that_has_one_form_is_one_part(
+    tiny_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    role = "layers.0.up.weight"
+    assert len(parts_packed_once(load_weights(files), role)) == 1, "MLAS multiplies float32"
+    monkeypatch.setattr(matrices, "rounds_activations", lambda: True)
+    assert len(parts_packed_once(int8_weights(files, tmp_path), role)) == 1
 
 
 def test_padding_of_a_short_text_gives_no_row(tiny_folder: Callable[[str], Path]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.engines.machine import VNNI_FLAGS, Machine
 from embedlib.engines.openvino.library import op, ov
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.weights.mapped import StoredBits, stored_bits
@@ -23,6 +24,17 @@ accurate and slower. Source: docs/fidelity.md, group sizes.
 """
 
 
+ONE_FORM_WEIGHTS: Final = 1 << 22
+"""From so many weights on oneDNN packs a matrix in one form for any number of vectors. Source:
+`get_adjusted_oc_block` of OpenVINO's oneDNN, cpu/x64/jit_brgemm_inner_product_utils.cpp: 16 MiB of
+float32."""
+SMALL_FORM_ROWS: Final = 32
+"""It packs a smaller one in another form for 7 to 80 vectors, and keeps both, if its rows are a
+multiple of this. Source: `use_small_os_kernels`, in the same file."""
+LAST_ROWS: Final = 16
+"""Rows that are multiplied apart, so that those of neither part are such a multiple."""
+
+
 def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
     """Return the node of a weight matrix: float32[rows, columns].
 
@@ -30,14 +42,41 @@ def matrix(weights: Mapping[str, NDArray[Any]], role: str) -> ov.Node:
     it keeps the codes in int8 and multiplies them with activations that it has quantized to int8.
     A 16-bit weight is widened when the plugin packs it, and never as a whole.
     """
+    return _rows(weights, role, slice(None))
+
+
+def parts_packed_once(weights: Mapping[str, NDArray[Any]], role: str) -> list[ov.Node]:
+    """Return the nodes of a weight matrix, each of some rows, that the plugin packs in one form.
+
+    A matrix that is stored in float32 is one part, for MLAS. So is an int8 matrix where activations
+    are rounded to int8 too: there oneDNN has only one form.
+    """
+    narrow = stored_bits(weights, role)
+    stored = weights[role] if narrow is None else narrow.bits
+    is_coded = stored.dtype == np.int8 and not rounds_activations()
+    num_rows = stored.shape[0]
+    has_two_forms = stored.size < ONE_FORM_WEIGHTS and num_rows % SMALL_FORM_ROWS == 0
+    if not (has_two_forms and (is_coded or narrow is not None)):
+        return [matrix(weights, role)]
+    most = num_rows - LAST_ROWS
+    return [_rows(weights, role, slice(most)), _rows(weights, role, slice(most, None))]
+
+
+def rounds_activations() -> bool:
+    """Return whether this CPU has what makes OpenVINO round activations to int8."""
+    return not VNNI_FLAGS.isdisjoint(Machine().cpu_features())
+
+
+def _rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
+    """Return the node of these rows of a weight matrix."""
     narrow = stored_bits(weights, role)
     if narrow is not None:
-        return widened(narrow)
-    stored = np.ascontiguousarray(weights[role])
+        return widened(StoredBits(narrow.dtype, narrow.bits[rows]))
+    stored = np.ascontiguousarray(weights[role][rows])
     node = op.constant(stored, shared_memory=True)
     if stored.dtype != np.int8:
         return node
-    scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX])[:, np.newaxis]
+    scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX][rows])[:, np.newaxis]
     return op.multiply(op.convert(node, "f32"), op.constant(scales))
 
 

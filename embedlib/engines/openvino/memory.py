@@ -1,14 +1,16 @@
 """How much memory a model takes on the CPU, and how it is laid out; known before it is loaded.
 
 A compiled model packs the matrices for itself. MLAS packs a float32 matrix once for any number of
-rows; oneDNN packs what is stored in int8 or 16 bits, once for few rows and once for many. Two
-compiled models, one for each lane, are the fastest. From some size on both lanes share one. Files
-are mapped; their pages are let go once a large model is packed.
+rows; oneDNN, which has what is stored in int8 or 16 bits, packs a small one for few rows and for
+many, and those of a large model once, see `matrices`. Two compiled models, one for each lane, are
+the fastest. From some size on both lanes share one. Files are mapped; their pages are let go once a
+large model is packed.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,13 +30,14 @@ from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
 SHARED_BATCH_TOKENS: Final = 64
-"""Of a batch where the lanes share a compiled model: a query waits for a part of one, and up to so
-many rows the library packs an int8 matrix only once. Source: docs/benchmarks.md, memory of the CPU
-engine."""
-LIBRARY_BYTES: Final = 216 << 20
-"""Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, 50 more at
-a start that fills the cache, and some to spare. Source: docs/benchmarks.md, memory of the CPU
-engine."""
+"""Of a batch where the lanes share a compiled model: a query waits for a part of one. Source:
+docs/benchmarks.md, memory of the CPU engine."""
+LIBRARY_BYTES: Final = 168 << 20
+"""Python, OpenVINO, its threads and the tokenizer, whatever the model: 140 MiB measured, and some
+to spare. Source: docs/benchmarks.md, memory of the CPU engine."""
+CACHE_BYTES: Final = 48 << 20
+"""What a start that fills the cache of compiled models takes beside that; large models are not
+kept there. Source: as above."""
 LIBRARY_ADDRESSES: Final = 2 * GIB
 """Address space of libraries and of the stacks and heaps of threads; a safe estimate."""
 SMALL_BYTES: Final = 64 << 20
@@ -43,8 +46,8 @@ MLAS_COPIES: Final = 1.1
 """Packed copies of a float32 matrix in a large model: some products that are added to the residual
 stream are fused with it, and multiplied by oneDNN. Source: docs/benchmarks.md, memory of the CPU
 engine."""
-ONEDNN_COPIES: Final = 2.0
-"""Packed copies of other matrices. Source: as above."""
+SMALL_COPIES: Final = 2.0
+"""Packed copies of any matrix in a small model. Source: as above."""
 MAPPED_BYTES: Final = GIB // 8
 """Pages of mapped files between two times that they are let go."""
 TABLE_BYTES: Final = GIB // 16
@@ -111,23 +114,27 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
             by_mlas += num_bytes if is_float else 0
             by_onednn += 0 if is_float else num_bytes
     packed = by_mlas + by_onednn
-    once = MLAS_COPIES if packed > SMALL_BYTES else ONEDNN_COPIES
-    copies = int(once * by_mlas + ONEDNN_COPIES * by_onednn)
+    is_large = packed > SMALL_BYTES
+    copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)
     batch_tokens = config.max_batch_tokens or MAX_BATCH_TOKENS
     most_tokens = files.spec.max_seq_tokens
     batch = _activation_bytes(encoder, min(batch_tokens, most_tokens))
-    pages = min(packed, MAPPED_BYTES) + min(weights - packed, TABLE_BYTES)
-    both = LIBRARY_BYTES + copies + pages + batch + max_kept_bytes(files.spec)
+    pages = min(packed, MAPPED_BYTES)
+    both = LIBRARY_BYTES + copies + min(weights - packed, TABLE_BYTES)
+    both += 0 if is_large else CACHE_BYTES
+    computing = batch + max_kept_bytes(files.spec)
     # Of a large model each stage keeps what a short batch takes.
     short = _activation_bytes(encoder, min(batch_tokens, MIN_TRIMMED_ROWS, most_tokens))
     num_stages = min(MAX_STAGES, encoder.num_layers)
-    stages = (num_stages - 1) * short if packed > SMALL_BYTES else 0
+    stages = (num_stages - 1) * short if is_large else 0
+    # A large model lets the pages go before it computes.
+    at_once = max if is_large else operator.add
     return MemoryNeeds(
         precision=str(precision),
         weights=weights,
         packed=packed,
-        separate=both + copies + config.num_threads * batch,
-        shared=both + stages,
+        separate=both + copies + at_once(pages, computing + config.num_threads * batch),
+        shared=both + at_once(pages, computing + stages),
         files=2 * weights + LIBRARY_ADDRESSES,
         copies=copies / packed,
     )

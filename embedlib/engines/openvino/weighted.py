@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
-from embedlib.engines.openvino.matrices import float_matrix, matrix, widened
+from embedlib.engines.openvino.matrices import (
+    float_matrix,
+    matrix,
+    parts_packed_once,
+    widened,
+)
 from embedlib.engines.openvino.nodes import activate, activate_apart, int_constant, int_constants
 from embedlib.models.spec import Activation
 from embedlib.models.weights.mapped import stored_bits
@@ -40,11 +45,18 @@ class Weighted:
         activation with oneDNN, and a bare one with MLAS. Which is faster for the few tokens of a
         query depends on the CPU. Source: docs/benchmarks.md, single queries.
         """
-        product = op.matmul(vectors, matrix(self._weights, f"{role}.weight"), False, True)
-        sums = self.add_bias(product, role)
+        sums = self.add_bias(self._product(vectors, f"{role}.weight"), role)
         if self._multiplier == "onednn":
             return op.prelu(sums, op.constant(np.ones(1, np.float32)))
         return sums
+
+    def _product(self, vectors: ov.Node, role: str) -> ov.Node:
+        """Return vectors @ weight.T; in parts where a large model would be packed twice."""
+        if self._multiplier != "mlas":
+            return op.matmul(vectors, matrix(self._weights, role), False, True)
+        parts = parts_packed_once(self._weights, role)
+        products = [op.matmul(vectors, part, False, True) for part in parts]
+        return op.concat(products, -1) if len(products) > 1 else products[0]
 
     def activate(self, vectors: ov.Node, activation: Activation) -> ov.Node:
         """Apply an activation to the output of `linear`; fused with it unless MLAS multiplies."""
