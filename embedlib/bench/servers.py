@@ -59,9 +59,14 @@ class Server:
         return f"http://127.0.0.1:{self._port}/v1/embeddings"
 
     @property
+    def process_id(self) -> int:
+        """Of the process that serves."""
+        return self._process.pid
+
+    @property
     def cpu_s(self) -> float:
         """Seconds that its threads have computed."""
-        return cpu_seconds(self._process.pid)
+        return cpu_seconds(self.process_id)
 
     def close(self) -> None:
         """End it as its users do."""

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from embedlib import Classifier, Embedder, Reranker
+from embedlib import Classifier, Document, Embedder, Reranker, index
 from embedlib.testing import write_tiny_model
 
 KEY = "k-clients"
 SECONDS = 120.0
+SEARCHED = ("copy a folder", "remove a folder", "list the files")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("served")
     names = {"embed": "bert", "rank": "bert-reranker", "label": "bert-classifier"}
     folders = {name: write_tiny_model(root / name, kind) for name, kind in names.items()}
+    rows = f"jsonl:{root / 'rows.jsonl'}"
+    with Embedder(folders["embed"]) as embedder:
+        index([Document(id=text, text=text) for text in SEARCHED], rows, embedder=embedder)
     keys = root / "keys"
     keys.write_text(f"{KEY}\n")
     with socket.socket() as found:
@@ -44,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for name, folder in folders.items():
         command += ["--name", f"{name}={folder}"]
     command += ["--port", str(port), "--api-keys-file", str(keys), "--precision", "float32"]
-    command += ["--data-dir", str(root / "jobs")]
+    command += ["--data-dir", str(root / "jobs"), "--search", f"docs={rows}"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1"}
     with Path(root / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
