@@ -28,6 +28,9 @@ from embedlib.serve.options import ServeOptions
 from embedlib.serve.routes import COMPUTING, find_route
 from embedlib.serve.tracing import Tracing
 
+BASETEN_ID = "x-baseten-customer-request-id"
+"""The header in which Baseten's client sends the id of a request."""
+
 
 class Application:
     """An ASGI application that serves models; see `create_app`."""
@@ -221,6 +224,8 @@ class Application:
 
     async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
         headers = [("x-request-id", exchange.request_id)]
+        if BASETEN_ID in exchange.request.headers:
+            headers.append(("x-baseten-request-id", exchange.request_id))
         if exchange.work.usage.truncated:
             headers.append(("x-embedlib-truncated", str(len(exchange.work.usage.truncated))))
         if response.status == 401:
@@ -265,7 +270,7 @@ async def _until_gone(receive: Receive) -> None:
 
 def _request_id(request: Request) -> str:
     """Return the id of a request: the client's, or a new one."""
-    for name in ("x-request-id", "x-baseten-customer-request-id"):
+    for name in ("x-request-id", BASETEN_ID):
         given = request.headers.get(name, "")
         if given.isascii() and given.isprintable() and 0 < len(given) <= 128:
             return given

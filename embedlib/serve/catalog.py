@@ -202,6 +202,13 @@ def describe_model(model: ServedModel) -> Mapping[str, object]:
     if model.error:
         facts["error"] = model.error
     session = model.session
+    door = model.admission
+    num_texts = sum(door.inside.values()) + door.waiting_texts
+    # As Infinity's clients read it.
+    facts["stats"] = {
+        "queue_absolute": num_texts,
+        "queue_fraction": num_texts / model.options.max_bulk_texts,
+    }
     if session is None:
         return facts
     facts |= {

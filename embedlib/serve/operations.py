@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from time import monotonic, time
 
 import msgspec
 
@@ -24,7 +24,9 @@ ANSWER_SECONDS = 5.0
 
 async def health(exchange: Exchange) -> Response:
     """Answer `GET /health`: the process lives. Computes nothing, so that load cannot fail it."""
-    return Response(msgspec.json.encode({"status": "ok", "version": __version__}))
+    # Infinity's clients read `unix`.
+    content = {"status": "ok", "version": __version__, "unix": time()}
+    return Response(msgspec.json.encode(content))
 
 
 async def root(exchange: Exchange) -> Response:

@@ -9,6 +9,7 @@ from embedlib.serve.asgi import Request, Response
 from embedlib.serve.dialects import (
     baseten,
     batches,
+    by_task,
     classify,
     cohere,
     files,
@@ -27,6 +28,7 @@ from embedlib.serve.openapi import describe_routes
 COMPUTING: tuple[Route, ...] = (
     *openai.ROUTES,
     *tei.ROUTES,
+    *by_task.ROUTES,
     *tokens.ROUTES,
     *rerank.ROUTES,
     *classify.ROUTES,

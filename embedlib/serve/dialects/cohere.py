@@ -65,7 +65,7 @@ async def embed_texts(exchange: Exchange) -> Response:
         "texts": body.texts,
         "meta": {
             "api_version": {"version": "2"},
-            "billed_units": {"input_tokens": num_tokens},
+            "billed_units": {"input_tokens": num_tokens, "image_tokens": 0},
         },
         "response_type": "embeddings_by_type",
     }

@@ -6,19 +6,29 @@ Source: openai-python 3.54, `types/embedding_create_params.py`; vLLM, `entrypoin
 from __future__ import annotations
 
 import json
+import sys
 from time import time
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from embedlib.serve.asgi import JSON, Response, new_id
 from embedlib.serve.catalog import describe_model
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.vllm import PoolingFields, check_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange, check_positive
-from embedlib.serve.vectors import as_base64, as_bytes, as_decimals, as_msgpack
+from embedlib.serve.exchange import Exchange, check_positive
+from embedlib.serve.vectors import (
+    STORED_TYPES,
+    as_base64,
+    as_decimals,
+    as_msgpack,
+    as_stored_base64,
+    stored_as,
+)
 from embedlib.serve.wire import Input, texts_of
 from embedlib.vectors.arrays import Vectors
 
@@ -26,7 +36,7 @@ MSGPACK = "application/msgpack"
 OCTETS = "application/octet-stream"
 
 
-class EmbeddingsBody(Common, kw_only=True):
+class EmbeddingsBody(PoolingFields, kw_only=True):
     """The body of `POST /v1/embeddings`; fields of other spellings are Voyage's and vLLM's."""
 
     input: Input
@@ -39,8 +49,10 @@ class EmbeddingsBody(Common, kw_only=True):
     normalize: bool | None = None
     truncation: bool | None = None
     """False refuses texts that are too long."""
-    truncate_prompt_tokens: int | None = None
     user: str | None = None
+    embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] | None = None
+    """Of base64 and bytes; vLLM's, as the next one."""
+    endianness: Literal["native", "big", "little"] | None = None
 
 
 async def embeddings(exchange: Exchange) -> Response:
@@ -50,13 +62,7 @@ async def embeddings(exchange: Exchange) -> Response:
     dimensions = body.dimensions or body.output_dimension
     check_positive(body.dimensions, "dimensions")
     check_positive(body.output_dimension, "output_dimension")
-    if body.truncate_prompt_tokens not in (None, -1):
-        raise HTTPError(
-            400,
-            f"truncate_prompt_tokens = {body.truncate_prompt_tokens}; only the model's own limit "
-            "(-1) is there, leave it out",
-            param="truncate_prompt_tokens",
-        )
+    _check_fields(body)
     model = exchange.find(body.model, "embed")
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     rows = await embed(
@@ -68,7 +74,29 @@ async def embeddings(exchange: Exchange) -> Response:
         normalizes=bool(body.normalize),
         dimensions=dimensions,
     )
-    return await _respond(exchange, rows, body.encoding_format, model.name)
+    return await _respond(exchange, rows, body, model.name)
+
+
+def _check_fields(body: EmbeddingsBody) -> None:
+    """Check what vLLM takes beside OpenAI's fields.
+
+    Raises:
+        HTTPError: it would change the vectors, or their bytes, in ways that are not there.
+    """
+    check_pooling_fields(body)
+    if body.use_activation is False:
+        raise HTTPError(
+            400,
+            "use_activation = false; vectors have the length that the model gives them, leave it "
+            "out",
+            param="use_activation",
+        )
+    if body.embed_dtype is not None and body.embed_dtype not in STORED_TYPES:
+        raise HTTPError(
+            400,
+            f"embed_dtype = {body.embed_dtype!r}; it must be {', '.join(STORED_TYPES)}",
+            param="embed_dtype",
+        )
 
 
 def role_of(input_type: str | None) -> Literal["query", "document"] | None:
@@ -95,15 +123,19 @@ def usage_of(exchange: Exchange) -> dict[str, int]:
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens, "completion_tokens": 0}
 
 
-async def _respond(exchange: Exchange, rows: Vectors, encoding: str | None, model: str) -> Response:
+async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, model: str) -> Response:
+    encoding = body.encoding_format
     if encoding in ("bytes", "bytes_only") or (encoding is None and OCTETS in exchange.accepts):
-        return _respond_bytes(exchange, rows, encoding or "bytes")
+        return _respond_bytes(exchange, rows, body)
     is_msgpack = encoding is None and MSGPACK in exchange.accepts
     if is_msgpack:
         encoded = [msgspec.Raw(row) for row in await exchange.in_thread(lambda: as_msgpack(rows))]
     else:
         encode_row = as_base64 if encoding == "base64" else as_decimals
-        encoded = await exchange.encode_rows(rows, encode_row)
+        stored: NDArray[Any] = rows
+        if encoding == "base64" and (body.embed_dtype or body.endianness):
+            stored, encode_row = _stored(rows, body), as_stored_base64
+        encoded = await exchange.encode_rows(stored, encode_row)
     content: dict[str, Any] = {
         "id": f"embd-{new_id()}",
         "object": "list",
@@ -122,25 +154,32 @@ async def _respond(exchange: Exchange, rows: Vectors, encoding: str | None, mode
     return await exchange.answer(content, len(rows))
 
 
-def _respond_bytes(exchange: Exchange, rows: Vectors, encoding: str) -> Response:
-    """Return the plain float32 of all rows; `bytes` has a header that says where each one is."""
+def _stored(rows: Vectors, body: EmbeddingsBody) -> NDArray[Any]:
+    is_big = body.endianness == "big" or (body.endianness == "native" and sys.byteorder == "big")
+    return stored_as(rows, body.embed_dtype or "float32", is_big_endian=is_big)
+
+
+def _respond_bytes(exchange: Exchange, rows: Vectors, body: EmbeddingsBody) -> Response:
+    """Return the plain numbers of all rows; `bytes` has a header that says where each one is."""
     dim = rows.shape[1]
+    stored = _stored(np.asarray(rows), body)
     headers = [("x-embedlib-shape", f"{len(rows)},{dim}")]
-    if encoding == "bytes":
+    if body.encoding_format in (None, "bytes"):
+        size = dim * stored.itemsize
         data = [
             {
                 "index": index,
-                "embed_dtype": "float32",
-                "endianness": "little",
-                "start": index * dim * 4,
-                "end": (index + 1) * dim * 4,
+                "embed_dtype": body.embed_dtype or "float32",
+                "endianness": body.endianness or "little",
+                "start": index * size,
+                "end": (index + 1) * size,
                 "shape": [dim],
             }
             for index in range(len(rows))
         ]
         metadata = json.dumps({"data": data, "usage": usage_of(exchange)}, separators=(",", ":"))
         headers += [("metadata", metadata)] if len(metadata) < 8000 else []
-    return Response(as_bytes(np.asarray(rows)), content_type=OCTETS, headers=headers)
+    return Response(stored.tobytes(), content_type=OCTETS, headers=headers)
 
 
 async def models(exchange: Exchange) -> Response:

@@ -14,16 +14,17 @@ from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_pairs
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
-from embedlib.serve.dialects.tei import embed_both, rank_scores, rerank_texts
+from embedlib.serve.dialects.tei import check_one_score, embed_both, rank_scores, rerank_texts
+from embedlib.serve.dialects.vllm import PoolingFields, check_pooling_fields
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common, Exchange, ranked
+from embedlib.serve.exchange import Exchange, ranked
 from embedlib.serve.wire import check_count
 from embedlib.vectors.similarity import similarity_pairwise
 
 Document = str | dict[str, Any]
 
 
-class RerankBody(Common, kw_only=True):
+class RerankBody(PoolingFields, kw_only=True):
     """The body of `POST /rerank` with `documents`, or with `texts`."""
 
     query: str | None = None
@@ -36,9 +37,11 @@ class RerankBody(Common, kw_only=True):
     raw_scores: bool | None = None
     truncation: bool | None = None
     instruction: str | None = None
+    max_tokens_per_doc: int | None = None
+    """Cohere's and vLLM's: longer documents are cut; 0: the model's limit alone."""
 
 
-class ScoreBody(Common, kw_only=True):
+class ScoreBody(PoolingFields, kw_only=True):
     """The body of vLLM's `POST /score`: one or several on each side."""
 
     text_1: str | list[str] | None = None
@@ -65,13 +68,14 @@ async def rerank(exchange: Exchange) -> Response:
     top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
     if top_k is not None and top_k < 0:
         raise HTTPError(422, f"top_n = {top_k}; it must be 0 (all) or more", param="top_n")
+    check_pooling_fields(body)
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     scores = await rank_scores(
         exchange,
         body.model,
         body.query,
-        documents,
-        raw_scores=bool(body.raw_scores),
+        await _cut(exchange, body, documents),
+        raw_scores=bool(body.raw_scores) or body.use_activation is False,
         instruction=body.instruction,
     )
     results: list[dict[str, Any]] = [
@@ -111,9 +115,34 @@ def _text(document: Document, place: int) -> str:
     return text
 
 
+async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> list[str]:
+    """Return the documents without what is behind their first `max_tokens_per_doc` tokens.
+
+    Raises:
+        HTTPError: the number is wrong, or there is no such model.
+    """
+    limit = body.max_tokens_per_doc
+    if limit is not None and limit < 0:
+        raise HTTPError(
+            400,
+            f"max_tokens_per_doc = {limit}; it must be 0 (the model's limit) or more",
+            param="max_tokens_per_doc",
+        )
+    if not limit:
+        return documents
+    tokenizer = exchange.find(body.model, "rerank", "embed").open().tokenizer
+
+    def cut(text: str) -> str:
+        offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        return text[: offsets[limit - 1][1]] if len(offsets) > limit else text
+
+    return await exchange.in_thread(lambda: [cut(document) for document in documents])
+
+
 async def score(exchange: Exchange) -> Response:
     """Answer vLLM's `POST /score`: 1 to N, or N to N."""
     body = await exchange.read(ScoreBody)
+    check_pooling_fields(body)
     first = _first_of(body.text_1, body.queries, body.data_1)
     second = _first_of(body.text_2, body.documents, body.items, body.data_2)
     check_count(second, "text_2", exchange.shared.options.max_texts)
@@ -131,7 +160,10 @@ async def score(exchange: Exchange) -> Response:
         scores = similarity_pairwise("cosine", vectors[: len(first)], vectors[len(first) :])
     else:
         pairs = list(zip(first, second, strict=True))
-        scores = (await score_pairs(model, pairs, exchange.work))[:, 0]
+        check_one_score(model)
+        # By the model's own activation, as vLLM, which may have none; not from 0 to 1 then.
+        is_raw = body.use_activation is False
+        scores = (await score_pairs(model, pairs, exchange.work, raw_scores=is_raw))[:, 0]
     content = {
         "id": f"score-{new_id()}",
         "object": "list",

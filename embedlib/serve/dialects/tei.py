@@ -21,7 +21,7 @@ from embedlib.serve.dialects.dialect import TEI, Handle, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive, labelled, ranked
 from embedlib.serve.sessions import precision_of
-from embedlib.serve.wire import Input, check_count, decode, texts_of
+from embedlib.serve.wire import Input, check_count, texts_of
 from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
 from embedlib.version import __version__
@@ -88,12 +88,6 @@ class SimilarityBody(Common, kw_only=True):
 
     inputs: Sentences
     parameters: SimilarityParameters | None = None
-
-
-class VertexBody(Common, kw_only=True):
-    """The body of `POST /vertex`: bodies of other routes."""
-
-    instances: list[msgspec.Raw]
 
 
 def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str | None) -> None:
@@ -235,16 +229,7 @@ async def rank_scores(
         vectors = await embed_both(exchange, model, [query], documents)
         scores: NDArray[np.float32] = similarity("cosine", vectors[:1], vectors[1:])[0]
         return scores
-    session = model.open()
-    assert isinstance(session, Reranker), "the catalog finds models by their task"
-    if session.num_labels != 1:
-        raise HTTPError(
-            400,
-            f"model {model.name!r} has {session.num_labels} scores for a pair; POST /predict "
-            "returns them all",
-            "wrong_model",
-            param="model",
-        )
+    check_one_score(model)
     outputs = await score_pairs(
         model,
         [(query, document) for document in documents],
@@ -255,6 +240,24 @@ async def rank_scores(
     numbers = outputs[:, 0]
     # Of a model whose own scores have no bounds too: clients of all dialects compare with 0 to 1.
     return numbers if raw_scores else activate(outputs, "sigmoid")[:, 0]
+
+
+def check_one_score(model: ServedModel) -> None:
+    """Check that a reranker has one score for a pair.
+
+    Raises:
+        HTTPError: it has several, or is not loaded.
+    """
+    session = model.open()
+    assert isinstance(session, Reranker), "the catalog finds models by their task"
+    if session.num_labels != 1:
+        raise HTTPError(
+            400,
+            f"model {model.name!r} has {session.num_labels} scores for a pair; POST /predict "
+            "returns them all",
+            "wrong_model",
+            param="model",
+        )
 
 
 async def embed_both(
@@ -320,35 +323,6 @@ async def info(exchange: Exchange) -> Response:
     )
 
 
-async def by_task(exchange: Exchange) -> Response:
-    """Answer `POST /` as the route of the only model, or of the fields that the body has."""
-    return await _handle_for(exchange, exchange.body)(exchange)
-
-
-def _handle_for(exchange: Exchange, body: bytes) -> Handle:
-    fields = decode(body, dict[str, Any])
-    if "texts" in fields:
-        return rerank_texts
-    inputs = fields.get("inputs")
-    if isinstance(inputs, dict) and "source_sentence" in inputs:
-        return compare
-    name = fields.get("model")
-    named = name if isinstance(name, str) else None
-    model = exchange.shared.catalog.find(named, "embed", "classify", "rerank")
-    return embed_texts if model.task in ("embed", None) else predict
-
-
-async def vertex(exchange: Exchange) -> Response:
-    """Answer `POST /vertex`: each instance as `POST /` answers it."""
-    body = await exchange.read(VertexBody)
-    check_count(body.instances, "instances", exchange.shared.options.max_texts)
-    answers = []
-    for instance in body.instances:
-        exchange.body = bytes(instance)
-        answers.append(msgspec.Raw((await by_task(exchange)).body))
-    return await exchange.answer({"predictions": answers}, len(answers))
-
-
 def _timed(exchange: Exchange, response: Response) -> Response:
     """Add the headers with the times of a request, in whole milliseconds."""
     usage = exchange.work.usage
@@ -378,8 +352,5 @@ ROUTES = (
     _post("/embed_sparse", embed_sparse, "The lexical weights of texts.", EmbedAllBody),
     _post("/predict", predict, "The labels of texts or pairs.", PredictBody),
     _post("/similarity", compare, "The cosine of a text to others.", SimilarityBody),
-    _post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
-    _post("/", by_task, "What the model computes.", EmbedBody),
-    _post("/invocations", by_task, "What the model computes.", EmbedBody),
     Route(method="GET", path="/info", handle=info, dialect=TEI, summary="The first model."),
 )

@@ -1,0 +1,72 @@
+"""Routes that find out from the body what is asked for: `POST /`, `/invocations` and `/vertex`.
+
+Source: text-embeddings-inference 1.9, router/src/http/server.rs; vLLM,
+`entrypoints/sagemaker`, whose `/invocations` takes the bodies of its other routes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from embedlib.serve.asgi import Response
+from embedlib.serve.dialects import tei
+from embedlib.serve.dialects.classify import classify
+from embedlib.serve.dialects.dialect import TEI, Handle, Route
+from embedlib.serve.dialects.openai import embeddings
+from embedlib.serve.dialects.rerank import rerank, score
+from embedlib.serve.exchange import Common, Exchange
+from embedlib.serve.wire import check_count, decode
+
+
+class VertexBody(Common, kw_only=True):
+    """The body of `POST /vertex`: bodies of other routes."""
+
+    instances: list[msgspec.Raw]
+
+
+async def by_task(exchange: Exchange) -> Response:
+    """Answer `POST /` as the route of the only model, or of the fields that the body has."""
+    return await _handle_for(exchange, exchange.body)(exchange)
+
+
+def _handle_for(exchange: Exchange, body: bytes) -> Handle:
+    fields = decode(body, dict[str, Any])
+    if "texts" in fields:
+        return tei.rerank_texts
+    if "documents" in fields and "query" in fields:
+        return rerank
+    if "documents" in fields or fields.keys() & {"text_1", "data_1", "items"}:
+        return score
+    inputs = fields.get("inputs")
+    if isinstance(inputs, dict) and "source_sentence" in inputs:
+        return tei.compare
+    name = fields.get("model")
+    named = name if isinstance(name, str) else None
+    model = exchange.shared.catalog.find(named, "embed", "classify", "rerank")
+    if "input" in fields:
+        return classify if model.task == "classify" else embeddings
+    return tei.embed_texts if model.task in ("embed", None) else tei.predict
+
+
+async def vertex(exchange: Exchange) -> Response:
+    """Answer `POST /vertex`: each instance as `POST /` answers it."""
+    body = await exchange.read(VertexBody)
+    check_count(body.instances, "instances", exchange.shared.options.max_texts)
+    answers = []
+    for instance in body.instances:
+        exchange.body = bytes(instance)
+        answers.append(msgspec.Raw((await by_task(exchange)).body))
+    return await exchange.answer({"predictions": answers}, len(answers))
+
+
+def _post(path: str, handle: Handle, summary: str, body: type) -> Route:
+    return Route(method="POST", path=path, handle=handle, dialect=TEI, summary=summary, body=body)
+
+
+ROUTES = (
+    _post("/vertex", vertex, "Several bodies of other routes.", VertexBody),
+    _post("/", by_task, "What the model computes.", tei.EmbedBody),
+    _post("/invocations", by_task, "What the model computes.", tei.EmbedBody),
+)
