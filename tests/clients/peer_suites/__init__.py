@@ -1,0 +1,1 @@
+"""Other servers' own tests, against `embedlib serve`; see __main__."""
