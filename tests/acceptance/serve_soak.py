@@ -37,6 +37,7 @@ BULK_TEXTS = 32
 DOOR = ("--max-bulk-texts", "512", "--max-waiting-requests", "64")
 """A small door, which is full within seconds: what is behind it stays the same from then on."""
 BASE_SECONDS = 30.0
+CAPACITY_SECONDS = 30.0
 DEADLINE_MS = 5000
 QUERY_SECONDS = 0.1
 """Between two queries."""
@@ -187,6 +188,8 @@ class Overload:
         self._memory = memory
         self._draw = random.Random(1)
         self.outcomes: Counter[str] = Counter()
+        self.num_computed = 0
+        """Texts that were answered with vectors."""
         self.wrong: list[str] = []
 
     async def capacity(self) -> tuple[float, list[float]]:
@@ -218,16 +221,23 @@ class Overload:
             await asyncio.sleep(max(0.0, QUERY_SECONDS - answer.seconds))
         return latencies
 
-    async def load(self, texts_per_second: float, seconds: float) -> list[float]:
-        """Send so many texts, whatever is answered; return the seconds of queries beside them."""
+    async def load(self, capacity: float, seconds: float) -> list[float]:
+        """Send twice the texts/s that are computed; return the seconds of queries beside them.
+
+        What is computed is looked at again and again: others may use the machine, too.
+        """
         until = time.monotonic() + seconds
         querying = asyncio.ensure_future(self.query(until))
         sent: set[asyncio.Task[None]] = set()
-        due = time.monotonic()
+        due = looked = time.monotonic()
+        num_before = 0
         while due < until:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            if due - looked >= CAPACITY_SECONDS:
+                capacity = (self.num_computed - num_before) / (due - looked) or capacity
+                looked, num_before = due, self.num_computed
             sent.add(asyncio.create_task(self._send()))
-            due += BULK_TEXTS / texts_per_second
+            due += BULK_TEXTS / capacity / 2
         await asyncio.wait(sent, timeout=LATE_SECONDS)
         for task in sent:
             if not task.done():
@@ -250,6 +260,7 @@ class Overload:
             self.wrong.append(f"a bulk request: {error}")
             return
         self.outcomes[f"{answer.status}{' of those with a deadline' if headers else ''}"] += 1
+        self.num_computed += BULK_TEXTS * (answer.status == 200)
         is_right = (
             (answer.status == 200 and answer.body.count(b'"object":"embedding"') == BULK_TEXTS)
             or (answer.status == 429 and b"\r\nretry-after: " in answer.head)
@@ -277,14 +288,13 @@ async def overload(url: str, model: str, memory: Memory, seconds: float) -> int:
     say(f"capacity: {capacity:.0f} texts/s through four connections")
     watching = asyncio.ensure_future(memory.watch())
     started = time.monotonic()
-    latencies = await run.load(2 * capacity, seconds)
+    latencies = await run.load(capacity, seconds)
     took = time.monotonic() - started
     left = await run.check_empty()
     watching.cancel()
-    num_computed = run.outcomes["200"] + run.outcomes["200 of those with a deadline"]
     say(
         f"{sum(run.outcomes.values()):,} bulk requests of {BULK_TEXTS} texts in {took:.0f} s, "
-        f"{num_computed * BULK_TEXTS / took:.0f} texts/s computed: "
+        f"{run.num_computed / took:.0f} texts/s computed: "
         + ", ".join(f"{what}: {count:,}" for what, count in sorted(run.outcomes.items()))
     )
     sizes = [size for at, size in memory.samples if at - started > seconds * 0.1]
