@@ -39,6 +39,8 @@ class ServeOptions:
     """Time between two parts of a body."""
     head_seconds: float = 10.0
     """Time in which the head of a request must arrive."""
+    answer_seconds: float = 30.0
+    """Time in which a client must read some of an answer that waits for it."""
     grace_seconds: float = 1.0
     """Time between "not ready" and refusing connections, for load balancers that poll."""
     drain_seconds: float = 30.0

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from embedlib.errors import ConfigError, SinkError
 from embedlib.serve.app import Application
+from embedlib.serve.slow_readers import ReadLimitedProtocol
 
 MAX_OPEN_FILES = 65_536
 """Connections are bounded by what waits for an answer, not by this."""
@@ -57,7 +57,7 @@ def serve(application: Application, listen: Listen) -> None:
     """
     _allow_connections()
     options = application.options
-    protocol = _with_head_limit(options.head_seconds)
+    protocol = _protocol(options.head_seconds, options.answer_seconds)
     config = uvicorn.Config(
         application,
         host=listen.host,
@@ -132,10 +132,11 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _with_head_limit(seconds: float) -> type[HttpToolsProtocol]:
+def _protocol(seconds: float, read_seconds: float) -> type[ReadLimitedProtocol]:
     """Return uvicorn's protocol, which closes connections whose request head comes too late."""
 
-    class Protocol(HttpToolsProtocol):
+    class Protocol(ReadLimitedProtocol):
+        answer_seconds = read_seconds
         _head_limit: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:

@@ -11,12 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
+from embedlib.serve.slow_readers import ReadLimitedProtocol
 from embedlib.testing import write_tiny_model
 
 SECONDS = 60.0
@@ -29,9 +32,19 @@ from embedlib.testing import FakeEngine, fake_embedder
 engine = FakeEngine()
 if "held" in sys.argv:
     engine.hold()
-options = ServeOptions(head_seconds=0.2, body_seconds=0.2, grace_seconds=0.0)
+seconds = {"head_seconds": 0.2, "body_seconds": 0.2, "answer_seconds": 0.2, "grace_seconds": 0.0}
+options = ServeOptions(data_dir=dict(enumerate(sys.argv)).get(3), **seconds)
 serve(create_app({"fake": fake_embedder(engine)}, options=options), Listen(port=int(sys.argv[1])))
 print("ended in order", flush=True)
+"""
+CLIENT = """
+import socket, sys
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+body = b'{"input": [' + b", ".join([b'"a"'] * 400) + b"]}"
+head = b"POST /v1/embeddings HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: %d\\r\\n\\r\\n"
+client.sendall(head % len(body) + body)
+print("sent", flush=True)
+client.recv(1)
 """
 
 
@@ -148,6 +161,74 @@ def test_who_stalls_is_cut_off(start: Callable[..., Server], sent: bytes, answer
                 break
     assert received.startswith(answer)
     assert bool(received) == bool(answer)
+
+
+def test_who_does_not_read_is_cut_off(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("jobs", str(tmp_path))
+    content = bytes(8 << 20)
+    sent = httpx.post(
+        f"{server.url}/v1/files", data={"purpose": "batch"}, files={"file": ("in", content)}
+    )
+    path = f"/v1/files/{sent.json()['id']}/content"
+    assert server.get(path) == content
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(SECONDS)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert client.recv(12) == b"HTTP/1.1 200"
+        while b"embedlib_inflight_requests 1\n" not in server.get("/metrics"):
+            pass  # it is answered, or given up
+        received = 0
+        with suppress(ConnectionResetError):
+            while chunk := client.recv(1 << 20):
+                received += len(chunk)
+    assert received < len(content)
+    assert server.get(path) == content
+
+
+def test_who_reads_slowly_gets_the_whole_answer() -> None:
+    """The time is over again and again; something was read each time, and then nothing."""
+    timers: list[Any] = []
+    unread = 90_000
+    transport = Mock()
+    transport.get_write_buffer_size.side_effect = lambda: unread
+
+    class Slow(ReadLimitedProtocol):
+        answer_seconds = 30.0
+
+        def __init__(self) -> None:
+            self.loop = Mock()
+            self.loop.call_later.side_effect = lambda seconds, call: timers.append(call) or Mock()
+            self.transport, self.flow = transport, Mock()
+
+    protocol = Slow()
+    protocol.pause_writing()
+    for left in (80_000, 70_000):
+        unread = left
+        timers.pop()()
+        assert not transport.abort.called
+    timers.pop()()
+    assert transport.abort.called
+    assert not timers
+
+
+def test_a_client_that_is_killed_costs_nothing_more(start: Callable[..., Server]) -> None:
+    server = start("held")
+    client = subprocess.Popen(
+        [sys.executable, "-S", "-c", CLIENT, str(server.port)], stdout=subprocess.PIPE
+    )
+    assert client.stdout is not None
+    client.stdout.readline()
+    while b'queued_texts{model="fake",lane="bulk"} 400' not in server.get("/metrics"):
+        pass
+    client.kill()
+    client.communicate()
+    while b'queued_texts{model="fake",lane="bulk"} 0' not in server.get("/metrics"):
+        pass
+    page = server.get("/metrics")
+    assert b'embedlib_failures_total{reason="gone"} 1' in page
+    assert b"embedlib_inflight_requests 1" in page  # the one that asks
 
 
 def test_a_port_in_use_is_one_line(start: Callable[..., Server]) -> None:
