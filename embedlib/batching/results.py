@@ -104,6 +104,9 @@ def resolve_jobs(
         bad = [index for index in indices if not finite[index]]
         if bad:
             job.fail(_not_finite(sequences[bad[0]]))
+        elif len(indices) == 1:  # a slice costs less than a list of indices
+            index = indices[0]
+            job.resolve([sequences[index]], rows[index : index + 1], now)
         else:
             job.resolve([sequences[index] for index in indices], rows[indices], now)
 

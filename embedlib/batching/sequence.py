@@ -125,7 +125,9 @@ class Job:
                 text, and are added up.
             now: when the engine returned them.
         """
-        if all(sequence.num_windows == 1 for sequence in sequences):
+        if len(sequences) == 1:
+            self._resolve_one(sequences[0], rows[0])
+        elif all(sequence.num_windows == 1 for sequence in sequences):
             self._vectors[[sequence.row for sequence in sequences]] = rows
             self.num_done += len(sequences)
         else:

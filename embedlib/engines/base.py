@@ -20,6 +20,8 @@ class Lane(Enum):
     QUERY = "query"
     BULK = "bulk"
 
+    __hash__ = object.__hash__  # by identity as its equality is; Enum's is written in Python
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:

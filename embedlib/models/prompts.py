@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 from embedlib.config import Config, check_examples
@@ -161,7 +162,7 @@ class Prompts:
         template = self._template or ""
         return "{task}" in template and template.partition("{text}")[2] != ""
 
-    @property
+    @cached_property
     def differ(self) -> bool:
         """Whether queries and documents get different prompts, and neither is the default."""
         if self.default_name is not None:

@@ -7,17 +7,20 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from time import perf_counter, time
 from types import MappingProxyType
 
 from embedlib.indexing.sinks.protocol import Sink
 from embedlib.serve.access_log import AccessLog, line_of
-from embedlib.serve.asgi import BodyReader, Receive, Request, Response, Scope, Send, new_id
+from embedlib.serve.asgi import Receive, Request, Response, Scope, Send, new_id
 from embedlib.serve.background import Background
+from embedlib.serve.bodies import BodyReader
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.destinations import Destinations
 from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.hosts import check_host
@@ -192,35 +195,16 @@ class Application:
             exchange.parts = self._bodies.parts(receive)
             return await route.handle(exchange)
         exchange.body = body = await self._bodies.read(exchange.request, receive)
-        loop = asyncio.get_running_loop()
-        handling = asyncio.ensure_future(route.handle(exchange))
-        leaving = loop.create_task(_until_gone(receive))
         limit = seconds_left(exchange.request.headers, time())
-        is_late = False
-
-        def end_late() -> None:
-            nonlocal is_late
-            is_late = True
-            handling.cancel()
-
-        # Whichever comes first ends the handler; it drops its texts before it ends.
-        leaving.add_done_callback(lambda _: handling.cancel())
-        timer = None if limit is None else loop.call_later(limit, end_late)
         try:
-            return await handling
-        except asyncio.CancelledError:
-            if leaving.done():
-                raise ClientGoneError from None
-            if is_late:
-                raise HTTPError(
-                    504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
-                ) from None
-            raise
+            # Whichever comes first ends the handler; it drops its texts before it ends.
+            with Endable() as block:
+                block.end_without_client(exchange.request.gone, receive)
+                if limit is not None:
+                    block.end_after(limit, partial(_too_late, limit))
+                return await route.handle(exchange)
         finally:
             self._bodies.release(body)
-            leaving.cancel()
-            if timer is not None:
-                timer.cancel()
 
     async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
         headers = [("x-request-id", exchange.request_id)]
@@ -262,10 +246,10 @@ class Application:
             self._log.write(line_of(exchange, status, seconds, num_bytes, message))
 
 
-async def _until_gone(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _too_late(limit: float) -> HTTPError:
+    return HTTPError(
+        504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
+    )
 
 
 def _request_id(request: Request) -> str:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.batching.sequence import Job
 from embedlib.batching.usage import Usage
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
@@ -192,26 +191,13 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
                 await asyncio.get_running_loop().run_in_executor(
                     model.feeders, pipeline.feed, job, call.texts, call.tokenize
                 )
-            rows = await _result_of(job)
+            await model.gathering.when_over(job.future)
+            rows = job.future.result()
         finally:
             job.future.cancel()  # the client has left: drops what is still queued
     call.count(job)
     model.note_answer()
     return rows
-
-
-async def _result_of(job: Job) -> NDArray[np.float32]:
-    """Wait for the rows of a job: `asyncio.wrap_future` without what it does for any loop."""
-    loop = asyncio.get_running_loop()
-    over = loop.create_future()
-
-    def end() -> None:
-        if not over.done():
-            over.set_result(None)
-
-    job.future.add_done_callback(lambda _: loop.call_soon_threadsafe(end))
-    await over
-    return job.future.result()
 
 
 def _needs_thread(model: ServedModel, call: Call) -> bool:

@@ -33,8 +33,10 @@ def seconds_left(headers: Mapping[str, str], now: float) -> float | None:
 
 def _number(text: str | None) -> float | None:
     """Return a number of a header; None: it has none, or one that is no time."""
+    if not text:
+        return None
     try:
-        value = float(text or "nan")
+        value = float(text)
     except ValueError:
         return None
     return value if 0 <= value < float("inf") else None

@@ -1,9 +1,12 @@
-"""Queries that arrive in one turn of the event loop, queued together. Runs on the loop alone."""
+"""Queries of one turn of the event loop, queued together, and answers, fetched together."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import TokenizedText
@@ -11,15 +14,20 @@ from embedlib.errors import EmbedlibError
 
 
 class Gathering:
-    """Wakes a model's batch manager once for all queries of a turn.
+    """Wakes a model's batch manager once for all queries of a turn, and the loop once for a batch.
 
-    Waking it for each costs more than all else that the server does for a query: two threads that
-    want the interpreter take it from each other all the time, and most batches have one query.
+    Waking a thread for each costs more than all else that the server does for a query: two threads
+    that want the interpreter take it from each other all the time, and most batches have one query.
+    Runs on the event loop, except where it says so.
     """
 
     def __init__(self) -> None:
         """Start with none."""
         self._waiting: list[TokenizedText] = []
+        self._over: deque[asyncio.Future[None]] = deque()
+        """Futures of the loop for jobs that are over; any thread appends, the loop empties it."""
+        self._is_waking = False
+        """Whether the loop was called to empty it."""
 
     def add(self, pipeline: Pipeline, sequences: Sequence[TokenizedText]) -> None:
         """Queue the queries of a job when the turn is over; if that fails, so does its future."""
@@ -34,3 +42,24 @@ class Gathering:
         except EmbedlibError as error:
             for sequence in sequences:
                 sequence.job.fail(error)
+
+    def when_over(self, future: Future[Any]) -> asyncio.Future[None]:
+        """Return a future of the event loop that is done once another thread's is."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        future.add_done_callback(lambda _: self._tell(loop, over))
+        return over
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:
+        """Have the loop resolve its future; on the thread that resolved the other one."""
+        self._over.append(over)
+        if not self._is_waking:
+            self._is_waking = True
+            loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        self._is_waking = False  # first: what is appended from now on calls the loop again
+        while self._over:
+            over = self._over.popleft()
+            if not over.done():
+                over.set_result(None)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.config import VectorPrecision
 from embedlib.errors import ConfigError, first_line, shown
 
+_PRECISIONS: tuple[str, ...] = get_args(VectorPrecision)
 NUM_STEPS = 255
 """Steps between a byte's 256 codes. Source: sentence-transformers 6.2, `quantize_embeddings`."""
 
@@ -61,8 +62,8 @@ def check_precision(precision: str, ranges: NDArray[np.float32] | None) -> None:
     Raises:
         ConfigError: if the precision is unknown, or is int8 or uint8 and `ranges` is None.
     """
-    if precision not in get_args(VectorPrecision):
-        known = ", ".join(get_args(VectorPrecision))
+    if precision not in _PRECISIONS:
+        known = ", ".join(_PRECISIONS)
         raise ConfigError(f"precision = {precision!r}; it must be one of {known}")
     if precision in ("int8", "uint8") and ranges is None:
         raise ConfigError(

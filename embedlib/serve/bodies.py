@@ -1,0 +1,99 @@
+"""Bodies of requests, read within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from embedlib.serve.asgi import Receive, Request
+from embedlib.serve.endable import Endable
+from embedlib.serve.errors import ClientGoneError, HTTPError
+
+
+class BodyReader:
+    """Reads bodies within bounds: of each one, of all that are held, and in time."""
+
+    def __init__(self, *, max_bytes: int, max_held_bytes: int, seconds: float) -> None:
+        """Set the bounds.
+
+        Args:
+            max_bytes: of one body.
+            max_held_bytes: of the bodies of all requests that are not answered yet.
+            seconds: in which a body must arrive.
+        """
+        self._max_bytes = max_bytes
+        self._max_held_bytes = max_held_bytes
+        self._seconds = seconds
+        self.held_bytes = 0
+        """Of all requests; whoever read a body gives its bytes back with `release`."""
+
+    async def read(self, request: Request, receive: Receive) -> bytes:
+        """Return the body; its bytes are held until `release`.
+
+        Raises:
+            HTTPError: it is too large, or late, or too much is held already.
+            ClientGoneError: the client has left.
+        """
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > self._max_bytes:
+            raise self._too_large(int(declared))
+        parts: list[bytes] = []
+        size = 0
+        try:
+            is_whole = False
+            while not is_whole:
+                part, is_whole = await self._next(receive)
+                size += len(part)
+                self.held_bytes += len(part)
+                if size > self._max_bytes:
+                    raise self._too_large(size)
+                if self.held_bytes > self._max_held_bytes:
+                    raise HTTPError.overloaded(
+                        f"{self.held_bytes:,} bytes of requests wait for an answer, the limit is "
+                        f"{self._max_held_bytes:,}; send fewer at a time",
+                        seconds=1,
+                    )
+                parts.append(part)
+        except BaseException:
+            self.held_bytes -= size
+            raise
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def parts(self, receive: Receive) -> AsyncIterator[bytes]:
+        """Yield the parts of a body as they arrive; nothing is held.
+
+        Raises:
+            HTTPError: a part is late.
+            ClientGoneError: the client has left.
+        """
+        is_whole = False
+        while not is_whole:
+            part, is_whole = await self._next(receive)
+            yield part
+
+    async def _next(self, receive: Receive) -> tuple[bytes, bool]:
+        """Return the next part of a body, and whether it is the last."""
+        with Endable() as block:
+            block.end_after(self._seconds, self._late)
+            message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        return message.get("body", b""), not message.get("more_body", False)
+
+    def release(self, body: bytes) -> None:
+        """Count a body as answered."""
+        self.held_bytes -= len(body)
+
+    def _late(self) -> HTTPError:
+        return HTTPError(
+            408,
+            f"the body did not arrive within {self._seconds:g} seconds; send it at once",
+            "timeout",
+        )
+
+    def _too_large(self, size: int) -> HTTPError:
+        return HTTPError(
+            413,
+            f"the body has {size:,} bytes or more, the limit is {self._max_bytes:,}; send fewer "
+            "texts at a time, or start the server with a higher --max-body-mb",
+            "too_large",
+        )
