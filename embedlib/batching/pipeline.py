@@ -101,22 +101,41 @@ class Pipeline:
         """
         try:
             if job.lane is Lane.QUERY:
-                sequences = tokenize(job, 0, texts)
-                if self._manager.has_queries or not self._lone_queries.compute(sequences):
-                    self._manager.add_queries(sequences)
-                return
-            self._tokenizer_thread.release_when_over(job)
-            step = self._policy.micro_batch_texts
-            for first_row in range(0, len(texts), step):
-                if job.is_over:  # failed or cancelled: skip the rest
-                    return
-                chunk = texts[first_row : first_row + step]
-                self._tokenizer_thread.put(
-                    job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
-                )
+                self._feed_queries(job, texts, tokenize)
+            else:
+                self._feed_bulk(job, texts, tokenize)
         except BaseException:
             job.future.cancel()  # also for Ctrl-C: drops queued texts before compute
             raise
+
+    @counted
+    def feed_or_fail(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
+        """Do for queries what `feed` does, but what it would raise fails the job's future.
+
+        So a thread pool can run it, and who waits has one future to wait for.
+        """
+        if job.is_over:  # while it waited for a thread of the pool
+            return
+        try:
+            self._feed_queries(job, texts, tokenize)
+        except BaseException as error:
+            job.fail(error)
+
+    def _feed_queries(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
+        sequences = tokenize(job, 0, texts)
+        if self._manager.has_queries or not self._lone_queries.compute(sequences):
+            self._manager.add_queries(sequences)
+
+    def _feed_bulk(self, job: Job, texts: Sequence[Any], tokenize: Tokenize) -> None:
+        self._tokenizer_thread.release_when_over(job)
+        step = self._policy.micro_batch_texts
+        for first_row in range(0, len(texts), step):
+            if job.is_over:  # failed or cancelled: skip the rest
+                return
+            chunk = texts[first_row : first_row + step]
+            self._tokenizer_thread.put(
+                job, first_row, chunk, tokenize, may_wait=not self._is_own_thread
+            )
 
     @counted
     def feed_queries(

@@ -194,17 +194,17 @@ class Application:
         if route.takes_parts:
             exchange.parts = self._bodies.parts(receive)
             return await route.handle(exchange)
-        exchange.body = body = await self._bodies.read(exchange.request, receive)
-        limit = seconds_left(exchange.request.headers, time())
-        try:
-            # Whichever comes first ends the handler; it drops its texts before it ends.
-            with Endable() as block:
+        with Endable() as block:
+            exchange.body = body = await self._bodies.read(exchange.request, receive, block)
+            try:
+                # Whichever comes first ends the handler; it drops its texts before it ends.
                 block.end_without_client(exchange.request.gone, receive)
+                limit = seconds_left(exchange.request.headers, time())
                 if limit is not None:
                     block.end_after(limit, partial(_too_late, limit))
                 return await route.handle(exchange)
-        finally:
-            self._bodies.release(body)
+            finally:
+                self._bodies.release(body)
 
     async def _send(self, exchange: Exchange, response: Response, send: Send) -> None:
         headers = [("x-request-id", exchange.request_id)]

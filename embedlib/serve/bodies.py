@@ -26,8 +26,13 @@ class BodyReader:
         self.held_bytes = 0
         """Of all requests; whoever read a body gives its bytes back with `release`."""
 
-    async def read(self, request: Request, receive: Receive) -> bytes:
+    async def read(self, request: Request, receive: Receive, block: Endable) -> bytes:
         """Return the body; its bytes are held until `release`.
+
+        Args:
+            request: its head.
+            receive: of its connection.
+            block: ended if the body is late.
 
         Raises:
             HTTPError: it is too large, or late, or too much is held already.
@@ -41,7 +46,7 @@ class BodyReader:
         try:
             is_whole = False
             while not is_whole:
-                part, is_whole = await self._next(receive)
+                part, is_whole = await self._next(receive, block)
                 size += len(part)
                 self.held_bytes += len(part)
                 if size > self._max_bytes:
@@ -67,14 +72,15 @@ class BodyReader:
         """
         is_whole = False
         while not is_whole:
-            part, is_whole = await self._next(receive)
+            with Endable() as block:
+                part, is_whole = await self._next(receive, block)
             yield part
 
-    async def _next(self, receive: Receive) -> tuple[bytes, bool]:
+    async def _next(self, receive: Receive, block: Endable) -> tuple[bytes, bool]:
         """Return the next part of a body, and whether it is the last."""
-        with Endable() as block:
-            block.end_after(self._seconds, self._late)
-            message = await receive()
+        limit = block.end_after(self._seconds, self._late)
+        message = await receive()
+        limit.cancel()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         return message.get("body", b""), not message.get("more_body", False)

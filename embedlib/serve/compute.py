@@ -187,6 +187,8 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
         try:
             if lane is Lane.QUERY and not _needs_thread(model, call):
                 model.gathering.add(pipeline, call.tokenize(job, 0, call.texts))
+            elif lane is Lane.QUERY:
+                model.feeders.submit(pipeline.feed_or_fail, job, call.texts, call.tokenize)
             else:
                 await asyncio.get_running_loop().run_in_executor(
                     model.feeders, pipeline.feed, job, call.texts, call.tokenize

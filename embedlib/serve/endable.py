@@ -39,9 +39,14 @@ class Endable:
             self._error = error
             self._task.cancel()
 
-    def end_after(self, seconds: float, make_error: Callable[[], Exception]) -> None:
-        """End the block if it takes longer."""
-        self._timers.append(self._loop.call_later(seconds, lambda: self.end(make_error())))
+    def end_after(self, seconds: float, make_error: Callable[[], Exception]) -> asyncio.TimerHandle:
+        """End the block if it takes longer, unless the timer is cancelled before."""
+        timer = self._loop.call_later(seconds, self._end_late, make_error)
+        self._timers.append(timer)
+        return timer
+
+    def _end_late(self, make_error: Callable[[], Exception]) -> None:
+        self.end(make_error())
 
     def end_without_client(self, gone: asyncio.Future[None] | None, receive: Receive) -> None:
         """End the block with `ClientGoneError` when the client closes the connection.

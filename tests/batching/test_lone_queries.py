@@ -17,7 +17,7 @@ from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import Tokenize
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, CallerEngine, Lane
-from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError
+from embedlib.errors import ClosedError, EngineOutOfMemoryError, EngineRunError, InputError
 from embedlib.models.prompts import Prompt
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_vector
 
@@ -250,6 +250,21 @@ def test_nothing_is_computed_after_close(open_pipeline: Callable[[FakeEngine], P
     pipeline.close()
     with pytest.raises(ClosedError):
         pipeline.feed(job, ["abc"], by_bytes())
+
+
+def test_what_a_pool_cannot_feed_fails_the_future(
+    open_pipeline: Callable[[FakeEngine], Pipeline],
+) -> None:
+    engine = CallerFake()
+    pipeline = open_pipeline(engine)
+    for text, error in (("abc", None), ("", InputError), ("\ud800", InputError)):
+        job = pipeline.open_job(1, Lane.QUERY)
+        pipeline.feed_or_fail(job, [text], by_bytes())
+        assert isinstance(job.future.exception(0), error or type(None)), text
+    job = pipeline.open_job(1, Lane.QUERY)
+    job.future.cancel()
+    pipeline.feed_or_fail(job, ["abc"], by_bytes())
+    assert len(engine.callers) == 1
 
 
 def test_a_signal_may_close_on_the_thread_that_computes(

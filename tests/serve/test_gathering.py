@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -57,3 +59,36 @@ def test_a_refusal_reaches_every_future() -> None:
     for job in jobs:
         with pytest.raises(ClosedError):
             job.future.result(0)
+
+
+def test_the_answers_of_a_batch_wake_the_loop_once() -> None:
+    calls: list[object] = []
+
+    async def fetch() -> None:
+        loop, gathering = asyncio.get_running_loop(), Gathering()
+        futures: list[Future[int]] = [Future() for _ in range(4)]
+        over = [gathering.when_over(future) for future in futures]
+        over[0].cancel()  # its client has left
+
+        def resolve() -> None:
+            for future in futures[:3]:
+                future.set_result(1)
+
+        call = loop.call_soon_threadsafe
+
+        def counted(*args: Any) -> object:
+            calls.append(args)
+            return call(*args)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign,assignment]
+        thread = threading.Thread(target=resolve)
+        thread.start()
+        thread.join()
+        await asyncio.gather(*over[1:3])
+        assert len(calls) == 1
+        assert not over[3].done()
+        futures[3].set_exception(ClosedError("closed"))
+        await over[3]
+        assert len(calls) == 2
+
+    asyncio.run(fetch())

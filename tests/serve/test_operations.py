@@ -15,6 +15,7 @@ from embedlib.errors import ConfigError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.access_log import AccessLog
 from embedlib.serve.admission import Admission
+from embedlib.serve.asgi import GONE
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
@@ -187,7 +188,10 @@ def test_the_earliest_deadline_counts() -> None:
         assert seconds_left({"request-timeout-ms": wrong}, 100.0) is None
 
 
-def test_a_client_that_leaves_costs_nothing_more(client: Client, engine: FakeEngine) -> None:
+@pytest.mark.parametrize("tells", [False, True], ids=["by receive", "by the extension"])
+def test_a_client_that_leaves_costs_nothing_more(
+    client: Client, engine: FakeEngine, tells: bool
+) -> None:
     application = client.application
     body = b'{"input": [' + b",".join([b'"abc"'] * 500) + b"]}"
     messages = iter([{"type": "http.request", "body": body}])
@@ -197,6 +201,7 @@ def test_a_client_that_leaves_costs_nothing_more(client: Client, engine: FakeEng
     async def receive() -> Any:
         for message in messages:
             return message
+        assert not tells, "a task watches a connection that tells"
         await gone.wait()
         return {"type": "http.disconnect"}
 
@@ -205,16 +210,19 @@ def test_a_client_that_leaves_costs_nothing_more(client: Client, engine: FakeEng
 
     async def work() -> None:
         engine.hold()
-        scope = {
+        told = asyncio.get_running_loop().create_future()
+        scope: dict[str, Any] = {
             "type": "http",
             "method": "POST",
             "path": "/v1/embeddings",
             "headers": [],
             "client": None,
+            "extensions": {GONE: {"future": told}} if tells else {},
         }
         answering = asyncio.ensure_future(application(scope, receive, send))
         await until(lambda: len(engine.batches) == 2)
         gone.set()
+        told.set_result(None)
         await answering
         engine.release()
 

@@ -231,6 +231,17 @@ def test_a_client_that_is_killed_costs_nothing_more(start: Callable[..., Server]
     assert b"embedlib_inflight_requests 1" in page  # the one that asks
 
 
+def test_who_leaves_is_noticed(start: Callable[..., Server]) -> None:
+    server = start("held")
+    body = b'{"input": "a"}'
+    with server.connect() as client:
+        client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n")
+        client.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    until = time.monotonic() + SECONDS
+    while 'embedlib_failures_total{reason="gone"} 1' not in httpx.get(f"{server.url}/metrics").text:
+        assert time.monotonic() < until
+
+
 def test_a_port_in_use_is_one_line(start: Callable[..., Server]) -> None:
     server = start()
     found = subprocess.run(
