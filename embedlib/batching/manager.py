@@ -128,6 +128,11 @@ class BatchManager:
             QueueFullError: the queue is full.
             ClosedError: closed.
         """
+        # Without a reference to the manager: callers may keep futures.
+        notify = partial(self._cancelled.notify, self._inbox)
+        for future in {sequence.job.future for sequence in sequences}:
+            future.add_done_callback(notify)
+        # Last, since it wakes the manager, which wants the interpreter from this thread then.
         with self._changed:
             num_queued = self._num_queued(Lane.QUERY)
             # An empty queue accepts a call of any size: trying again later would not help.
@@ -138,10 +143,6 @@ class BatchManager:
                     f"{self._max_queued}; try again later or send fewer at once"
                 )
             self._accept(Lane.QUERY, sequences)
-        # Without a reference to the manager: callers may keep futures.
-        notify = partial(self._cancelled.notify, self._inbox)
-        for future in {sequence.job.future for sequence in sequences}:
-            future.add_done_callback(notify)
 
     def _accept(self, lane: Lane, sequences: list[TokenizedText]) -> None:
         if self._refusal is not None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from embedlib.serve.asgi import Response
-from embedlib.serve.dialects.dialect import BASETEN, Handle, Route
+from embedlib.serve.dialects.dialect import BASETEN, Route, job_route
 from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
@@ -178,20 +178,6 @@ async def queue(exchange: Exchange) -> Response:
     )
 
 
-def _route(
-    method: str, path: str, handle: Handle, summary: str, parameters: tuple[str, ...] = ()
-) -> Route:
-    return Route(
-        method=method,
-        path=path,
-        handle=handle,
-        dialect=BASETEN,
-        summary=summary,
-        keeps_jobs=True,
-        parameters=parameters,
-    )
-
-
 ROUTES = (
     *(
         Route(
@@ -207,9 +193,11 @@ ROUTES = (
         # As Baseten's own paths name a deployment; there is one here.
         for prefix in ("", "/production", "/development", "/environments/{id}", "/deployment/{id}")
     ),
-    _route("GET", "/async_request/{id}", status, "The state of a request."),
-    _route("DELETE", "/async_request/{id}", cancel, "Cancel a request that is queued."),
-    _route("GET", "/async_request/{id}/result", result, "What a request was answered with."),
-    _route("GET", "/async_requests", requests, "The requests.", (*LIMITS, "status")),
-    _route("GET", "/async_queue_status", queue, "How many requests wait and run."),
+    job_route(BASETEN, "GET", "/async_request/{id}", status, "The state of a request."),
+    job_route(BASETEN, "DELETE", "/async_request/{id}", cancel, "Cancel a request that is queued."),
+    job_route(
+        BASETEN, "GET", "/async_request/{id}/result", result, "What a request was answered with."
+    ),
+    job_route(BASETEN, "GET", "/async_requests", requests, "The requests.", (*LIMITS, "status")),
+    job_route(BASETEN, "GET", "/async_queue_status", queue, "How many requests wait and run."),
 )

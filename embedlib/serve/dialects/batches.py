@@ -13,7 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from embedlib.serve.asgi import Response
-from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.dialects.dialect import OPENAI, Route, job_route
 from embedlib.serve.dialects.files import check_seconds
 from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
@@ -166,29 +166,13 @@ ROUTES = (
         keeps_jobs=True,
         body=BatchBody,
     ),
-    Route(
-        method="GET",
-        path="/v1/batches",
-        handle=batches,
-        dialect=OPENAI,
-        summary="The batches, with their progress.",
-        keeps_jobs=True,
-        parameters=LIMITS,
-    ),
-    Route(
-        method="GET",
-        path="/v1/batches/{id}",
-        handle=batch,
-        dialect=OPENAI,
-        summary="One batch, with its progress.",
-        keeps_jobs=True,
-    ),
-    Route(
-        method="POST",
-        path="/v1/batches/{id}/cancel",
-        handle=cancel,
-        dialect=OPENAI,
-        summary="End a batch; what is answered is kept.",
-        keeps_jobs=True,
+    job_route(OPENAI, "GET", "/v1/batches", batches, "The batches, with their progress.", LIMITS),
+    job_route(OPENAI, "GET", "/v1/batches/{id}", batch, "One batch, with its progress."),
+    job_route(
+        OPENAI,
+        "POST",
+        "/v1/batches/{id}/cancel",
+        cancel,
+        "End a batch; what is answered is kept.",
     ),
 )

@@ -73,6 +73,26 @@ class Route:
         return "" if path == self.path else None
 
 
+def job_route(
+    dialect: Dialect,
+    method: str,
+    path: str,
+    handle: Handle,
+    summary: str,
+    parameters: tuple[str, ...] = (),
+) -> Route:
+    """Return a route without a body that reads or changes jobs."""
+    return Route(
+        method=method,
+        path=path,
+        handle=handle,
+        dialect=dialect,
+        summary=summary,
+        keeps_jobs=True,
+        parameters=parameters,
+    )
+
+
 def _openai_error(error: HTTPError, status: int) -> object:
     """Source: openai-python, `_exceptions.py`; names of types as the service has them."""
     kinds = {

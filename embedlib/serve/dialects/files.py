@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from embedlib.serve.asgi import PartsResponse, Response
-from embedlib.serve.dialects.dialect import OPENAI, Handle, Route
+from embedlib.serve.dialects.dialect import OPENAI, Route, job_route
 from embedlib.serve.dialects.paging import LIMITS, page_of, write_page
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
@@ -165,20 +165,6 @@ async def delete(exchange: Exchange) -> Response:
     return await exchange.answer({"id": exchange.rest, "object": "file", "deleted": True})
 
 
-def _route(
-    method: str, path: str, handle: Handle, summary: str, parameters: tuple[str, ...] = ()
-) -> Route:
-    return Route(
-        method=method,
-        path=path,
-        handle=handle,
-        dialect=OPENAI,
-        summary=summary,
-        keeps_jobs=True,
-        parameters=parameters,
-    )
-
-
 ROUTES = (
     Route(
         method="POST",
@@ -190,8 +176,8 @@ ROUTES = (
         body=FileForm,
         takes_parts=True,
     ),
-    _route("GET", "/v1/files", files, "The files.", (*LIMITS, "purpose", "order")),
-    _route("GET", "/v1/files/{id}", file, "One file."),
-    _route("GET", "/v1/files/{id}/content", content, "The content of a file."),
-    _route("DELETE", "/v1/files/{id}", delete, "Delete a file."),
+    job_route(OPENAI, "GET", "/v1/files", files, "The files.", (*LIMITS, "purpose", "order")),
+    job_route(OPENAI, "GET", "/v1/files/{id}", file, "One file."),
+    job_route(OPENAI, "GET", "/v1/files/{id}/content", content, "The content of a file."),
+    job_route(OPENAI, "DELETE", "/v1/files/{id}", delete, "Delete a file."),
 )
