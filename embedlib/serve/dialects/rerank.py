@@ -14,7 +14,8 @@ from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_pairs
 from embedlib.serve.dialects.dialect import COHERE, OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
-from embedlib.serve.dialects.tei import check_one_score, embed_both, rank_scores, rerank_texts
+from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_scores
+from embedlib.serve.dialects.tei import rerank_texts
 from embedlib.serve.dialects.vllm import PoolingFields, check_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, ranked

@@ -8,21 +8,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.classifier import Classifier
 from embedlib.embedder import Embedder
-from embedlib.reranker import Reranker
 from embedlib.serve.asgi import Response
-from embedlib.serve.catalog import ServedModel
 from embedlib.serve.compute import embed, embed_tokens, score_pairs, score_texts
 from embedlib.serve.dialects.dialect import TEI, Handle, Route
+from embedlib.serve.dialects.ranking import rank_scores
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive, labelled, ranked
 from embedlib.serve.sessions import precision_of
 from embedlib.serve.wire import Input, check_count, texts_of
-from embedlib.session.scoring import activate
 from embedlib.vectors.similarity import similarity
 from embedlib.version import __version__
 
@@ -206,68 +202,6 @@ async def rerank_texts(exchange: Exchange) -> Response:
         for entry in answer:
             entry["text"] = body.texts[entry["index"]]
     return _timed(exchange, await exchange.answer(answer, len(answer)))
-
-
-async def rank_scores(
-    exchange: Exchange,
-    name: str | None,
-    query: str,
-    documents: list[str],
-    *,
-    raw_scores: bool,
-    instruction: str | None = None,
-) -> NDArray[np.float32]:
-    """Return how well documents answer a query: float32[N], from 0 to 1 unless `raw_scores`.
-
-    By a reranker; by the cosine of vectors where a server has no reranker.
-
-    Raises:
-        HTTPError: there is no such model, or it has no place.
-    """
-    model = exchange.find(name, "rerank", "embed")
-    if model.task == "embed":
-        vectors = await embed_both(exchange, model, [query], documents)
-        scores: NDArray[np.float32] = similarity("cosine", vectors[:1], vectors[1:])[0]
-        return scores
-    check_one_score(model)
-    outputs = await score_pairs(
-        model,
-        [(query, document) for document in documents],
-        exchange.work,
-        raw_scores=True,
-        instruction=instruction,
-    )
-    numbers = outputs[:, 0]
-    # Of a model whose own scores have no bounds too: clients of all dialects compare with 0 to 1.
-    return numbers if raw_scores else activate(outputs, "sigmoid")[:, 0]
-
-
-def check_one_score(model: ServedModel) -> None:
-    """Check that a reranker has one score for a pair.
-
-    Raises:
-        HTTPError: it has several, or is not loaded.
-    """
-    session = model.open()
-    assert isinstance(session, Reranker), "the catalog finds models by their task"
-    if session.num_labels != 1:
-        raise HTTPError(
-            400,
-            f"model {model.name!r} has {session.num_labels} scores for a pair; POST /predict "
-            "returns them all",
-            "wrong_model",
-            param="model",
-        )
-
-
-async def embed_both(
-    exchange: Exchange, model: ServedModel, queries: list[str], documents: list[str]
-) -> NDArray[np.float32]:
-    """Return the vectors of queries and, behind them, of documents."""
-    first = await embed(model, queries, exchange.work, role="query")
-    exchange.work.lane = None
-    second = await embed(model, documents, exchange.work, role="document")
-    return np.concatenate([first, second])
 
 
 async def compare(exchange: Exchange) -> Response:
