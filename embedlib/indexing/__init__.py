@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         SinkState,
         Target,
         Tell,
+        UnreachableSinkError,
         UnstorableRowsError,
         check_target,
         check_vectors,
@@ -110,6 +111,7 @@ __all__ = [
     "Target",
     "Tell",
     "TextEmbedder",
+    "UnreachableSinkError",
     "UnstorableRowsError",
     "Vectors",
     "check_target",
@@ -155,7 +157,7 @@ _MODULES = {
     "sinks.file_lock": ("FileLock", "lock_folder"),
     "sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
-        *("Tell", "UnstorableRowsError"),
+        *("Tell", "UnreachableSinkError", "UnstorableRowsError"),
         *("check_target", "check_vectors"),
     ),
     "sinks.urls": (

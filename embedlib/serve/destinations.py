@@ -13,7 +13,7 @@ from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EmbedlibError, shown
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.searching import find_rows, stored_state
-from embedlib.indexing.sinks.protocol import Hit, Sink
+from embedlib.indexing.sinks.protocol import Hit, Sink, UnreachableSinkError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
@@ -21,6 +21,9 @@ from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.errors import HTTPError
 
 _CLOSE_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+"""A search that takes longer, waiting for others included, is told to come again: a connection that
+is lost without a word may take minutes to notice."""
 
 
 class Destination:
@@ -100,18 +103,24 @@ class Destination:
         Cancelling the task drops a search that has not begun.
 
         Raises:
-            HTTPError: too many searches wait.
-            SinkError: the destination cannot be read, or has no filters.
+            HTTPError: too many searches wait, or the destination does not answer.
+            SinkError: it cannot be read, or has no filters.
         """
         if self._num_waiting >= self._max_waiting:
             raise HTTPError.overloaded(
                 f"{self._num_waiting:,} searches wait for {self.name}; come again", seconds=1
             )
         self._num_waiting += 1
+        call = self._thread.submit(find_rows, self._sink, vector, num_rows, where)
         try:
-            return await asyncio.wrap_future(
-                self._thread.submit(find_rows, self._sink, vector, num_rows, where)
-            )
+            return await asyncio.wait_for(asyncio.wrap_future(call), ANSWER_SECONDS)
+        except UnreachableSinkError as error:
+            raise _come_again(str(error)) from error
+        except asyncio.TimeoutError:
+            raise _come_again(
+                f"{self.name} has not answered within {ANSWER_SECONDS:g} seconds; is its database "
+                "there?"
+            ) from None
         finally:
             self._num_waiting -= 1
 
@@ -120,6 +129,10 @@ class Destination:
         if self._is_own:
             self._thread.submit(self._sink.close)
         self._thread.close(_CLOSE_SECONDS)
+
+
+def _come_again(message: str) -> HTTPError:
+    return HTTPError(503, message, "unavailable", retry_seconds=5)
 
 
 class Destinations:

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from embedlib.errors import SinkError
-from embedlib.indexing import POSTGRES_NO_ANSWER, Tell
+from embedlib.indexing import POSTGRES_NO_ANSWER, Tell, UnreachableSinkError
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Result = TypeVar("Result")
@@ -20,6 +20,8 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 30.0
 GIVE_UP_AFTER_SECONDS = 240.0
 """Long enough for a restart or a failover; a load that gave up continues when run again."""
+SEARCH_GIVES_UP_AFTER_SECONDS = 3.0
+"""Somebody waits for a search, and the next one connects again."""
 
 # Source of the codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 TRANSIENT = ("08", "40001", "40P01", "57P01", "57P02", "57P03")
@@ -82,8 +84,23 @@ class DatabaseSession:
             work: must have the same effect if it runs twice.
 
         Raises:
+            UnreachableSinkError: there was no connection for minutes.
             SinkError: it failed permanently.
         """
+        return self._run(work, GIVE_UP_AFTER_SECONDS, "run the load again to continue")
+
+    def run_search(self, work: Callable[[Connection], Result]) -> Result:
+        """Return `work(connection)` as `run` does, but soon give up.
+
+        Raises:
+            UnreachableSinkError: there was no connection for seconds.
+            SinkError: it failed permanently.
+        """
+        return self._run(work, SEARCH_GIVES_UP_AFTER_SECONDS, "search again later")
+
+    def _run(
+        self, work: Callable[[Connection], Result], give_up_after: float, remedy: str
+    ) -> Result:
         delay, waited = FIRST_WAIT_SECONDS, 0.0
         while True:
             try:
@@ -93,11 +110,11 @@ class DatabaseSession:
             except psycopg.Error as error:
                 line = self._line(error)
                 is_worth_another = self._may_pass(error)
-                if is_worth_another and waited < GIVE_UP_AFTER_SECONDS:
+                if is_worth_another and waited < give_up_after:
                     self.tell(f"{line}; trying again in {delay:g} s")
                 elif is_worth_another:
-                    raise SinkError(
-                        f"{line}; gave up after {waited:.0f} s, run the load again to continue"
+                    raise UnreachableSinkError(
+                        f"{line}; gave up after {waited:.0f} s, {remedy}"
                     ) from error
                 else:
                     raise SinkError(line) from error

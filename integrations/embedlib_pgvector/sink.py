@@ -210,10 +210,10 @@ class PgvectorSink:
         return self._search(vector, k, where)
 
     def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
-        table = self._find()
+        table = self._find(is_search=True)
         if table is None:
             raise SinkError(f"{self.name}: there is no such table; load it with embedlib index")
-        return self._session.run(
+        return self._session.run_search(
             lambda connection: search(connection, table, vector, k, self.name, where)
         )
 
@@ -253,12 +253,11 @@ class PgvectorSink:
         table = find_table(connection, self._destination)
         return None if table is None else describe(connection, table)
 
-    def _find(self) -> Table | None:
+    def _find(self, *, is_search: bool = False) -> Table | None:
         """Return the table for reading, or None; starts no local server without a database."""
         if self._table is None and (self._local is None or self._local.exists):
-            self._table = self._session.run(
-                lambda connection: find_table(connection, self._destination)
-            )
+            run = self._session.run_search if is_search else self._session.run
+            self._table = run(lambda connection: find_table(connection, self._destination))
         return self._table
 
     def _begin(self, connection: Connection, target: Target) -> None:

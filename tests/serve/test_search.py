@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from embedlib import Config, Document, Embedder, Search, index
 from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
-from embedlib.serve import ServeOptions, create_app
+from embedlib.indexing import UnreachableSinkError
+from embedlib.serve import ServeOptions, create_app, destinations
 from embedlib.serve.server import Listen, serve
 from embedlib.testing import (
     FakeEngine,
@@ -213,6 +214,28 @@ def test_an_error_of_the_database_is_told(make: MakeSearch, store: FakeStore) ->
 
     status, error = make(Broken(store)).refuse("/v1/search", {"query": "a"})
     assert (status, error["error"]["message"]) == (500, "fake: is gone")
+
+
+def test_a_database_that_does_not_answer_is_503(
+    make: MakeSearch, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    class Away(FakeSink):
+        def search(self, vector: Any, k: int) -> Any:
+            if goes_on.is_set():
+                raise UnreachableSinkError("fake: connection refused; gave up after 4 s")
+            assert goes_on.wait(20)
+
+    monkeypatch.setattr(destinations, "ANSWER_SECONDS", 0.01)
+    client = make(Away(store))
+    for words in ("docs has not answered within 0.01 seconds", "fake: connection refused; gave"):
+        answer = client.send("POST", "/v1/search", {"query": "a"})
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "5"
+        assert answer.json()["error"]["message"].startswith(words)
+        goes_on.set()
+        monkeypatch.setattr(destinations, "ANSWER_SECONDS", 20.0)
 
 
 def test_a_slow_database_keeps_nobody_else_waiting(make: MakeSearch, store: FakeStore) -> None:

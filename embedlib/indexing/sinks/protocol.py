@@ -188,6 +188,10 @@ class OtherModelError(SinkError):
         self.state = state
 
 
+class UnreachableSinkError(SinkError):
+    """The destination does not answer now; the same call may succeed later."""
+
+
 class UnstorableRowsError(SinkError):
     """The destination cannot store some rows of a call; it has stored all others.
 

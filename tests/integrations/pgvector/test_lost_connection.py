@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from embedlib.errors import SinkError
-from embedlib_pgvector.connection import GIVE_UP_AFTER_SECONDS
+from embedlib.indexing import UnreachableSinkError
+from embedlib_pgvector.connection import GIVE_UP_AFTER_SECONDS, SEARCH_GIVES_UP_AFTER_SECONDS
 
 
 def numbers(pg: Any, table: str) -> list[int]:
@@ -140,6 +141,21 @@ def test_it_gives_up_in_the_end(pg: Any, pg_table: str, monkeypatch: pytest.Monk
     assert pg.waits[:4] == [0.5, 1, 2, 4]
     assert GIVE_UP_AFTER_SECONDS <= sum(pg.waits) < GIVE_UP_AFTER_SECONDS + 60
     assert len(pg.lines) == len(pg.waits)
+
+
+def test_a_search_gives_up_soon_and_the_next_one_connects_again(
+    pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = pg.begun(pg_table)
+    rows = pg.rows(0, 1)
+    sink.write(rows, pg.vectors(rows))
+    pg.end_writers()
+    with monkeypatch.context() as away:
+        away.setattr(sink._session, "_locate", lambda: "host=127.0.0.1 port=1")
+        with pytest.raises(UnreachableSinkError, match=r"gave up after \d s, search again later"):
+            sink.search(pg.vectors(rows)[0], 1)
+    assert SEARCH_GIVES_UP_AFTER_SECONDS <= sum(pg.waits) < 8
+    assert len(sink.search(pg.vectors(rows)[0], 1)) == 1
 
 
 def test_what_waiting_does_not_cure_is_not_waited_for(pg: Any, pg_table: str) -> None:
