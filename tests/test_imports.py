@@ -17,13 +17,17 @@ PACKAGE = ROOT / "embedlib"
 # What each room may import of the others, lowest first. A room may always import itself, except
 # that an engine's folder is a room of its own. Both cells of a row are prefixes of module names,
 # without "embedlib.".
-LOW = {"version", "errors", "checks", "config", "closing", "memory", "progress", "settings"}
+LOW = {
+    *("version", "errors", "installing", "checks", "config", "closing", "memory", "progress"),
+    "settings",
+}
 MODELS = LOW | {"models", "vectors"}
 COMPUTE = MODELS | {"batching", "engines"}
 FACES = COMPUTE | {"session", "embedder", "reranker", "classifier"}
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
+    "installing": set(),
     "checks": {"errors"},
     "config": {"errors", "checks"},
     "closing": {"errors"},

@@ -24,8 +24,6 @@ ST: Final = "sentence-transformers"
 
 BY_TOKENS: Final = "by tokens"
 
-_PIP_BENCH: Final = 'pip install "embedlib[bench]"'
-
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
@@ -33,8 +31,8 @@ class Peer:
 
     modules: tuple[str, ...]
     """What its process imports."""
-    remedy: str
-    """What brings them."""
+    remedy: str | None = None
+    """What brings them; None: the extra `bench`."""
     own_batches: str | None = None
     """How it makes batches; None: by a number of texts, and the best of several is looked for."""
 
@@ -58,13 +56,11 @@ def _llama_cpp() -> Peer:
 PEERS: Final[Mapping[str, Peer]] = MappingProxyType(
     {
         INT8: Peer(modules=("openvino",), remedy="pip install openvino", own_batches=BY_TOKENS),
-        ST: Peer(modules=("sentence_transformers", "torch"), remedy=_PIP_BENCH),
-        f"{ST}-bf16": Peer(modules=("sentence_transformers", "torch"), remedy=_PIP_BENCH),
-        f"{ST}-openvino": Peer(
-            modules=("sentence_transformers", "optimum.intel", "openvino"), remedy=_PIP_BENCH
-        ),
+        ST: Peer(modules=("sentence_transformers", "torch")),
+        f"{ST}-bf16": Peer(modules=("sentence_transformers", "torch")),
+        f"{ST}-openvino": Peer(modules=("sentence_transformers", "optimum.intel", "openvino")),
         f"{ST}-openvino-float32": Peer(
-            modules=("sentence_transformers", "optimum.intel", "openvino"), remedy=_PIP_BENCH
+            modules=("sentence_transformers", "optimum.intel", "openvino")
         ),
         f"{ST}-onnx-int8": _onnx(()),
         "fastembed": _onnx(("fastembed",)),

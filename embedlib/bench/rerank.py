@@ -17,6 +17,7 @@ from embedlib.bench.race import Course, Entry, Race, StartProcess, open_race, st
 from embedlib.bench.result import TOP, RerankFigures, RerankResult, provenance
 from embedlib.bench.shapes import find_or_write
 from embedlib.errors import EmbedlibError
+from embedlib.installing import install_line
 from embedlib.measuring.spread import Spread
 from embedlib.measuring.texts import docstring_pieces, read_lines
 from embedlib.models.reading.files import read_model_files
@@ -64,7 +65,7 @@ def run_rerank(
             or one of the two failed.
     """
     if ST in options.vs and (missing := missing_modules(ST)):
-        raise EmbedlibError(f'{", ".join(missing)} missing; pip install "embedlib[bench]"')
+        raise EmbedlibError(f"{', '.join(missing)} missing; {install_line('bench')}")
     with tempfile.TemporaryDirectory(prefix="embedlib-bench-") as scratch:
         folder = _folder(options, Path(scratch))
         documents = _documents(options, folder)

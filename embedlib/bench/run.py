@@ -24,6 +24,7 @@ from embedlib.bench.result import (
     provenance,
 )
 from embedlib.bench.shapes import find_or_write
+from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError, Process
 from embedlib.measuring.sgemm import SGEMM, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
@@ -153,7 +154,9 @@ class _Bench:
         self.race.report(f"{name}: starting, first with nothing prepared, then again")
         with self.race.start(name) as process:
             if name in PEERS and (missing := process.call("missing", peer=name)):
-                reason = f"{', '.join(missing)} missing; {PEERS[name].remedy}"
+                reason = (
+                    f"{', '.join(missing)} missing; {PEERS[name].remedy or install_line('bench')}"
+                )
                 raise ContestantFailedError(name, reason)
             cold = self.race.load(name, process)
             process.call("fill_cache", cache_dir=str(self.race.cache_of(name)))

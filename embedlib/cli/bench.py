@@ -19,6 +19,7 @@ from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, config_options, 
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import measuring
 from embedlib.config import Config
+from embedlib.installing import install_line
 from embedlib.version import __version__
 
 _STDOUT = "-"
@@ -208,7 +209,7 @@ def _serve(options: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
     asked = ServeBenchOptions(**options)
     if missing := missing_of(("uvicorn", "uvloop", "httptools", "msgspec", "orjson")):
-        raise click.ClickException(f"{', '.join(missing)} missing; pip install 'embedlib[serve]'")
+        raise click.ClickException(f"{', '.join(missing)} missing; {install_line('serve')}")
     with measuring() as report:
         result = run_serve(asked, **_circumstances(), report=report)
     return result.as_json(), render_serve(result)

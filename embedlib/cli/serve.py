@@ -17,6 +17,7 @@ from embedlib.cli.options import (
 from embedlib.cli.serve_options import server_options, take_bounds, take_listen
 from embedlib.config import Config
 from embedlib.errors import ConfigError
+from embedlib.installing import install_line
 
 
 @click.command(cls=GroupedCommand)
@@ -75,7 +76,7 @@ def serve(
         from embedlib.serve.server import serve as run
     except ImportError as error:
         raise ConfigError(
-            f"the package {error.name} is missing; pip install 'embedlib[serve]'"
+            f"the package {error.name} is missing; {install_line('serve')}"
         ) from error
     from embedlib.serve import create_app
     from embedlib.serve.access_log import AccessLog

@@ -66,7 +66,7 @@ _EXIT_FAILED = 1
     "plot_path",
     type=FilePath(path_type=Path, dir_okay=False),
     metavar="FILE.png",
-    help='Also plot the cosines to this file; needs pip install "embedlib[bench]".',
+    help="Also plot the cosines to this file; needs the extra bench.",
 )
 @config_options(
     "engine",

@@ -9,6 +9,7 @@ import numpy as np
 
 from embedlib.errors import ConfigError
 from embedlib.fidelity.compare import Comparison
+from embedlib.installing import install_line
 from embedlib.models.compiled.fidelity_report import Gate
 
 
@@ -23,7 +24,7 @@ def open_plot(path: Path) -> Callable[[Comparison, Gate], None]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
-            "plot needs matplotlib, which is not installed; pip install 'embedlib[bench]'"
+            f"plot needs matplotlib, which is not installed; {install_line('bench')}"
         ) from error
     if path.suffix != ".png" or not path.resolve().parent.is_dir():
         raise ConfigError(f"plot = {str(path)!r}; give a .png file in an existing folder")

@@ -19,6 +19,7 @@ import tokenizers
 from embedlib.errors import ConfigError
 from embedlib.indexing.markdown import Outline
 from embedlib.indexing.rows import Chunk, Document
+from embedlib.installing import install_line
 
 MAX_CHARS_PER_TOKEN = 16
 """A longer text is not tokenized whole to see whether it fits: almost none would."""
@@ -222,7 +223,7 @@ class Chunker:
             except ImportError as error:
                 raise ConfigError(
                     "semantic_text_splitter is not installed, and a text is longer than "
-                    f"{self._max_tokens} tokens; pip install 'embedlib[index]' ({error})"
+                    f"{self._max_tokens} tokens; {install_line('index')} ({error})"
                 ) from error
             try:
                 # It counts without special tokens, and builds the tokenizer again from its JSON.

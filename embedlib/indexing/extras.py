@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from embedlib.errors import EmbedlibError, SinkError
+from embedlib.installing import install_line
 
 
 def import_extra(module: str, extra: str, error: type[EmbedlibError] = SinkError) -> Any:
@@ -23,6 +24,4 @@ def import_extra(module: str, extra: str, error: type[EmbedlibError] = SinkError
     try:
         return import_module(module)
     except ImportError as cause:
-        raise error(
-            f"{module} is not installed; pip install 'embedlib[{extra}]' ({cause})"
-        ) from cause
+        raise error(f"{module} is not installed; {install_line(extra)} ({cause})") from cause

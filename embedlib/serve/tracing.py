@@ -11,6 +11,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from embedlib.errors import ConfigError
+from embedlib.installing import install_line
 from embedlib.serve.catalog import Task
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
@@ -129,7 +130,7 @@ def open_tracing(endpoint: str) -> Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            f"the package {error.name} is missing; pip install 'embedlib[serve,otel]'"
+            f"the package {error.name} is missing; {install_line('serve,otel')}"
         ) from error
     service = os.environ.get("OTEL_SERVICE_NAME", "embedlib")
     provider = TracerProvider(resource=Resource.create({"service.name": service}))

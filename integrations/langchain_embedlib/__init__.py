@@ -11,8 +11,10 @@ from __future__ import annotations
 try:
     import langchain_core  # noqa: F401
 except ImportError as error:
+    from embedlib.installing import install_line
+
     raise ImportError(
-        f"langchain-core is not installed; pip install 'embedlib[langchain]' ({error})"
+        f"langchain-core is not installed; {install_line('langchain')} ({error})"
     ) from error
 
 from langchain_embedlib.embeddings import EmbedlibEmbeddings

@@ -10,7 +10,9 @@ from __future__ import annotations
 try:
     import mteb  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"mteb is not installed; pip install 'embedlib[mteb]' ({error})") from error
+    from embedlib.installing import install_line
+
+    raise ImportError(f"mteb is not installed; {install_line('mteb')} ({error})") from error
 
 from mteb_embedlib.encoder import EmbedlibEncoder
 

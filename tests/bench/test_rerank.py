@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from embedlib.bench.table import render_rerank
 from embedlib.cli import main
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EmbedlibError
+from embedlib.installing import install_line
 from embedlib.measuring.texts import RERANK_QUERY, docstring_pieces, docstrings
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.tokenizer_files import load_tokenizer
@@ -168,7 +170,7 @@ def test_what_goes_wrong(
     with pytest.raises(EmbedlibError, match=f"{CROSS_ENCODER} failed: TypeError"):
         run(rerank_course, options)
     monkeypatch.setattr(rerank_module, "missing_modules", lambda name: ["torch"])
-    with pytest.raises(EmbedlibError, match=r'torch missing; pip install "embedlib\[bench\]"'):
+    with pytest.raises(EmbedlibError, match=re.escape(f"torch missing; {install_line('bench')}")):
         run(rerank_course, options)
 
 

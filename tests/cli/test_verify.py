@@ -12,6 +12,7 @@ from click.testing import Result
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.fidelity import FidelityReport
+from embedlib.installing import install_line
 from embedlib.models.compiled.cache import compiled_versions
 from embedlib.models.reading.files import read_model_files
 
@@ -157,9 +158,7 @@ def test_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = run("verify", folder, "--plot", tmp_path / "cosines.png")
     assert done.exit_code == 1
-    message = (
-        "Error: plot needs matplotlib, which is not installed; pip install 'embedlib[bench]'\n"
-    )
+    message = f"Error: plot needs matplotlib, which is not installed; {install_line('bench')}\n"
     assert done.stderr == message
 
 

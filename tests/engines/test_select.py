@@ -29,6 +29,7 @@ from embedlib.engines.registry import OWN_KINDS, available_engines
 from embedlib.engines.select import choose_engine, plan_engine
 from embedlib.engines.tensorrt_llm.kind import KIND as TENSORRT_LLM_KIND
 from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupportedError
+from embedlib.installing import install_line
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import open_engine_folder
 from embedlib.models.compiled.fidelity_report import FidelityReport, template_facts
@@ -408,7 +409,7 @@ def test_a_model_that_an_engine_cannot_run(tiny: Callable[[str], ModelFiles]) ->
 @pytest.mark.parametrize(("packages", "missing"), [((), "torch"), (("torch",), "triton")])
 def test_the_cuda_engine_needs_two_packages(packages: tuple[str, ...], missing: str) -> None:
     machine = fake_machine(packages={name: CUDA[name] for name in packages})
-    told = f"the package {missing} is missing; pip install 'embedlib[cuda]'"
+    told = f"the package {missing} is missing; {install_line('cuda')}"
     assert reason("cuda", machine) == told
 
 

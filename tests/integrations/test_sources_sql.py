@@ -15,6 +15,7 @@ import pytest
 from embedlib.errors import SourceError
 from embedlib.indexing import SourceOptions, open_sql_source
 from embedlib.indexing.rows import BadRow, Document
+from embedlib.installing import install_line
 
 
 def read(
@@ -157,7 +158,7 @@ def test_the_wait_for_an_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert "pip install 'embedlib[pgvector]'" in refusal("postgresql://host/db")
+    assert install_line("pgvector") in refusal("postgresql://host/db")
 
 
 # --- postgres -------------------------------------------------------------------------------------

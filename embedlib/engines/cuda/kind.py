@@ -15,6 +15,7 @@ from embedlib.engines.gpus import (
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.errors import EngineUnavailableError
+from embedlib.installing import install_line
 
 if TYPE_CHECKING:
     from embedlib.config import Config
@@ -40,7 +41,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
     for package in PACKAGES:
         if not machine.has_module(package):
             raise EngineUnavailableError(
-                f"the package {package} is missing; pip install 'embedlib[cuda]'"
+                f"the package {package} is missing; {install_line('cuda')}"
             )
     gpus = machine.gpus()
     check_wanted(gpus, config.devices)

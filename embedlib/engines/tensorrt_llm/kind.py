@@ -14,6 +14,7 @@ from embedlib.engines.gpus import (
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
 from embedlib.errors import EngineUnavailableError
+from embedlib.installing import install_line
 
 if TYPE_CHECKING:
     from embedlib.config import Config
@@ -38,7 +39,7 @@ def find(config: Config, machine: Machine) -> EngineChoice:
 
     if not machine.has_module(PACKAGE):
         raise EngineUnavailableError(
-            "the package tensorrt-llm is missing; pip install 'embedlib[trtllm]' with NVIDIA's "
+            f"the package tensorrt-llm is missing; {install_line('trtllm')} with NVIDIA's "
             "package index, see docs/engines.md"
         )
     version = machine.version(PACKAGE) or "unknown"

@@ -13,6 +13,7 @@ from typing import Final
 
 from embedlib.config import Config
 from embedlib.errors import ConfigError, EngineBuildError, EngineUnavailableError
+from embedlib.installing import install_line
 from embedlib.models.compiled.checkpoint import (
     CONFIG_NAME,
     QUANT_CONFIG_NAME,
@@ -120,7 +121,7 @@ def _check_packages(precision: CompiledPrecision) -> None:
     if precision != "int8" and importlib.util.find_spec("ml_dtypes") is None:
         raise EngineUnavailableError(
             f"compiling to {precision} needs the package ml_dtypes, which is missing; "
-            "pip install 'embedlib[compile]'"
+            f"{install_line('compile')}"
         )
 
 

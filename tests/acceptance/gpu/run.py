@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from embedlib.engines.gpus import list_gpus
 from embedlib.errors import EngineUnavailableError
+from embedlib.installing import install_line
 from embedlib.measuring.process import ContestantFailedError
 from tests.acceptance.gpu import blocks
 from tests.acceptance.gpu.budget import SECONDS, Budget
@@ -103,7 +104,7 @@ def _check_packages(device: Device) -> None:
     for package in PACKAGES[device]:
         if importlib.util.find_spec(package) is None:
             raise EngineUnavailableError(
-                f"the package {package} is missing; pip install 'embedlib[cuda]'"
+                f"the package {package} is missing; {install_line('cuda')}"
             )
 
 

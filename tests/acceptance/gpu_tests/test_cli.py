@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from embedlib.cli import main as embedlib_main
+from embedlib.installing import install_line
 from tests.acceptance.gpu.__main__ import main
 from tests.acceptance.gpu.run import run_gpu_bench
 
@@ -33,7 +34,7 @@ def test_without_torch_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) 
     )
     done = CliRunner().invoke(main, ["--device", "cpu"])
     assert done.exit_code == 1
-    assert done.stderr == "Error: the package torch is missing; pip install 'embedlib[cuda]'\n"
+    assert done.stderr == f"Error: the package torch is missing; {install_line('cuda')}\n"
     assert done.stdout == ""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from embedlib.errors import ConfigError, EngineUnavailableError
+from embedlib.installing import install_line
 from tests.acceptance.gpu import run
 from tests.acceptance.gpu.models import SHAPES
 from tests.acceptance.gpu.options import BLOCKS, GpuOptions
@@ -257,7 +258,7 @@ def test_without_a_package(
     )
     with pytest.raises(EngineUnavailableError) as caught:
         course.run(device=device)
-    assert str(caught.value) == f"the package {missing} is missing; pip install 'embedlib[cuda]'"
+    assert str(caught.value) == f"the package {missing} is missing; {install_line('cuda')}"
     assert (course.written, course.paths) == ([], [])
 
 

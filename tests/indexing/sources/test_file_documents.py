@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +17,7 @@ from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sources import file_documents
 from embedlib.indexing.sources.html_text import decode_html, html_text
+from embedlib.installing import install_line
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +228,8 @@ def test_without_the_package_the_way_to_install_it_is_named(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
     Path(name).write_bytes(b"")
-    with pytest.raises(SourceError, match=f"{package} is not installed; pip install 'embedlib.doc"):
+    told = f"{package} is not installed; {install_line('documents')}"
+    with pytest.raises(SourceError, match=re.escape(told)):
         open_source([name], SourceOptions(), print)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from embedlib.config import Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.rows import row_id
 from embedlib.indexing.sinks.urls import open_sink
+from embedlib.installing import install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
 from embedlib_qdrant import edge as edge_module
@@ -437,5 +439,5 @@ def test_without_the_extra_the_message_has_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_edge", None)
-    with pytest.raises(SinkError, match=r"pip install 'embedlib\[qdrant\]'"):
+    with pytest.raises(SinkError, match=re.escape(install_line("qdrant"))):
         open_sink("edge:x")

@@ -1,0 +1,38 @@
+"""The command that adds an extra to the embedlib that runs here, whichever way it was installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def install_line(extras: str) -> str:
+    """Return a pip command such as `pip install 'embedlib[qdrant]'` that works for this user.
+
+    An embedlib from a checkout, a wheel or a repository gets its extras from there too: an index
+    may not have it, or have another version.
+
+    Args:
+        extras: names of extras, with commas.
+
+    Source: PEP 610, `direct_url.json`, which pip writes unless it installs from an index.
+    """
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        recorded = distribution("embedlib").read_text("direct_url.json")
+    except PackageNotFoundError:  # imported from a folder on the path
+        recorded = None
+    origin: dict[str, Any] = json.loads(recorded) if recorded else {"url": ""}
+    url, commit = origin["url"], origin.get("vcs_info")
+    flag, place = "", f"embedlib[{extras}]"
+    if url.startswith("file:") and commit is None:
+        flag = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        place = f"{unquote(urlsplit(url).path)}[{extras}]"
+    elif commit is not None:
+        place += f" @ {commit['vcs']}+{url}@{commit['commit_id']}"
+    elif url:
+        place += f" @ {url}"
+    return f"pip install {flag}{shlex.quote(place)}"
