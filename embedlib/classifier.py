@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import TypedDict, cast, overload
 
 import numpy as np
 
@@ -32,8 +32,16 @@ from embedlib.session.zero_shot import (
     score_labels,
 )
 
-LabelScores = list[dict[str, Any]]
-"""{"label": str, "score": float} of each label, the highest score first."""
+
+class LabelScore(TypedDict):
+    """A label in the result of `Classifier.predict`."""
+
+    label: str
+    score: float
+
+
+LabelScores = list[LabelScore]
+"""Each label of a text, the highest score first."""
 
 
 class Classifier(ScoringSession):
@@ -72,6 +80,28 @@ class Classifier(ScoringSession):
         )
         self._start(meter)
 
+    @overload
+    def predict(  # type: ignore[overload-overlap] # a str is an iterable of str, too
+        self,
+        texts: str,
+        top_k: int | None = ...,
+        *,
+        raw_scores: bool = ...,
+        show_progress_bar: bool | None = ...,
+        usage: Usage | None = ...,
+    ) -> LabelScores: ...
+
+    @overload
+    def predict(
+        self,
+        texts: Iterable[str],
+        top_k: int | None = ...,
+        *,
+        raw_scores: bool = ...,
+        show_progress_bar: bool | None = ...,
+        usage: Usage | None = ...,
+    ) -> list[LabelScores]: ...
+
     @checked
     def predict(
         self,
@@ -81,7 +111,7 @@ class Classifier(ScoringSession):
         raw_scores: bool = False,
         show_progress_bar: bool | None = None,
         usage: Usage | None = None,
-    ) -> Any:
+    ) -> LabelScores | list[LabelScores]:
         """Return the labels of texts with their scores, in the order of the texts.
 
         Args:
@@ -107,6 +137,26 @@ class Classifier(ScoringSession):
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
 
+    @overload
+    async def apredict(  # type: ignore[overload-overlap] # a str is an iterable of str, too
+        self,
+        texts: str,
+        top_k: int | None = ...,
+        *,
+        raw_scores: bool = ...,
+        usage: Usage | None = ...,
+    ) -> LabelScores: ...
+
+    @overload
+    async def apredict(
+        self,
+        texts: Iterable[str],
+        top_k: int | None = ...,
+        *,
+        raw_scores: bool = ...,
+        usage: Usage | None = ...,
+    ) -> list[LabelScores]: ...
+
     @checked
     async def apredict(
         self,
@@ -115,7 +165,7 @@ class Classifier(ScoringSession):
         *,
         raw_scores: bool = False,
         usage: Usage | None = None,
-    ) -> Any:
+    ) -> LabelScores | list[LabelScores]:
         """Return what `predict` returns without blocking the event loop.
 
         Cancelling the task drops the texts that are not being computed yet.
@@ -124,6 +174,30 @@ class Classifier(ScoringSession):
         numbers = await self._arun(self._call(rows, is_single, usage))
         results = self._named(activate(numbers, self._activation(raw_scores)), top_k)
         return results[0] if is_single else results
+
+    @overload
+    def zero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
+        self,
+        texts: str,
+        candidate_labels: list[str],
+        hypothesis_template: str = ...,
+        *,
+        multi_label: bool = ...,
+        show_progress_bar: bool | None = ...,
+        usage: Usage | None = ...,
+    ) -> LabelScores: ...
+
+    @overload
+    def zero_shot(
+        self,
+        texts: Iterable[str],
+        candidate_labels: list[str],
+        hypothesis_template: str = ...,
+        *,
+        multi_label: bool = ...,
+        show_progress_bar: bool | None = ...,
+        usage: Usage | None = ...,
+    ) -> list[LabelScores]: ...
 
     @checked
     def zero_shot(
@@ -135,7 +209,7 @@ class Classifier(ScoringSession):
         multi_label: bool = False,
         show_progress_bar: bool | None = None,
         usage: Usage | None = None,
-    ) -> Any:
+    ) -> LabelScores | list[LabelScores]:
         """Return how well each of some labels describes each text, with a model of inference.
 
         Such a model was trained to tell whether a hypothesis follows from a text; the scores are

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -257,6 +257,34 @@ class Reranker(ScoringSession):
                 return tensor[0]
             return tensor if convert_to_tensor else list(tensor)
         return scores[0] if is_single else scores
+
+    @overload
+    async def apredict(
+        self,
+        inputs: Iterable[tuple[str, str] | list[str]],
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        activation_fn: Activation | None = ...,
+        apply_softmax: bool | None = ...,
+        instruction: str | None = ...,
+        raw_scores: bool = ...,
+        usage: Usage | None = ...,
+    ) -> Scores: ...
+
+    @overload
+    async def apredict(
+        self,
+        inputs: Iterable[Sequence[str]] | Sequence[str],
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        activation_fn: Activation | None = ...,
+        apply_softmax: bool | None = ...,
+        instruction: str | None = ...,
+        raw_scores: bool = ...,
+        usage: Usage | None = ...,
+    ) -> Any: ...
 
     @checked
     async def apredict(

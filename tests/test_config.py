@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 from dataclasses import FrozenInstanceError, fields
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 
 from embedlib.config import FOREIGN_OPTIONS, Config
 from embedlib.errors import ConfigError
+from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.signatures import LoadOptions
 from embedlib.session.signatures import ConfigOptions
 from tests.odd_values import ODD_VALUES
 
@@ -223,6 +228,27 @@ def test_type_checkers_know_every_option() -> None:
     expected = {item.name: item.type for item in fields(Config)}
     found = {name: kind.__forward_arg__ for name, kind in ConfigOptions.__annotations__.items()}
     assert found == expected
+    assert docstrings(ConfigOptions) == docstrings(Config)
+
+
+def test_type_checkers_know_every_option_of_a_load() -> None:
+    expected = {item.name: item.type for item in fields(IndexOptions)}
+    found = {name: kind.__forward_arg__ for name, kind in LoadOptions.__annotations__.items()}
+    assert found == expected
+    assert docstrings(LoadOptions) == docstrings(IndexOptions)
+
+
+def docstrings(options: type[object]) -> dict[str, str]:
+    """Each field with the string below it, which Python does not keep."""
+    [tree] = ast.parse(inspect.getsource(options)).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for item, below in pairwise(tree.body):
+        if isinstance(item, ast.AnnAssign):
+            assert isinstance(item.target, ast.Name)
+            assert isinstance(below, ast.Expr), f"{item.target.id} has no docstring"
+            found[item.target.id] = ast.unparse(below)
+    return found
 
 
 def test_num_threads() -> None:

@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "fidelity": FACES,
     "indexing": FACES | {"fidelity"},
     "": FACES | {"indexing"},
+    "types": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
     "bench": FACES | {"fidelity", "indexing", "measuring", "serve", "testing"},
     "tuning": FACES | {"measuring"},

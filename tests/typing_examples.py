@@ -1,4 +1,4 @@
-"""What a type checker says of calls: mypy reads this file, nobody runs it.
+"""What type checkers say of calls: mypy and pyright read this file, nobody runs it.
 
 An ignore that is not needed is an error, so each of these lines shows a mistake that is found.
 """
@@ -11,25 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
-from embedlib import Classifier, Embedder, Reranker
+import embedlib
+from embedlib import Classifier, Config, Document, Embedder, Reranker, Search, SourceOptions
+from embedlib.indexing import Hit, IndexReport, SearchResults
+from embedlib.types import LabelScores, ModelSpec, Ranking
 
 
 def options_of_constructors() -> None:
     Embedder("m", threads=2, precision="int8", prompts={"query": "Q: "}, device=["cpu", "cpu"])
-    Embedder("m", treads=2)  # type: ignore[call-arg]
-    Embedder("m", precision="nope")  # type: ignore[arg-type]
-    Embedder("m", local_files_only="false")  # type: ignore[arg-type]
-    Reranker("m", threads="2")  # type: ignore[arg-type]
-    Classifier("m", on_truncate="cut")  # type: ignore[arg-type]
+    Embedder("m", treads=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Embedder("m", precision="nope")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Embedder("m", local_files_only="false")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Reranker("m", threads="2")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Classifier("m", on_truncate="cut")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def options_of_calls(embedder: Embedder, reranker: Reranker) -> None:
     embedder.encode(["a"], None, "Q: ", normalize_embeddings=True, precision=None)
-    embedder.encode(["a"], normalise_embeddings=True)  # type: ignore[call-overload]
-    embedder.encode(["a"], None, "Q: ", 32, None, "tokens", "float32", "no")  # type: ignore[call-overload]
-    embedder.encode_query(["a"], normalize_embeddings="false")  # type: ignore[call-overload]
-    reranker.predict([("q", "a")], top_k=3)  # type: ignore[call-overload]
-    reranker.rank("q", ["a"], top_k="3")  # type: ignore[arg-type]
+    embedder.encode(["a"], normalise_embeddings=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    embedder.encode(["a"], None, "Q: ", 32, None, "tokens", "float32", "no")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    embedder.encode_query(["a"], normalize_embeddings="false")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    reranker.predict([("q", "a")], top_k=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    reranker.rank("q", ["a"], top_k="3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def results_of_calls(embedder: Embedder, reranker: Reranker, kind: str, switch: bool) -> None:
@@ -41,7 +44,7 @@ def results_of_calls(embedder: Embedder, reranker: Reranker, kind: str, switch: 
     assert_type(embedder.encode(["a"], precision=kind), NDArray[Any])
     assert_type(embedder.encode(["a"], convert_to_tensor=True), Any)
     assert_type(embedder.encode(["a"], convert_to_numpy=switch), Any)
-    assert_type(embedder.encode(["a"], output_value="token_embeddings"), Any)
+    assert_type(embedder.encode(["a"], output_value=kind), Any)
     assert_type(embedder.encode(["a"], None, None, 32, None, "sparse"), Any)
     assert_type(reranker.predict([("q", "a")]), NDArray[np.float32])
     assert_type(reranker.predict([["q", "a"]], apply_softmax=True), NDArray[np.float32])
@@ -49,15 +52,67 @@ def results_of_calls(embedder: Embedder, reranker: Reranker, kind: str, switch: 
     assert_type(reranker.predict([("q", "a")], convert_to_tensor=True), Any)
     assert_type(reranker.rank("q", ["a"])[0]["corpus_id"], int)
     assert_type(reranker.rank("q", ["a"])[0]["score"], float)
-    reranker.rank("q", ["a"])[0]["id"]  # type: ignore[misc]
+    reranker.rank("q", ["a"])[0]["id"]  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def attributes(embedder: Embedder) -> None:
-    embedder.prompts = {}  # type: ignore[misc]
-    embedder.max_length  # type: ignore[attr-defined] # noqa: B018
+    embedder.prompts = {}  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    assert_type(embedder.spec, ModelSpec)
+    embedder.max_length  # type: ignore[attr-defined]  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]  # noqa: B018
+
+
+def results_per_token(embedder: Embedder) -> None:
+    assert_type(embedder.encode("a", output_value="token_embeddings"), NDArray[np.float32])
+    assert_type(embedder.encode(["a"], output_value="multi_vector"), list[NDArray[np.float32]])
+    assert_type(embedder.encode("a", output_value="sparse"), dict[int, float])
+    assert_type(embedder.encode_query(["a"], output_value="sparse"), list[dict[int, float]])
+
+
+def labels(classifier: Classifier, texts: list[str]) -> None:
+    assert_type(classifier.predict("a", 2), LabelScores)
+    assert_type(classifier.predict(texts, raw_scores=True), list[LabelScores])
+    assert_type(classifier.zero_shot("a", ["x", "y"])[0]["score"], float)
+    classifier.predict("a")[0]["lable"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]
+    classifier.predict("a", top="2")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+def loads(embedder: Embedder, documents: list[Document]) -> None:
+    options = SourceOptions(input_format="csv", text_field=("title", "body"))
+    report = embedlib.index(
+        documents, "jsonl:x", embedder=embedder, source_options=options, delete_missing=True
+    )
+    assert_type(report, IndexReport)
+    embedlib.index("docs", "jsonl:x", embedder=embedder, delet_missing=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    embedlib.index("docs", "jsonl:x", embedder=embedder, recreate="false")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    embedlib.index("docs", "jsonl:x", embedder=embedder, on_error="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    embedlib.index("docs", "jsonl:x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    SourceOptions(input_format="xml")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Config(thread=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def searches(embedder: Embedder, where: int) -> None:
+    assert_type(embedlib.search("q", "jsonl:x", embedder=embedder, where="year > 2020"), list[Hit])
+    embedlib.search("q", "jsonl:x", embedder=embedder, where=where)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with Search("jsonl:x", reranker="m") as search:
+        assert_type(search.search("q", top_k=3), SearchResults)
+        assert_type(search.search(["q", "r"]), list[SearchResults])
+        search.search("q", topk=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+def a_wrapper(reranker: Reranker, query: str, documents: list[str]) -> Ranking:
+    return reranker.rank(query, documents)
 
 
 async def ranges(embedder: Embedder) -> None:
     assert_type(embedder.calibrate(["a"]), NDArray[np.float32])
     async with embedder as same:
         assert_type(same, Embedder)
+    assert_type(await embedder.aencode_query("a"), NDArray[Any])
+    async for vector in embedder.aencode_stream(["a"]):
+        assert_type(vector, NDArray[Any])
+
+
+async def scores(reranker: Reranker, classifier: Classifier) -> None:
+    assert_type(await reranker.apredict([("q", "a")]), NDArray[np.float32])
+    assert_type(await classifier.apredict("a"), LabelScores)
+    await reranker.arank("q", ["a"], topk=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

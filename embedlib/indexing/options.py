@@ -123,7 +123,7 @@ class IndexOptions:
             )
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> IndexOptions:
+    def from_options(cls, options: Mapping[str, object]) -> IndexOptions:
         """Build from keyword options, naming the nearest one when a name is unknown.
 
         Raises:
@@ -137,8 +137,9 @@ class IndexOptions:
                 f"unknown option {named[0]!r}; it says how sources are read: pass source_options="
                 f"embedlib.SourceOptions({named[0]}=...)"
             )
-        check_names(cls, options)
-        return cls(**options)
+        asked: dict[str, Any] = dict(options)
+        check_names(cls, asked)
+        return cls(**asked)
 
     @property
     def part(self) -> Shard | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from operator import length_hint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlib.errors import ConfigError, SinkError, SourceError, shown
 from embedlib.indexing.chunking import Chunker
@@ -46,6 +46,11 @@ from embedlib.indexing.stored_model import (
     precision_to_store,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.indexing.signatures import LoadOptions
+
 MAX_CHUNK_TOKENS = 512
 """Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
 
@@ -65,7 +70,7 @@ def index(
     source_options: SourceOptions | None = None,
     tell: Tell | None = None,
     on_progress: Callable[[IndexProgress], None] = _ignore,
-    **options: Any,
+    **options: Unpack[LoadOptions],
 ) -> IndexReport:
     """Load a destination with the vectors of a source; run it again to bring it up to date.
 

@@ -86,6 +86,13 @@ class Session:
     """Time limit of `close` where the caller cannot pass one: in a `with` block, by the garbage
     collector and at the end of the program."""
 
+    model_name: str
+    """The name that the model was loaded by."""
+    spec: ModelSpec
+    """What the model is, as its files say it."""
+    config: Config
+    """The options it was loaded with."""
+
     _tokenizer: LengthLimited
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, overload
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # of typing from Python 3.11 on
+    from typing_extensions import Required, Unpack  # of typing from Python 3.11 on
 
     from embedlib.batching.usage import Usage
     from embedlib.models.prompts import Examples, Role
@@ -47,6 +47,36 @@ class CodedOptions(ArrayOptions, total=False):
     precision: str
 
 
+class OutputOptions(TypedDict, total=False):
+    """Those with which it returns something else than one vector for each text."""
+
+    precision: Literal["float32"] | None
+    convert_to_numpy: Literal[True]
+    convert_to_tensor: Literal[False]
+    device: str | None
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    pool: None
+    chunk_size: None
+    role: Role | None
+    task: str | None
+    examples: Examples | None
+    usage: Usage | None
+    processing_kwargs: Mapping[str, Any] | None
+
+
+class TokenOptions(OutputOptions, total=False):
+    """Those with which it returns the vectors of tokens."""
+
+    output_value: Required[Literal["token_embeddings", "multi_vector"]]
+
+
+class SparseOptions(OutputOptions, total=False):
+    """Those with which it returns weights by token id."""
+
+    output_value: Required[Literal["sparse"]]
+
+
 class Encode(Protocol):
     """`Embedder.encode`, which says what the arguments mean."""
 
@@ -71,6 +101,50 @@ class Encode(Protocol):
         show_progress_bar: bool | None = None,
         **options: Unpack[CodedOptions],
     ) -> AnyVectors: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # a str is an iterable of str, too
+        self,
+        inputs: str,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[TokenOptions],
+    ) -> Vectors: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[TokenOptions],
+    ) -> list[Vectors]: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # a str is an iterable of str, too
+        self,
+        inputs: str,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[SparseOptions],
+    ) -> dict[int, float]: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[SparseOptions],
+    ) -> list[dict[int, float]]: ...
 
     @overload
     def __call__(

@@ -28,29 +28,26 @@ InputFormat = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """How files, query results and rows in memory are read.
-
-    Attributes:
-        input_format: of every input; "auto": by the names of the files.
-        glob: patterns for the files of a folder; empty: files whose names fit `input_format`, and
-            text and Markdown files for "auto".
-        id_field: the field with the id of a row; None: guessed by its name.
-        text_field: the field that is embedded, or several, which are joined with a blank line
-            between them; None: guessed.
-        metadata_fields: the fields that are stored as metadata; None: all others.
-        id_prefix: "file": the id of a row has the name of its file in front, `PATH#ID`, so that
-            files may use the same ids.
-        id_root: the folder from which the paths in ids are counted; None: the current folder, and
-            absolute paths outside of it.
-    """
+    """How files, query results and rows in memory are read."""
 
     input_format: InputFormat = "auto"
+    """Format of every input; "auto": by the names of the files."""
     glob: tuple[str, ...] = ()
+    """Patterns for the files of a folder; empty: files whose names fit `input_format`, and text and
+    Markdown files for "auto"."""
     id_field: str | None = None
+    """The field with the id of a row; None: guessed by its name."""
     text_field: str | tuple[str, ...] | None = None
+    """The field that is embedded, or several, which are joined with a blank line between them;
+    None: guessed."""
     metadata_fields: tuple[str, ...] | None = None
+    """The fields that are stored as metadata; None: all others."""
     id_prefix: Literal["file"] | None = None
+    """"file": the id of a row has the name of its file in front, `PATH#ID`, so that files may use
+    the same ids."""
     id_root: str | os.PathLike[str] | None = None
+    """The folder from which the paths in ids are counted; None: the current folder, and absolute
+    paths outside of it."""
 
     def __post_init__(self) -> None:
         choice(*get_args(InputFormat)).take("input_format", self.input_format)

@@ -1,0 +1,156 @@
+"""The types in public signatures, for annotations of your own code.
+
+    from embedlib.types import LabelScores
+
+    def show(labels: LabelScores) -> None: ...
+
+Importing this module loads nothing else: each name is imported from its module on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from embedlib.batching.policy import BatchingPolicy
+    from embedlib.batching.stats import Stats
+    from embedlib.classifier import LabelScore, LabelScores
+    from embedlib.config import OnTruncate, PrecisionName, Similarity, VectorPrecision
+    from embedlib.engines.kind import DeviceType
+    from embedlib.engines.profile import Profile, ProfileKey
+    from embedlib.indexing.filters.expression import FieldPath, Matches, Scalar
+    from embedlib.indexing.options import Shard
+    from embedlib.indexing.retrieval import Questions
+    from embedlib.indexing.signatures import LoadOptions
+    from embedlib.indexing.sources.tables import ArrowTable
+    from embedlib.memory import Memory
+    from embedlib.models.known_models import KnownModel, Truncation
+    from embedlib.models.prompts import Examples, Role
+    from embedlib.models.reading.head_modules import AnswerRows
+    from embedlib.models.spec import Encoder, Head, ModelSpec, Module, Pooling
+    from embedlib.models.weights.load import Weights
+    from embedlib.reranker import Ranking
+    from embedlib.session.model_card import ModelCardData
+    from embedlib.session.result_types import Encode, Predict, RankedDocument
+    from embedlib.session.scoring import Activation, Scores
+    from embedlib.session.signatures import ConfigOptions
+    from embedlib.vectors.arrays import AnyVectors, Vectors
+    from embedlib.vectors.tokens import Span
+
+_MODULES = {
+    "batching.policy": ("BatchingPolicy",),
+    "batching.stats": ("Stats",),
+    "classifier": (
+        "LabelScore",
+        "LabelScores",
+    ),
+    "config": (
+        "OnTruncate",
+        "PrecisionName",
+        "Similarity",
+        "VectorPrecision",
+    ),
+    "engines.kind": ("DeviceType",),
+    "engines.profile": (
+        "Profile",
+        "ProfileKey",
+    ),
+    "indexing.filters.expression": (
+        "FieldPath",
+        "Matches",
+        "Scalar",
+    ),
+    "indexing.options": ("Shard",),
+    "indexing.retrieval": ("Questions",),
+    "indexing.signatures": ("LoadOptions",),
+    "indexing.sources.tables": ("ArrowTable",),
+    "memory": ("Memory",),
+    "models.known_models": (
+        "KnownModel",
+        "Truncation",
+    ),
+    "models.prompts": (
+        "Examples",
+        "Role",
+    ),
+    "models.reading.head_modules": ("AnswerRows",),
+    "models.spec": (
+        "Encoder",
+        "Head",
+        "Module",
+        "Pooling",
+    ),
+    "models.weights.load": ("Weights",),
+    "reranker": (
+        "RankedDocument",
+        "Ranking",
+    ),
+    "session.model_card": ("ModelCardData",),
+    "session.result_types": (
+        "Encode",
+        "Predict",
+    ),
+    "session.scoring": (
+        "Activation",
+        "Scores",
+    ),
+    "session.signatures": ("ConfigOptions",),
+    "vectors.arrays": (
+        "AnyVectors",
+        "Vectors",
+    ),
+    "vectors.tokens": ("Span",),
+}
+_LAZY = {name: f"embedlib.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "Activation",
+    "AnswerRows",
+    "AnyVectors",
+    "ArrowTable",
+    "BatchingPolicy",
+    "ConfigOptions",
+    "DeviceType",
+    "Encode",
+    "Encoder",
+    "Examples",
+    "FieldPath",
+    "Head",
+    "KnownModel",
+    "LabelScore",
+    "LabelScores",
+    "LoadOptions",
+    "Matches",
+    "Memory",
+    "ModelCardData",
+    "ModelSpec",
+    "Module",
+    "OnTruncate",
+    "Pooling",
+    "PrecisionName",
+    "Predict",
+    "Profile",
+    "ProfileKey",
+    "Questions",
+    "RankedDocument",
+    "Ranking",
+    "Role",
+    "Scalar",
+    "Scores",
+    "Shard",
+    "Similarity",
+    "Span",
+    "Stats",
+    "Truncation",
+    "VectorPrecision",
+    "Vectors",
+    "Weights",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
