@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.searching import search
     from embedlib.indexing.sources.protocol import SourceOptions
     from embedlib.reranker import Reranker
+    from embedlib.vectors.maxsim import maxsim
 
 __all__ = [
     "Classifier",
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "errors",
     "index",
+    "maxsim",
     "search",
 ]
 
@@ -50,6 +52,7 @@ _LAZY = {
     "SourceOptions": "embedlib.indexing.sources.protocol",
     "Usage": "embedlib.batching.usage",
     "index": "embedlib.indexing.pipeline",
+    "maxsim": "embedlib.vectors.maxsim",
     "search": "embedlib.indexing.searching",
 }
 

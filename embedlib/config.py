@@ -34,6 +34,9 @@ PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
 OnTruncate = Literal["warn", "error", "ignore", "chunk"]
 VectorPrecision = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+LateSimilarity = Literal["maxsim", "meanmaxsim"]
+"""Of texts with one vector per token."""
+AnySimilarity = Literal[Similarity, LateSimilarity]
 
 ANY_DEVICES = "cpu, cuda, cuda:N, several of these, or all"
 """What the option `device` may be."""

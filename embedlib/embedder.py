@@ -24,6 +24,7 @@ from embedlib.session import arguments
 from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
+from embedlib.session.late_interaction import check_output, tokenizer_of
 from embedlib.session.result_types import as_encode
 from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import TokenPipeline, make_token_call
@@ -45,7 +46,19 @@ class Embedder(EmbeddingSession):
     def _open(self, meter: Meter) -> None:
         self._has_warned = False
         self._calls = CallFactory(self.spec, self.config, self._model.known, self._policy)
-        self._tokenizer = Tokenizer(
+        self._tokenizer = self._make_tokenizer(meter)
+        self._token_pipeline = TokenPipeline(
+            self._model, self.config, meter, self._callers, self._policy
+        )
+        self._ending.add(self._token_pipeline.close)
+        self._start(meter)
+
+    def _make_tokenizer(self, meter: Meter) -> Tokenizer:
+        if self.spec.late_interaction is not None:
+            given = (self.spec, self.tokenizer, self.config, meter)
+            self._calls.query_tokenizer = tokenizer_of("query", *given)
+            return tokenizer_of("document", *given)
+        return Tokenizer(
             self.tokenizer,
             self.spec.max_seq_tokens,
             on_truncate=self.config.on_truncate,
@@ -54,11 +67,6 @@ class Embedder(EmbeddingSession):
             num_positions=longest_sequence(self.spec),
             dropped_token_id=self.spec.dropped_token_id,
         )
-        self._token_pipeline = TokenPipeline(
-            self._model, self.config, meter, self._callers, self._policy
-        )
-        self._ending.add(self._token_pipeline.close)
-        self._start(meter)
 
     # Encoding: names and order of the arguments are those of sentence-transformers.
 
@@ -122,7 +130,7 @@ class Embedder(EmbeddingSession):
             float32[N, D] for N texts, float32[D] for a single str, float32[C, D] for C chunks; with
             another `precision` another dtype. Other outputs are a list with one item per text, or
             for a single str the item: float32[L, H] for L tokens, a dict of token id to weight, or
-            float32[L - 1, D].
+            float32[L - 1, D]. Late-interaction models return such a list, of float32[L, D].
 
         Raises:
             InputError: a text is not a str or not valid Unicode; the message names its row.
@@ -141,7 +149,9 @@ class Embedder(EmbeddingSession):
             VectorArguments(normalize_embeddings, truncate_dim, precision),
             usage,
         )
-        if output_value == "sentence_embedding" and chunks is None:
+        if call.is_late:
+            check_output(output_value, chunks)
+        if call.is_late or (output_value == "sentence_embedding" and chunks is None):
             vectors = call.finish(self._run(call, show_progress_bar))
         else:
             of_tokens = make_token_call(self._model, self.config, call, output_value, chunks)
@@ -336,7 +346,8 @@ class Embedder(EmbeddingSession):
     @checked
     def count_room(self, role: Role | None = None, task: str | None = None) -> int:
         """Return how many tokens a text may have: the limit minus prompt and special tokens."""
-        return self._tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
+        tokenizer = self._calls.tokenizer_for(role, self._tokenizer)
+        return tokenizer.count_room(self._calls.prompts.resolve(role=role, task=task))
 
     def _make_call(
         self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments, usage: Usage | None

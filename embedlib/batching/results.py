@@ -96,7 +96,8 @@ def resolve_jobs(
         ends = list(accumulate(sequence.num_tokens for sequence in sequences))
         rows = np.empty(len(sequences), object)
         for index, tokens in enumerate(np.split(vectors, ends[:-1])):
-            rows[index] = tokens
+            returned = sequences[index].returned_rows
+            rows[index] = tokens if returned is None else tokens[returned]
         finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
     elif any(sequence.share != 1 for sequence in sequences):
         rows = vectors * np.array([[sequence.share] for sequence in sequences], np.float32)

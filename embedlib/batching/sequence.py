@@ -190,6 +190,10 @@ class TokenizedText:
     """Number of windows of its text; all of them have the same row."""
     queued_at: float = 0.0
     """When it was tokenized, on the clock of the statistics."""
+    num_attended: int | None = None
+    """Leading tokens that others attend to; None: all."""
+    returned_rows: list[int] | None = None
+    """Of per-token vectors those that the job gets; None: all."""
 
     @property
     def num_tokens(self) -> int:
@@ -207,6 +211,10 @@ def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
         num_prompt_tokens=np.array([s.num_prompt_tokens for s in sequences], np.int32),
         num_type0_tokens=np.array(
             [s.num_tokens if s.num_type0_tokens is None else s.num_type0_tokens for s in sequences],
+            np.int32,
+        ),
+        num_attended=np.array(
+            [s.num_tokens if s.num_attended is None else s.num_attended for s in sequences],
             np.int32,
         ),
     )

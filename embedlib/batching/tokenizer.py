@@ -11,6 +11,7 @@ import tokenizers
 
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.token_rows import TokenRows
 from embedlib.config import OnTruncate
 from embedlib.errors import ConfigError, InputError, SequenceTooLongError, a_type, shown
 from embedlib.models.prompts import Prompt
@@ -45,6 +46,7 @@ class Tokenizer:
         meter: Meter,
         num_positions: int | None = None,
         dropped_token_id: int | None = None,
+        token_rows: TokenRows | None = None,
     ) -> None:
         """Wrap a tokenizer.
 
@@ -57,11 +59,13 @@ class Tokenizer:
             num_positions: tokens that the engine has positions for, if more than
                 `max_seq_tokens`: few-shot examples may use them.
             dropped_token_id: as in `ModelSpec`.
+            token_rows: of a late-interaction model, for the role of the texts.
         """
         self.max_seq_tokens = max_seq_tokens
         self._num_positions = num_positions or 0
         self._tokenizer = tokenizer
         self._dropped_token_id = dropped_token_id
+        self._token_rows = token_rows
         self._on_truncate = on_truncate
         self._excludes_prompt = excludes_prompt
         self._meter = meter
@@ -147,6 +151,8 @@ class Tokenizer:
         now = self._meter.clock()
         for sequence in sequences:
             sequence.queued_at = now
+            if self._token_rows is not None:
+                self._token_rows.apply(sequence)
         job.add_tokenized(sequences, truncated, now - started, now)
         self._meter.tokenized(now - started, len(truncated))
         return sequences

@@ -1,9 +1,9 @@
 """Equal sequences of a batch: computed once, and each gets its own copy of the row.
 
 Sequences are twins if an engine cannot tell them apart: same token ids, same number of prompt
-tokens and of tokens of type 0. A batch lists twins like any other sequences, so one that is
-cancelled, or whose job fails, takes nothing from the others; only what the engine gets and what it
-returns are changed here.
+tokens, of tokens of type 0 and of tokens that others attend to. A batch lists twins like any other
+sequences, so one that is cancelled, or whose job fails, takes nothing from the others; only what
+the engine gets and what it returns are changed here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def identity(sequence: TokenizedText) -> Hashable:
     return (
         sequence.num_prompt_tokens,
         sequence.num_type0_tokens,
+        sequence.num_attended,
         tuple(sequence.token_ids),
     )
 

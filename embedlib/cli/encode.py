@@ -115,6 +115,7 @@ def encode(
     from embedlib.embedder import Embedder
     from embedlib.indexing.sources.file_formats import STDIN
     from embedlib.indexing.sources.input_files import check_not_input
+    from embedlib.session.late_interaction import check_one_vector
     from embedlib.vectors.files import STDOUT, open_writer
 
     paths = inputs or (STDIN,)
@@ -126,6 +127,7 @@ def encode(
         loading(model, config.cache_folder) as progress,
         Embedder(model, config=config) as embedder,
     ):
+        check_one_vector(embedder.spec, "embedlib encode")
         dim = embedder.get_embedding_dimension()
         if output_precision in ("binary", "ubinary"):
             dim = -(-dim // 8)

@@ -15,7 +15,14 @@ from embedlib.config import Config
 if TYPE_CHECKING:
     from embedlib.models.compiled.engine_folder import Manifest
     from embedlib.models.prompts import Prompts, Role
-    from embedlib.models.spec import Encoder, Head, ModelSpec, Module, ScoreActivation
+    from embedlib.models.spec import (
+        Encoder,
+        Head,
+        LateInteraction,
+        ModelSpec,
+        Module,
+        ScoreActivation,
+    )
 
 _MAX_SHOWN_PROMPT = 100
 _ORIGINS = {
@@ -143,9 +150,12 @@ def _describe(module: Module) -> str:
 
 
 def _embedding_rows(spec: ModelSpec, prompts: Prompts) -> list[tuple[str, str]]:
+    late = spec.late_interaction
     return [
         ("embedding", _embedding(spec)),
-        ("similarity", spec.similarity),
+        ("similarity", spec.similarity)
+        if late is None
+        else ("for each token", _describe_late(late)),
         ("a query gets", _describe_role(prompts, "query")),
         ("a document", _describe_role(prompts, "document")),
         ("tasks", _describe_tasks(prompts)),
@@ -184,6 +194,21 @@ def _embedding(spec: ModelSpec) -> str:
     length = "unit length" if spec.is_normalized else "not normalized"
     limit = "" if spec.truncate_dim is None else f", truncated to {spec.truncate_dim}"
     return f"{spec.embedding_dim} numbers{limit}, {length}"
+
+
+def _describe_late(late: LateInteraction) -> str:
+    """Describe what is done to queries and documents of a model with a vector per token."""
+    lines = [f"queries of {late.query_tokens} tokens, documents of {late.document_tokens}"]
+    expansion = late.expansion
+    if expansion is not None:
+        seen = "seen" if expansion.is_attended else "not seen"
+        lines.append(
+            f"queries filled up to {expansion.min_tokens} tokens with {expansion.token}, which the "
+            f"others have {seen}"
+        )
+    if late.skipped_words:
+        lines.append(f"no vector for {' '.join(late.skipped_words)}")
+    return "\n".join([*lines, f"compared by {late.similarity}"])
 
 
 def _describe_role(prompts: Prompts, role: Role) -> str:

@@ -37,6 +37,9 @@ class Batch:
     num_type0_tokens: NDArray[np.int32]
     """int32[B]: leading tokens of type 0, those of a pair's first text; the others are of type 1.
     The length of the sequence if it is a single text."""
+    num_attended: NDArray[np.int32] | None = None
+    """int32[B]: leading tokens that the tokens of a sequence attend to; None: all. Fewer only in a
+    model whose spec has a query expansion that is not attended."""
 
     @property
     def num_seqs(self) -> int:

@@ -13,7 +13,12 @@ from embedlib.engines.profile import read_profile
 from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
 from embedlib.engines.static.kind import KIND as STATIC
 from embedlib.engines.worthwhile import worthwhile
-from embedlib.errors import ConfigError, EngineError, EngineUnavailableError
+from embedlib.errors import (
+    ConfigError,
+    EngineError,
+    EngineUnavailableError,
+    EngineUnsupportedError,
+)
 from embedlib.models.compiled.engine_folder import Manifest
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS
 from embedlib.models.reading.files import ModelFiles
@@ -67,6 +72,7 @@ def plan_engine(
     candidates = _candidates(config, machine, manifest)
     for kind, choice in candidates:
         try:
+            _check_per_token(kind, files)
             kind.check(files.spec)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
             precision = choose_precision(
@@ -81,6 +87,15 @@ def plan_engine(
         else:
             return plan
     raise AssertionError("the last candidate returns or raises")
+
+
+def _check_per_token(kind: EngineKind, files: ModelFiles) -> None:
+    """Raise EngineUnsupportedError if an engine lacks the per-token vectors that a model needs."""
+    if files.spec.late_interaction is not None and not kind.can_per_token:
+        raise EngineUnsupportedError(
+            f"engine {kind.name} cannot run {files.folder}: it has no per-token vectors, which a "
+            "late-interaction model consists of; leave engine out"
+        )
 
 
 def _plan_static(files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import tokenizers
 
-from embedlib.config import Similarity
+from embedlib.config import AnySimilarity
 from embedlib.errors import ConfigError, shown
 from embedlib.vectors.arrays import Vectors
 
@@ -63,7 +63,7 @@ class TextEmbedder(ModelIdentity, Protocol):
     """
 
     @property
-    def similarity_fn_name(self) -> Similarity:
+    def similarity_fn_name(self) -> AnySimilarity:
         """How the vectors are compared; decides how a destination is created."""
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, wait
+from typing import cast
 from uuid import UUID
 
 import numpy as np
@@ -132,7 +133,7 @@ class Load:
                 parts += good_parts
         self._make_room_for_a_write()
         dim = self._embedder.get_embedding_dimension()
-        vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+        vectors = _joined(parts) if parts else np.empty((0, dim), np.float32)
         self._writes.append(
             (num_rows, len(rows), self._thread.submit(self._sink.write, rows, vectors))
         )
@@ -189,3 +190,10 @@ class Load:
         self._num_unwritten -= num_rows
         self._limit = min(self._batch_rows, self._limit + num_rows)
         self._tally.done(num_rows, num_written)
+
+
+def _joined(parts: list[Vectors]) -> Vectors:
+    """Return the vectors of several jobs; of texts with a vector per token, a list of arrays."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return cast(Vectors, [row for part in parts for row in part])

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
+from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import ConfigError, SinkError, SourceError, shown
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
@@ -32,7 +33,14 @@ from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
-from embedlib.indexing.sinks.protocol import OtherModelError, Sink, Target, Tell, check_target
+from embedlib.indexing.sinks.protocol import (
+    OtherModelError,
+    Sink,
+    Target,
+    Tell,
+    check_takes_multi_vectors,
+    check_target,
+)
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sources.input_files import check_not_input
@@ -114,6 +122,7 @@ def index(
     target = _make_target(embedder, settings)
     with ExitStack() as stack:
         opened = open_sink(sink) if isinstance(sink, str) else sink
+        check_takes_multi_vectors(opened, target)
         run = _Run(
             embedder=embedder,
             sink=opened,
@@ -351,9 +360,18 @@ def _make_chunker(embedder: TextEmbedder, options: IndexOptions) -> Chunker | No
 
 
 def _make_target(embedder: TextEmbedder, options: IndexOptions) -> Target:
+    name = embedder.similarity_fn_name
+    similarity: Similarity
+    multi_vector: LateSimilarity | None = None
+    if name == "maxsim" or name == "meanmaxsim":
+        # The vectors of two tokens are compared by their product.
+        similarity, multi_vector = "dot", name
+    else:
+        similarity = name
     return Target(
         dim=embedder.get_embedding_dimension(),
-        similarity=embedder.similarity_fn_name,
+        similarity=similarity,
+        multi_vector=multi_vector,
         fingerprint=embedder.fingerprint,
         model=name_to_store(embedder),
         recreate=options.recreate,

@@ -139,6 +139,11 @@ class OpenedModel:
         """
         check_not_compiled(self.folder)
         files = self.read_files(with_head=self.has_head)
+        if files.spec.late_interaction is not None:
+            raise ModelUnsupportedError(
+                f"{self.name} is a late-interaction model, which is computed in float32 alone: "
+                "there is nothing to compile, to verify or to tune"
+            )
         if self.config.max_seq_tokens is None:
             return files  # saves the time to load the tokenizer
         return self.limit_length(files, load_tokenizer(files))
@@ -170,6 +175,11 @@ def limit_length(spec: ModelSpec, tokenizer: tokenizers.Tokenizer, config: Confi
             )
         return spec
     check_length("max_seq_tokens", config.max_seq_tokens, num_positions(spec), num_special_tokens)
+    late = spec.late_interaction
+    if late is not None:  # the length of a query is part of the model
+        longest = max(late.query_tokens, config.max_seq_tokens)
+        late = replace(late, document_tokens=config.max_seq_tokens)
+        return replace(spec, late_interaction=late, max_seq_tokens=longest)
     return replace(
         spec,
         max_seq_tokens=config.max_seq_tokens,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from embedlib.config import Similarity
+from embedlib.config import LateSimilarity, Similarity
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid", "identity"]
 PoolingMode = Literal["cls", "mean", "max", "mean_sqrt_len", "weighted_mean", "last_token"]
@@ -161,6 +161,9 @@ class Dense:
     out_features: int
     has_bias: bool
     activation: Activation
+    has_residual: bool = False
+    """True: the input is added to the output; where their widths differ, times a matrix. Only in
+    a late-interaction model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +220,36 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueryExpansion:
+    """Mask tokens behind a short query, each with a vector of its own."""
+
+    min_tokens: int
+    """Shorter queries are filled up to this length."""
+    token: str
+    is_attended: bool = False
+    """Whether the other tokens attend to them; they themselves always attend to the query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteraction:
+    """What turns a text into one vector per token, for a query and for a document (ColBERT)."""
+
+    query_tokens: int
+    """Maximum length of a query, special tokens included."""
+    document_tokens: int
+    """Maximum length of a document."""
+    expansion: QueryExpansion | None
+    skipped_words: tuple[str, ...] = ()
+    """Tokens without a vector, such as punctuation; words that are no token have no effect."""
+    skips_in_queries: bool = False
+    skips_in_documents: bool = True
+    markers: tuple[str, ...] = ()
+    """Prompts that start with a token, such as `[unused0]`, that the tokenizer's files do not mark
+    as one that is never divided."""
+    similarity: LateSimilarity = "maxsim"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """Everything that determines a text's vector, except the weights and the tokenizer."""
 
@@ -241,6 +274,9 @@ class ModelSpec:
     head: Head | None = None
     """None: the outputs are embeddings. Otherwise they are scores before the activation, and
     `embedding_dim` is the number of labels."""
+    late_interaction: LateInteraction | None = None
+    """Set: a text has one vector of `embedding_dim` numbers for each of its tokens, and there is no
+    Pooling among the modules."""
 
     @property
     def pooling(self) -> Pooling:
@@ -252,4 +288,4 @@ class ModelSpec:
     @property
     def is_normalized(self) -> bool:
         """Whether the model's last module scales its vectors to unit length."""
-        return isinstance(self.modules[-1], Normalize)
+        return isinstance(self.modules[-1], Normalize) if self.modules else False

@@ -22,6 +22,7 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.gathering import Gathering
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import AnyModel, engine_of, precision_of, texts_per_second
+from embedlib.session.late_interaction import check_one_vector
 
 Task = Literal["embed", "rerank", "classify"]
 LoadModel = Callable[[], AnyModel]
@@ -237,6 +238,7 @@ def load_by_kind(name: str, config: Config) -> AnyModel:
 
     opened = OpenedModel.find(name, config)
     if not opened.has_head:
+        check_one_vector(opened.read_files(with_head=False).spec, "embedlib serve")
         return Embedder(name, config=config)
     head = opened.read_files(with_head=True).spec.head
     assert head is not None, "files read with a head have one; this is a bug in embedlib"

@@ -266,7 +266,8 @@ class Session:
 
     def _truncation_warning(self, call: Call) -> WarnTruncated:
         """Return a function that warns of truncated texts if on_truncate="warn"."""
-        max_seq_length = self.max_seq_length  # the user may set it before the call ends
+        # The user may set it before the call ends.
+        max_seq_length = call.max_seq_tokens or self.max_seq_length
         choices = '"ignore" or "error"'
         if call.can_divide:
             choices = f'"chunk" (for the vector of a whole text), {choices}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +22,7 @@ from embedlib.models.known_models import KnownModel, Truncation
 from embedlib.models.prompts import ROLES, Examples, Prompt, Prompts, Role
 from embedlib.models.spec import ModelSpec
 from embedlib.session.arguments import check_inputs, check_no_pairs
+from embedlib.session.late_interaction import check_call
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.modules import layer_norm
 from embedlib.vectors.quantization import check_precision, load_ranges, quantize
@@ -41,6 +42,8 @@ class Call:
     """Whether on_truncate="chunk" would divide long texts of this call."""
     usage: Usage | None = None
     """Passed by the caller; the call adds to it before it returns."""
+    max_seq_tokens: int | None = None
+    """The length limit of its texts, for messages; None: that of the session."""
 
     def count(self, job: Job) -> None:
         """Add the counts and times of a finished job to `usage`, if there is one."""
@@ -63,9 +66,18 @@ class EmbeddingCall(Call):
     precision: VectorPrecision
     ranges: NDArray[np.float32] | None
     """float32[2, D]: for the precisions int8 and uint8."""
+    is_late: bool = False
+    """Whether a row is float32[T, D], the vectors of T tokens."""
 
     def finish(self, vectors: Vectors) -> NDArray[Any]:
-        """Convert float32[N, D] of the engine to the vectors that `encode` returns."""
+        """Convert float32[N, D] of the engine to the vectors that `encode` returns.
+
+        Of a late-interaction model: the arrays of N texts to a list of them.
+        """
+        if self.is_late:
+            rows = [normalize(row) if self.normalizes else row for row in vectors]
+            # The types say what all other models return.
+            return rows[0] if self.is_single else cast(NDArray[Any], rows)
         if self.truncate_dim is not None:
             if self.truncation == "layer_norm":
                 vectors = layer_norm(vectors)
@@ -121,6 +133,8 @@ class CallFactory:
         self._truncation = known.truncation
         self.prompts = Prompts(spec, config, known)
         self.truncate_dim = self._kept_dim(config.truncate_dim or spec.truncate_dim)
+        self.query_tokenizer: Tokenizer | None = None
+        """Of a late-interaction model; None: queries have the tokenizer of all texts."""
         self.ranges: NDArray[np.float32] | None = None
         """float32[2, D]: the ranges of vectors with the default `truncate_dim`."""
         if config.quantization_ranges is not None:
@@ -161,12 +175,17 @@ class CallFactory:
         normalizes = self._normalizes(vectors, dim)
         precision = vectors.precision or "float32"
         self._check_precision(precision, dim, normalizes)
+        is_late = self._spec.late_interaction is not None
+        if is_late:
+            check_call(prompt.role, vectors.truncate_dim, precision)
+        tokenizer = self.tokenizer_for(prompt.role, tokenizer)
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(
             texts=texts,
             lane=self._lane(len(texts), prompt.role),
             tokenize=partial(tokenizer, prompt=resolved),
-            can_divide=not resolved.suffix,  # windows support only a prompt in front
+            # Windows support only a prompt in front, and one vector per text.
+            can_divide=not resolved.suffix and not is_late,
             usage=usage,
             tokenizer=tokenizer,
             prompt=resolved,
@@ -177,7 +196,14 @@ class CallFactory:
             normalizes=normalizes,
             precision=cast(VectorPrecision, precision),
             ranges=self.ranges,
+            is_late=is_late,
+            max_seq_tokens=tokenizer.max_seq_tokens,
         )
+
+    def tokenizer_for(self, role: Role | None, tokenizer: Tokenizer) -> Tokenizer:
+        """Return the tokenizer of a role; `tokenizer` unless queries have one of their own."""
+        own = self.query_tokenizer if role == "query" else None
+        return own or tokenizer
 
     def settings(self) -> dict[str, object]:
         """Return all settings, besides the model, that the vectors depend on, as JSON values."""
@@ -187,6 +213,8 @@ class CallFactory:
             found["on_truncate"] = "chunk"
         if self.truncate_dim is not None and self._truncation != "slice":
             found["truncation"] = self._truncation
+        if self._spec.late_interaction is not None:
+            found["late_interaction"] = asdict(self._spec.late_interaction)
         return found
 
     def _kept_dim(self, truncate_dim: int | None) -> int | None:

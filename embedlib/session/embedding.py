@@ -8,11 +8,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from embedlib.config import PrecisionName, Similarity
+from embedlib.config import AnySimilarity, PrecisionName
 from embedlib.models.prompts import Role
 from embedlib.session.base import Session
 from embedlib.session.call import CallFactory
 from embedlib.session.checked import checked
+from embedlib.vectors.maxsim import maxsim, maxsim_pairwise
 from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
 
 
@@ -54,8 +55,11 @@ class EmbeddingSession(Session):
         return self._model.precision
 
     @property
-    def similarity_fn_name(self) -> Similarity:
+    def similarity_fn_name(self) -> AnySimilarity:
         """The function that `similarity` computes."""
+        late = self.spec.late_interaction
+        if late is not None:
+            return late.similarity
         return self.config.similarity_fn_name or self.spec.similarity
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
@@ -64,13 +68,17 @@ class EmbeddingSession(Session):
         An array, or where torch is imported a tensor, as in sentence-transformers.
 
         Args:
-            embeddings1: float[N, D] or float[D].
-            embeddings2: float[M, D] or float[D].
+            embeddings1: float[N, D] or float[D]; of a late-interaction model, queries: a list of N
+                arrays float[T, D], or one.
+            embeddings2: float[M, D] or float[D]; of a late-interaction model, documents.
 
         Raises:
             InputError: these are not vectors, or their dimensions differ.
         """
-        return as_torch(similarity(self.similarity_fn_name, embeddings1, embeddings2))
+        name = self.similarity_fn_name
+        if name == "maxsim" or name == "meanmaxsim":
+            return as_torch(maxsim(embeddings1, embeddings2, is_mean=name == "meanmaxsim"))
+        return as_torch(similarity(name, embeddings1, embeddings2))
 
     def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
         """Return float32[N], as `similarity` does: of each vector to the one in the same row.
@@ -82,7 +90,10 @@ class EmbeddingSession(Session):
         Raises:
             InputError: the shapes differ, or these are not vectors.
         """
-        return as_torch(similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2))
+        name = self.similarity_fn_name
+        if name == "maxsim" or name == "meanmaxsim":
+            return as_torch(maxsim_pairwise(embeddings1, embeddings2, is_mean=name == "meanmaxsim"))
+        return as_torch(similarity_pairwise(name, embeddings1, embeddings2))
 
     @property
     def fingerprint(self) -> str:

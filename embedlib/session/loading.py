@@ -31,6 +31,7 @@ from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.memory import float32_bytes, no_memory
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.session.late_interaction import without_choice
 from embedlib.session.preparing import Close, prepare_now, start_later
 
 
@@ -304,6 +305,9 @@ def load_model(
     opened = OpenedModel.find(name, config)
     opened.check_bytes()
     files = opened.read_files(with_head=with_head)
+    if files.spec.late_interaction is not None:
+        config = without_choice(config)
+        opened = replace(opened, config=config)
     tokenizer = load_tokenizer(files)
     files = opened.limit_length(files, tokenizer)
     plan = plan_engine(files, config, opened.manifest, machine=machine)

@@ -102,17 +102,17 @@ def as_torch(numbers: NDArray[np.float32]) -> Any:
     return numbers if torch is None else torch.from_numpy(numbers)
 
 
-def _off_device(vectors: Any) -> Any:
+def off_device(vectors: Any) -> Any:
     """Return tensors as arrays: numpy refuses those of a GPU, in bf16 or with a gradient."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(vectors, torch.Tensor):
         return vectors.float().numpy(force=True)
-    return [_off_device(item) for item in vectors] if isinstance(vectors, list) else vectors
+    return [off_device(item) for item in vectors] if isinstance(vectors, list) else vectors
 
 
 def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
     try:
-        rows = np.asarray(_off_device(vectors), np.float32)
+        rows = np.asarray(off_device(vectors), np.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of torch: the last
         reason = first_line(error)
         raise InputError(f"similarity compares vectors; encode texts first ({reason})") from error

@@ -211,3 +211,20 @@ def test_what_is_not_understood_is_one_line(run: Run, tmp_path: Path) -> None:
     assert done.stderr.startswith("Error: ")
     assert "abacus" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("variant", ["late-bert", "late-stanford"])
+def test_a_late_interaction_model(variant: str, run: Run, tmp_path: Path) -> None:
+    spec = load_spec(write_tiny_model(tmp_path, variant))
+    done = run("inspect", tmp_path)
+    assert done.exit_code == 0, done.output
+    said = table(done.stdout)["for each token"]
+    assert "queries of 16 tokens, documents of 20" in said
+    assert "filled up to 16 tokens with [MASK], which the others have not seen" in said
+    assert said.endswith("compared by maxsim")
+    facts = json.loads(run("inspect", tmp_path, "--json").stdout)
+    assert facts["late_interaction"]["document_tokens"] == 20
+    assert facts["embedding_dim"] == spec.embedding_dim
+    refused = run("encode", tmp_path, "-", stdin="a text\n")
+    assert refused.exit_code == 1
+    assert "embedlib encode needs one vector per text" in refused.stderr

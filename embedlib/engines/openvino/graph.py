@@ -2,7 +2,8 @@
 
 Inputs: `token_ids` int32[B, L] (padded on the right) and `seq_lens` int32[B]. A model with a head
 and token types also has `num_type0_tokens` int32[B]; a model whose pooling excludes the prompt also
-has `num_prompt_tokens` int32[B]. Output: float32[B, D], or float32[B, L, D] without pooling. A
+has `num_prompt_tokens` int32[B]; a model with a query expansion that is not attended also has
+`num_attended` int32[B]. Output: float32[B, D], or float32[B, L, D] without pooling. A
 causal model that pools the last token has inputs and outputs for a prefix too, see `kept_tokens`.
 
 Matrices are views onto the memory-mapped file, in the type that it has: building a graph does not
@@ -108,9 +109,21 @@ class _GraphBuilder:
             op.unsqueeze(self.seq_lens, int_constant(1)),
         )
         """bool[B, L]: False on padding."""
-        seen = None if self.encoder.is_causal else self.is_token
+        seen = None if self.encoder.is_causal else self._seen()
         self.places = Places(self.positions, keys, seen)
         self.attention = Attention(self.encoder, self.places, spec.max_seq_tokens)
+
+    def _seen(self) -> ov.Node:
+        """Return bool[B, L]: the tokens that others attend to."""
+        late = self.spec.late_interaction
+        if late is None or late.expansion is None or late.expansion.is_attended:
+            return self.is_token
+        num_attended = int_input("num_attended", [-1])
+        self.inputs.append(num_attended)
+        return op.less(
+            op.unsqueeze(self.indices, int_constant(0)),
+            op.unsqueeze(num_attended, int_constant(1)),
+        )
 
     def build(self) -> list[ov.Model]:
         pooled = self._pooled_place()
@@ -121,7 +134,7 @@ class _GraphBuilder:
             if isinstance(module, Pooling):
                 vector = vector if pooled is not None else self._pool(vector, module)
             elif isinstance(module, Dense):
-                vector = activate(self.weighted.linear(vector, role), module.activation)
+                vector = self._dense(vector, module, role)
             elif isinstance(module, LayerNorm):
                 vector = self.weighted.layer_norm(vector, role, module.eps)
             elif isinstance(module, Normalize):
@@ -129,6 +142,19 @@ class _GraphBuilder:
                 last = len(vector.get_output_partial_shape(0)) - 1
                 vector = op.normalize_l2(vector, int_constants(last), 1e-24, "max")
         return [self._stage(outputs) for outputs in [*self.ended_stages, self._outputs(vector)]]
+
+    def _dense(self, vector: ov.Node, module: Dense, role: str) -> ov.Node:
+        """Return the output of a Dense.
+
+        Source: `Dense.forward` of sentence-transformers 6.2, base/modules/dense.py.
+        """
+        given = vector
+        vector = activate(self.weighted.linear(vector, role), module.activation)
+        if not module.has_residual:
+            return vector
+        if module.in_features != module.out_features:
+            given = self.weighted.linear(given, role + ".residual")
+        return op.add(vector, given)
 
     def _stage(self, outputs: list[ov.Node]) -> ov.Model:
         """Return the graph of a stage, with those of the inputs that its outputs depend on."""

@@ -35,6 +35,7 @@ def infer(
         "seq_lens": batch.seq_lens,
         "num_type0_tokens": batch.num_type0_tokens,
         "num_prompt_tokens": batch.num_prompt_tokens,
+        "num_attended": batch.seq_lens if batch.num_attended is None else batch.num_attended,
         **prefix,
     }
     request.infer(arrays, between)  # `arrays` live until the end of this function

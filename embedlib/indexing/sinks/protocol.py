@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.config import Similarity
+from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import BadRow, Row, model_digest
@@ -39,6 +39,8 @@ class Target:
             one.
         precision: what the embedder computes in; None: it does not say. For `embedlib status`, the
             fingerprint decides.
+        multi_vector: how rows with a vector per token are compared; None: a row has one vector.
+            Only sinks with `takes_multi_vectors = True` get others.
     """
 
     dim: int
@@ -48,6 +50,7 @@ class Target:
     recreate: bool = False
     shard: str | None = None
     precision: str | None = None
+    multi_vector: LateSimilarity | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +142,8 @@ class Sink(Protocol):
 
         Args:
             rows: at most a few thousand, all ids different.
-            vectors: float32[N, D], finite.
+            vectors: float32[N, D], finite; of a target with `multi_vector` a list of N arrays,
+                float32[T, D].
         """
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
@@ -240,12 +244,36 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
         )
 
 
-def check_vectors(vectors: Vectors, num_rows: int, dim: int) -> None:
+def check_takes_multi_vectors(sink: Sink, target: Target) -> None:
+    """Refuse to write a vector per token into a destination that stores one vector per row.
+
+    Raises:
+        SinkError: it does.
+    """
+    if target.multi_vector is not None and not getattr(sink, "takes_multi_vectors", False):
+        raise SinkError(
+            f"{sink.name} stores one vector per row, and {target.model!r} makes one per token; "
+            "load into qdrant:// or edge:, or take a model with one vector per text"
+        )
+
+
+def check_vectors(vectors: Vectors | Sequence[Vectors], num_rows: int, dim: int) -> None:
     """Refuse vectors that must not be stored; `Sink.write` calls this.
+
+    Args:
+        vectors: float32[N, D], or a list of float32[T, D].
+        num_rows: N.
+        dim: D.
 
     Raises:
         SinkError: the shape is wrong, or a number is not finite.
     """
+    if not isinstance(vectors, np.ndarray):
+        if len(vectors) != num_rows:
+            raise SinkError(f"there are vectors of {len(vectors)} rows, not of {num_rows}")
+        for each in vectors:
+            check_vectors(each, max(len(each), 1), dim)
+        return
     if vectors.shape != (num_rows, dim):
         raise SinkError(f"vectors have shape {vectors.shape}, not ({num_rows}, {dim})")
     if not np.isfinite(vectors).all():

@@ -255,8 +255,10 @@ def spec_facts(spec: ModelSpec) -> dict[str, Any]:
         {"kind": type(module).__name__, **dataclasses.asdict(module)} for module in spec.modules
     ]
     facts = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    late = spec.late_interaction
     return {
         **facts,
+        "late_interaction": None if late is None else dataclasses.asdict(late),
         "encoder": dataclasses.asdict(spec.encoder),
         "head": None if spec.head is None else dataclasses.asdict(spec.head),
         "modules": modules,

@@ -31,6 +31,13 @@ from embedlib.models.reading.heads import (
     read_head,
 )
 from embedlib.models.reading.json_files import JsonObject, quote, show
+from embedlib.models.reading.late_interaction import (
+    is_late,
+    is_stanford,
+    mask_token,
+    read_late,
+    read_stanford,
+)
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
 from embedlib.models.reading.refusals import no_config
@@ -158,7 +165,8 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
     if has_modules:
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
         _check_kind(folder, general, with_head)
-    entries = read_module_list(folder, with_head) if has_modules else []
+    is_late_model = is_late(general)
+    entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
     transformer_dir = entries[0][1] if entries else folder
     config = _read_config(transformer_dir, folder, is_compiled)
     return _Parts(
@@ -174,6 +182,7 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
             folder,
             # A modular head stands on the same transformer as an embedding.
             with_head=with_head and not is_modular([kind for kind, _ in entries]),
+            is_late=is_late_model,
         )
         if has_modules
         else JsonObject("", {}),
@@ -226,8 +235,42 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
     )
 
 
+def _read_late(parts: _Parts) -> ModelFiles:
+    """Return the files of a late-interaction model."""
+    limit, source = _max_seq_tokens(parts)
+    mask = mask_token(parts.tokenizer_config, parts.config)
+    if parts.has_modules:
+        modules = [(kind, path, parts.module_config(path)) for kind, path in parts.modules]
+        found = read_late(
+            parts.folder, parts.general, parts.settings, modules, parts.encoder, limit, mask
+        )
+    else:
+        found = read_stanford(parts.folder, parts.config, parts.encoder, limit, mask)
+    dim = parts.encoder.hidden_size
+    for module in found.modules:
+        dim = output_dim(module, dim)
+    late = found.late
+    spec = ModelSpec(
+        modules=found.modules,
+        embedding_dim=dim,
+        late_interaction=late,
+        prompts=found.prompts,
+        **_read_transformer(parts),
+    )
+    longest = max(late.query_tokens, late.document_tokens)
+    return ModelFiles(
+        folder=parts.folder,
+        spec=replace(spec, max_seq_tokens=longest, max_seq_tokens_source=source),
+        transformer_dir=parts.transformer_dir,
+        module_dirs=found.module_dirs,
+        module_tensors=found.tensors,
+    )
+
+
 def _read_embedding(parts: _Parts) -> ModelFiles:
     """Return the files of an embedding model."""
+    if is_late(parts.general) or (not parts.has_modules and is_stanford(parts.config)):
+        return _read_late(parts)
     if not parts.has_modules and is_scoring(parts.config):
         raise _is_scoring(parts.config, "architectures")
     if not parts.has_modules and has_chat_template(parts.transformer_dir, parts.tokenizer_config):

@@ -82,13 +82,24 @@ SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 SCORES: Final = ("scores",)
 """The output of the last Dense of a reranker or classifier."""
 
+TOKEN_VECTORS: Final = ("token_embeddings", None)
+"""The only input and output that a module of a late-interaction model may name."""
 
-def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
+PYLATE_DENSE: Final = "pylate.models.Dense.Dense"
+
+OF_TOKENS: Final = ("Dense", "Normalize", "MultiVectorMask", "Dropout")
+"""The modules behind the Transformer of a late-interaction model."""
+
+
+def read_module_list(
+    folder: Path, with_head: bool, *, is_late: bool = False
+) -> list[tuple[str, Path]]:
     """Return the class name and directory of every module that changes a vector, in order.
 
     An embedding model has a Transformer, a Pooling and others, or a StaticEmbedding and others. A
     reranker has a Transformer alone; or with a LogitScore, if it answers with a token; or with a
-    Pooling and others, of which the last makes the scores.
+    Pooling and others, of which the last makes the scores. A late-interaction model (`is_late`) has
+    a Transformer and others, none of which is a Pooling.
     """
     name = "modules.json"
     content = load_json(folder / name, folder)
@@ -104,7 +115,9 @@ def read_module_list(folder: Path, with_head: bool) -> list[tuple[str, Path]]:
         # kwargs lists arguments of `encode` that the module receives; adapters use it.
         entry.check_fixed("kwargs", ([], {}, None))
         _check_own_name(entry, names)
-        kind = _module_kind(entry, [kind for kind, _ in entries], with_head)
+        before = [kind for kind, _ in entries]
+        accepted = OF_TOKENS if is_late and before else _accepted(before, with_head)
+        kind = _module_kind(entry, accepted, is_late=is_late)
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
@@ -131,7 +144,7 @@ def _check_own_name(entry: JsonObject, names: set[str]) -> None:
         names.add(name)
 
 
-def _module_kind(entry: JsonObject, before: Sequence[str], with_head: bool) -> str:
+def _module_kind(entry: JsonObject, accepted: Sequence[str], *, is_late: bool) -> str:
     """Return the class name of a module.
 
     Its package differs between releases: `sentence_transformers.models.Pooling`,
@@ -139,13 +152,14 @@ def _module_kind(entry: JsonObject, before: Sequence[str], with_head: bool) -> s
 
     Args:
         entry: its entry in modules.json.
-        before: the classes of the modules before it, without Dropout.
-        with_head: whether the model is a reranker or classifier.
+        accepted: the classes that it may have.
+        is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers.
     """
-    first, _, rest = (entry.text("type") or "").partition(".")
+    name = entry.text("type") or ""
+    first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
-    accepted = _accepted(before, with_head)
-    if first != "sentence_transformers" or kind not in accepted:
+    is_known = first == "sentence_transformers" or (is_late and name == PYLATE_DENSE)
+    if not is_known or kind not in accepted:
         reason = explain_module(kind, first)
         if reason is not None:
             raise ModelUnsupportedError(f"{entry.name}: type = {quote(kind)} {reason}")
@@ -163,7 +177,14 @@ def _accepted(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
     return () if before[-1] == "LogitScore" else AFTER_POOLING
 
 
-def read_module(kind: str, config: JsonObject, dim: int, *, makes_scores: bool = False) -> Module:
+def read_module(
+    kind: str,
+    config: JsonObject,
+    dim: int,
+    *,
+    makes_scores: bool = False,
+    inputs: tuple[str | None, ...] = SENTENCE_EMBEDDING,
+) -> Module:
     """Return one module after the transformer.
 
     Args:
@@ -171,15 +192,17 @@ def read_module(kind: str, config: JsonObject, dim: int, *, makes_scores: bool =
         config: its config.json; may be empty for Normalize.
         dim: width of its input vectors.
         makes_scores: it is the Dense at the end of a reranker or classifier.
+        inputs: the names that its input may have, and its output unless it makes scores.
 
     Raises:
         ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
+    outputs = SCORES if makes_scores else inputs
     readers: dict[str, Callable[[JsonObject, int], Module]] = {
         "Pooling": _read_pooling,
-        "Dense": partial(_read_dense, outputs=SCORES if makes_scores else SENTENCE_EMBEDDING),
+        "Dense": partial(_read_dense, inputs=inputs, outputs=outputs),
         "LayerNorm": _read_layer_norm,
-        "Normalize": _read_normalize,
+        "Normalize": partial(_read_normalize, inputs=inputs),
     }
     return readers[kind](config, dim)
 
@@ -239,15 +262,21 @@ def _flagged_modes(config: JsonObject) -> tuple[PoolingMode, ...]:
     return modes or ("mean",)
 
 
-def _read_dense(config: JsonObject, dim: int, outputs: tuple[str | None, ...]) -> Dense:
+def _read_dense(
+    config: JsonObject,
+    dim: int,
+    inputs: tuple[str | None, ...],
+    outputs: tuple[str | None, ...],
+) -> Dense:
     config.check_keys(
         {
             "in_features", "out_features", "bias", "activation_function", "use_residual",
             "module_input_name", "module_output_name",
         }
     )  # fmt: skip
-    config.check_fixed("use_residual", (False, None))
-    config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
+    if inputs is not TOKEN_VECTORS:
+        config.check_fixed("use_residual", (False, None))
+    config.check_fixed("module_input_name", inputs)
     config.check_fixed("module_output_name", outputs)
     if config.integer("in_features") != dim:
         raise config.refuse("in_features", f"{dim}, the width of its input")
@@ -258,6 +287,7 @@ def _read_dense(config: JsonObject, dim: int, outputs: tuple[str | None, ...]) -
         activation=config.choice(
             "activation_function", DENSE_ACTIVATIONS, "torch.nn.modules.activation.Tanh"
         ),
+        has_residual=config.boolean("use_residual", False),
     )
 
 
@@ -268,9 +298,9 @@ def _read_layer_norm(config: JsonObject, dim: int) -> LayerNorm:
     return LayerNorm(dim=dim)
 
 
-def _read_normalize(config: JsonObject, dim: int) -> Normalize:
+def _read_normalize(config: JsonObject, dim: int, inputs: tuple[str | None, ...]) -> Normalize:
     del dim  # vectors of any width have a length
     config.check_keys({"module_input_name", "module_output_name"})
-    config.check_fixed("module_input_name", SENTENCE_EMBEDDING)
-    config.check_fixed("module_output_name", SENTENCE_EMBEDDING)
+    config.check_fixed("module_input_name", inputs)
+    config.check_fixed("module_output_name", inputs)
     return Normalize()

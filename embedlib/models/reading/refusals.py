@@ -42,8 +42,6 @@ ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
         "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
-        "HF_ColBERT": "is a ColBERT model: one vector for every token, compared token by token; "
-        "BAAI/bge-m3 has multi_vector outputs",
     }
 )
 """By the first of `architectures`."""
@@ -53,14 +51,19 @@ _SPARSE: Final = (
     "sparse outputs"
 )
 _TOKENS: Final = (
-    "belongs to a ColBERT model, with one vector for every token; BAAI/bge-m3 has multi_vector "
-    "outputs"
+    "belongs to a ColBERT model, and config_sentence_transformers.json is not that of one: its "
+    'model_type is "MultiVectorEncoder", or "ColBERT" of PyLate'
+)
+_POOLED_TOKENS: Final = (
+    "averages vectors of tokens that are alike, which embedlib does not; LateOn and "
+    "GTE-ModernColBERT load without it"
 )
 MODULES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("SpladePooling", "MLMTransformer", "SparseStaticEmbedding"), _SPARSE),
         "SparseAutoEncoder": _SPARSE,
-        **dict.fromkeys(("MultiVectorMask", "HierarchicalTokenPooling"), _TOKENS),
+        "MultiVectorMask": _TOKENS,
+        "HierarchicalTokenPooling": _POOLED_TOKENS,
         **dict.fromkeys(
             ("Router", "Asym"),
             "has one model for queries and another for documents; load the folder of one of them",

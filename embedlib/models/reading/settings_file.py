@@ -55,6 +55,14 @@ EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyTyp
 )
 """Keys of the settings. A tuple holds the only values implemented; None: any value."""
 
+LATE_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+    {
+        **EMBEDDING_KEYS,
+        **dict.fromkeys(("query_length", "document_length", "query_expansion")),
+    }
+)
+"""The same for a late-interaction model; `late_interaction` checks the values of its own keys."""
+
 SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
     {
         **EMBEDDING_KEYS,
@@ -78,18 +86,21 @@ convert to the message format if it's supported". A folder without `modality_con
 """
 
 
-def read_settings(transformer_dir: Path, folder: Path, *, with_head: bool) -> JsonObject:
+def read_settings(
+    transformer_dir: Path, folder: Path, *, with_head: bool, is_late: bool = False
+) -> JsonObject:
     """Return the checked settings of the transformer module; empty if there is no settings file.
 
     Args:
         transformer_dir: the directory of the settings file.
         folder: the model folder.
         with_head: whether the model is a reranker or classifier.
+        is_late: whether it is a late-interaction model.
 
     Raises:
         ModelUnsupportedError: if a key is unknown or its value is not implemented.
     """
-    keys = SCORING_KEYS if with_head else EMBEDDING_KEYS
+    keys = SCORING_KEYS if with_head else LATE_KEYS if is_late else EMBEDDING_KEYS
     for name in SETTINGS_NAMES:
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:

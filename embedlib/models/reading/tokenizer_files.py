@@ -6,11 +6,11 @@ transformers; and a folder whose tokenizer.json is not what transformers would b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from tokenizers import Tokenizer, normalizers, processors
+from tokenizers import AddedToken, Tokenizer, normalizers, processors
 
 from embedlib.models.reading.added_tokens import AddedTokens, read_added_tokens, read_token
 from embedlib.models.reading.config_file import family_of
@@ -74,6 +74,8 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
             tokenizer.encode_special_tokens = True
         if files.spec.lowercase:
             _prepend_lowercase(tokenizer)
+        if files.spec.late_interaction is not None:
+            _keep_whole(tokenizer, files.spec.late_interaction.markers)
         read.check_ids(tokenizer, files.spec.encoder.vocab_size)
         tokenizer.encode(PROBE, PROBE)
     return tokenizer
@@ -198,6 +200,23 @@ def _set_ends(
     )
     if present is None or of_file != flagged.process(text).ids:
         tokenizer.post_processor = flagged
+
+
+def _keep_whole(tokenizer: Tokenizer, markers: Sequence[str]) -> None:
+    """Make tokens that a prompt starts with special, so that they are not divided.
+
+    The libraries that trained the model insert such a token; sentence-transformers and embedlib
+    write it in front of the text. A prompt that starts with no token of the vocabulary stays text.
+
+    Source: `MultiVectorEncoder._register_prefix_tokens` of sentence-transformers 6.2.
+    """
+    for marker in markers:
+        tokens = (marker, marker.split(None, 1)[0])
+        known = next((token for token in tokens if tokenizer.token_to_id(token) is not None), None)
+        if known is not None and tokenizer.encode(known, add_special_tokens=False).tokens != [
+            known
+        ]:
+            tokenizer.add_special_tokens([AddedToken(known, normalized=False, special=True)])
 
 
 def _prepend_lowercase(tokenizer: Tokenizer) -> None:

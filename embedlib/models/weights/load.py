@@ -35,6 +35,7 @@ from embedlib.models.weights.safetensors_files import (
 )
 from embedlib.models.weights.table import TokenTable, find_table
 from embedlib.models.weights.tensor_roles import (
+    RESIDUAL,
     Shapes,
     encoder_shapes,
     module_shapes,
@@ -159,7 +160,9 @@ def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
         raise ModelWeightsError(f"{where}: tensor {anchor} is missing")
     rows = {role: tensor_rows(role, family) for role in shapes}
     rows = {role: replace(block, name=prefix + block.name) for role, block in rows.items()}
-    picked = _pick(stored, rows, shapes, family.ignored_tensors, where)
+    of_modules = (f"{stem}.*" for stem in files.module_tensors.values() if isinstance(stem, str))
+    ignored = (*family.ignored_tensors, *of_modules)
+    picked = _pick(stored, rows, shapes, ignored, where)
     if family.stores_norms_less_one:
         picked |= {
             role: replace(tensor, added=1.0)
@@ -184,7 +187,8 @@ def _load_module(
         # The files also contain the transformer.
         stem = place
         stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
-    rows = {f"modules.{position}.{leaf}": FusedSlice(f"{stem}.{leaf}", 0, 1) for leaf in leaves}
+    names = {leaf: leaf if leaf == RESIDUAL else f"{stem}.{leaf}" for leaf in leaves}
+    rows = {f"modules.{position}.{leaf}": FusedSlice(names[leaf], 0, 1) for leaf in leaves}
     return _pick(stored, rows, shapes, (), where)
 
 
@@ -281,8 +285,7 @@ def _weight_files(directory: Path, folder: Path) -> list[Path]:
     if pickles:
         name = pickles[0].relative_to(folder).as_posix()
         raise ModelWeightsError(
-            f"{name}: is a pickle, which can run code when it is read; if you trust it, "
-            "convert it: SentenceTransformer(folder).save_pretrained(new_folder), or "
-            "CrossEncoder(folder).save_pretrained(new_folder) for a reranker or classifier"
+            f"{name}: is a pickle, which can run code when it is read; convert it without running "
+            f"it: embedlib convert {folder}"
         )
     raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")

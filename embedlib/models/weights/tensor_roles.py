@@ -30,6 +30,9 @@ Shapes = dict[str, tuple[int, ...]]
 ArraysByRole = Mapping[str, NDArray[Any]]
 """The weights of a model by role: its own in float32, or those of an engine directory."""
 
+RESIDUAL: Final = "residual.weight"
+"""The leaf of a module that is a layer of its own, of this name in the module's file."""
+
 FUSED_LAYERS: Final = (("q", "k", "v"), ("gate", "up"))
 """Linear layers with the same input, which engines compute as one matrix, in one precision.
 
@@ -93,7 +96,7 @@ def fused_roles(role: str, roles: Collection[str]) -> tuple[str, ...]:
 
 
 def module_shapes(module: Dense | LayerNorm) -> Shapes:
-    """Return the leaves (weight, bias) of a module, and their shapes."""
+    """Return the leaves (weight, bias, residual.weight) of a module, and their shapes."""
     shapes: Shapes
     if isinstance(module, LayerNorm):
         shapes = {"weight": (module.dim,), "bias": (module.dim,)}
@@ -104,6 +107,12 @@ def module_shapes(module: Dense | LayerNorm) -> Shapes:
         }
     if not module.has_bias:
         del shapes["bias"]
+    if (
+        isinstance(module, Dense)
+        and module.has_residual
+        and module.in_features != module.out_features
+    ):
+        shapes[RESIDUAL] = shapes["weight"]
     return shapes
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from embedlib.testing.models.decoders import DECODERS
 from embedlib.testing.models.encoders import ENCODERS
 from embedlib.testing.models.heads import HEADS
+from embedlib.testing.models.late import LATE
 from embedlib.testing.models.variant import TinyVariant
 
 VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DECODERS})
@@ -19,6 +20,9 @@ VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DEC
 
 SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
 """Every variant that computes scores."""
+
+LATE_VARIANTS: Final[Mapping[str, TinyVariant]] = LATE
+"""Every variant that computes a vector for each token; the GPU engines refuse them."""
 
 OPENVINO_ALONE: Final = frozenset({"deberta-v2", "deberta-v2-classifier"})
 """Variants that the GPU engines refuse."""

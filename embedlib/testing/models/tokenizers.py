@@ -57,6 +57,21 @@ def _bert(lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
     return _word_piece(special, lowercase)
 
 
+def _late() -> tuple[Tokenizer, dict[str, Any]]:
+    """BERT's, with markers in the vocabulary, and with those that PyLate adds."""
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    tokenizer, config = _word_piece(special, lowercase=True, others=("[unused0]", "[unused1]"))
+    # As `ColBERT` of PyLate adds them: normalized, so that they match no text here.
+    tokenizer.add_tokens(["[Q] ", "[D] "])
+    return tokenizer, config
+
+
 def _mpnet() -> tuple[Tokenizer, dict[str, Any]]:
     """<s> text </s> with BERT's pieces, as in MPNet; the padding id is 1."""
     special = {
@@ -69,9 +84,11 @@ def _mpnet() -> tuple[Tokenizer, dict[str, Any]]:
     return _word_piece(special, lowercase=True)
 
 
-def _word_piece(special: dict[str, str], lowercase: bool) -> tuple[Tokenizer, dict[str, Any]]:
+def _word_piece(
+    special: dict[str, str], lowercase: bool, others: tuple[str, ...] = ()
+) -> tuple[Tokenizer, dict[str, Any]]:
     """Return BERT's tokenizer with these special tokens, which get the first ids."""
-    pieces = [*special.values(), *LETTERS, *SIGNS, *FOREIGN, *WORDS]
+    pieces = [*special.values(), *others, *LETTERS, *SIGNS, *FOREIGN, *WORDS]
     pieces += [f"##{piece}" for piece in (*LETTERS, *SIGNS, *FOREIGN, *PIECES)]
     vocab = _numbered(pieces)
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
@@ -182,6 +199,7 @@ TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] 
     {
         "bert": lambda: _bert(lowercase=True),
         "bert-cased": lambda: _bert(lowercase=False),
+        "late": _late,
         "mpnet": _mpnet,
         "roberta": _roberta,
         "xlm-roberta": _xlm_roberta,

@@ -43,6 +43,8 @@ class TinyVariant:
     only with the model's own code."""
     with_head: bool = False
     """Whether the model is a reranker or classifier."""
+    metadata: Json | None = None
+    """`artifact.metadata` of Stanford's ColBERT."""
     template: str | None = None
     """The name of the prompt template of a scoring model, if it needs one."""
 

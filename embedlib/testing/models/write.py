@@ -21,8 +21,13 @@ from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
 from embedlib.models.weights.load import MODULE_TENSORS
-from embedlib.models.weights.tensor_roles import encoder_shapes, module_shapes, tensor_rows
-from embedlib.testing.models.table import SCORING_VARIANTS, VARIANTS
+from embedlib.models.weights.tensor_roles import (
+    RESIDUAL,
+    encoder_shapes,
+    module_shapes,
+    tensor_rows,
+)
+from embedlib.testing.models.table import LATE_VARIANTS, SCORING_VARIANTS, VARIANTS
 from embedlib.testing.models.tokenizers import build_tokenizer
 from embedlib.testing.models.variant import TinyVariant
 
@@ -34,9 +39,10 @@ def write_tiny_model(folder: Path, variant: str) -> Path:
 
     Args:
         folder: where to write; created if missing.
-        variant: a key of `VARIANTS` or `SCORING_VARIANTS` in `table`.
+        variant: a key of `VARIANTS`, `SCORING_VARIANTS` or `LATE_VARIANTS` in `table`.
     """
-    return write_variant(folder, variant, {**VARIANTS, **SCORING_VARIANTS}[variant])
+    rows = {**VARIANTS, **SCORING_VARIANTS, **LATE_VARIANTS}
+    return write_variant(folder, variant, rows[variant])
 
 
 def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
@@ -62,6 +68,8 @@ def write_variant(folder: Path, name: str, row: TinyVariant) -> Path:
         _write_json(folder / "config_sentence_transformers.json", row.general)
     if row.modules or row.has_module_list:
         _write_modules(folder, row)
+    if row.metadata is not None:
+        _write_json(folder / "artifact.metadata", row.metadata)
     _write_weights(folder, name, row)
     return folder
 
@@ -114,7 +122,9 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
         if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
             stem = MODULE_TENSORS[type(module)]
             part = {
-                f"{stem}.{leaf}": _values(variant, f"modules.{position}.{leaf}", shape)
+                leaf if leaf == RESIDUAL else f"{stem}.{leaf}": _values(
+                    variant, f"modules.{position}.{leaf}", shape
+                )
                 for leaf, shape in module_shapes(module).items()
             }
             _write_safetensors(files.module_dirs[position] / "model.safetensors", part, "F32")

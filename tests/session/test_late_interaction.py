@@ -1,0 +1,228 @@
+"""Late-interaction models (ColBERT): vectors, tokens and scores as the libraries that made them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib import Embedder
+from embedlib.batching.sequence import Job, TokenizedText
+from embedlib.batching.token_rows import TokenRows
+from embedlib.engines.base import Lane
+from embedlib.errors import ConfigError, ModelUnsupportedError, TruncationWarning
+from embedlib.testing.models.late import LATE
+from embedlib.testing.models.write import write_tiny_model
+
+GOLDENS = Path(__file__).parent.parent / "goldens" / "late"
+TEXTS: list[str] = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
+RELATIVE_ERROR = 1e-4
+ST, PYLATE = "sentence-transformers", "pylate"
+CASES = [
+    *((ST, name) for name in LATE),
+    *((PYLATE, name) for name in ("late-modernbert", "late-pylate", "late-stanford")),
+]
+
+pytestmark = pytest.mark.filterwarnings("ignore::embedlib.errors.TruncationWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function that writes a tiny model once."""
+    root = tmp_path_factory.mktemp("late")
+
+    def write(name: str) -> Path:
+        return root / name if (root / name).exists() else write_tiny_model(root / name, name)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def load(folder: Callable[[str], Path]) -> Iterator[Callable[[str], Embedder]]:
+    """Return a function that loads a tiny model once."""
+    loaded: dict[str, Embedder] = {}
+
+    def of(name: str) -> Embedder:
+        if name not in loaded:
+            loaded[name] = Embedder(folder(name), threads=1)
+        return loaded[name]
+
+    yield of
+    for embedder in loaded.values():
+        embedder.close()
+
+
+@pytest.mark.parametrize(("library", "name"), CASES)
+def test_vectors_are_those_of_the_library(
+    load: Callable[[str], Embedder], library: str, name: str
+) -> None:
+    embedder = load(name)
+    with np.load(GOLDENS / f"{library}.npz") as arrays:
+        for role, encode in (
+            ("query", embedder.encode_query),
+            ("document", embedder.encode_document),
+        ):
+            rows = encode(TEXTS)
+            counts = arrays[f"{name} {role} counts"].tolist()
+            assert [len(row) for row in rows] == counts
+            expected = arrays[f"{name} {role}"]
+            error = np.linalg.norm(np.concatenate(rows) - expected) / np.linalg.norm(expected)
+            assert error <= RELATIVE_ERROR
+
+
+def test_all_methods_return_the_same(load: Callable[[str], Embedder]) -> None:
+    embedder = load("late-bert")
+    expected = embedder.encode_document(TEXTS)
+    assert [row.shape[1] for row in expected] == [embedder.get_embedding_dimension()] * len(TEXTS)
+    others = (
+        list(embedder.encode_stream(TEXTS, role="document")),
+        embedder.submit_batch(TEXTS).result(),
+        asyncio.run(embedder.aencode_document(TEXTS)),
+        embedder.encode(TEXTS, task="document", output_value="multi_vector"),
+        [embedder.encode_document(text) for text in TEXTS],
+    )
+    for rows in others:
+        for row, wanted in zip(rows, expected, strict=True):
+            np.testing.assert_allclose(row, wanted, atol=1e-5)
+
+
+def test_equal_texts_in_both_roles_are_no_twins(load: Callable[[str], Embedder]) -> None:
+    embedder = load("late-roberta")
+    alone = embedder.encode_query("hello world")
+    many = embedder.encode_query(["hello world", "hello world<mask><mask>", "hello world"])
+    np.testing.assert_allclose(many[0], alone, atol=1e-5)
+    np.testing.assert_allclose(many[2], alone, atol=1e-5)
+
+
+def test_a_sequence_is_filled_up_and_keeps_what_it_was() -> None:
+    ids = [1, 7, 2]
+    given = TokenizedText(Job(1, None, Lane.QUERY), 0, ids)
+    rows = TokenRows(skipped_ids=frozenset({7}), fill_id=9, min_tokens=5, is_fill_attended=False)
+    rows.apply(given)
+    assert given.token_ids == [1, 7, 2, 9, 9]
+    assert given.num_attended == 3
+    assert given.returned_rows == [0, 2, 3, 4]
+    assert ids == [1, 7, 2]
+
+
+def test_a_role_is_needed(load: Callable[[str], Embedder]) -> None:
+    with pytest.raises(ConfigError, match="call encode_query or encode_document"):
+        load("late-bert").encode(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"truncate_dim": 8}, "truncate_dim = 8 is for models with one vector"),
+        ({"precision": "int8"}, "ranges|precision = 'int8' is for"),
+        ({"precision": "binary"}, "precision = 'binary' is for models with one vector"),
+        ({"output_value": "sparse"}, "'sparse': a late-interaction model has multi_vector"),
+        ({"chunks": [(0, 2)]}, "chunks get one vector each"),
+    ],
+)
+def test_what_a_call_cannot_have(
+    load: Callable[[str], Embedder], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("late-bert").encode_document("a text", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "int8"},
+        {"truncate_dim": 8},
+        {"similarity_fn_name": "dot"},
+        {"on_truncate": "chunk"},
+    ],
+)
+def test_options_without_effect(folder: Callable[[str], Path], options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"late-interaction model|vector per token"):
+        Embedder(folder("late-bert"), **options)
+
+
+def test_lengths(folder: Callable[[str], Path]) -> None:
+    with Embedder(folder("late-bert"), max_seq_tokens=10, threads=1) as embedder:
+        long = "hello world " * 20
+        assert embedder.max_seq_length == 10
+        assert len(embedder.encode_document(long)) == 10
+        with pytest.warns(TruncationWarning, match="truncated to 16 tokens"):
+            assert len(embedder.encode_query(long)) == 16
+        assert embedder.count_room("query") > embedder.count_room("document")
+
+
+def test_similarity_is_maxsim(load: Callable[[str], Embedder]) -> None:
+    for name, is_mean in (("late-bert", False), ("late-roberta", True)):
+        embedder = load(name)
+        queries, documents = embedder.encode_query(TEXTS[:4]), embedder.encode_document(TEXTS[4:9])
+        scores = np.asarray(embedder.similarity(queries, documents))
+        share = len(queries[1]) if is_mean else 1
+        expected = (queries[1] @ documents[2].T).max(axis=1).sum() / share
+        assert scores.shape == (4, 5)
+        assert scores[1, 2] == pytest.approx(expected, rel=1e-5)
+        pairs = np.asarray(embedder.similarity_pairwise(queries, documents[:4]))
+        np.testing.assert_allclose(pairs, scores.diagonal(), rtol=1e-5)
+
+
+def change(folder: Path, file: str, **changes: Any) -> None:
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+GENERAL, SETTINGS = "config_sentence_transformers.json", "sentence_bert_config.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "changes", "message"),
+    [
+        ("late-bert", GENERAL, {"pooling": 1}, "pooling = 1 is not a known key"),
+        ("late-bert", GENERAL, {"similarity_fn_name": "cosine"}, "accepted: maxsim, meanmaxsim"),
+        ("late-bert", SETTINGS, {"query_expansion": {"length": 8}}, "strategy is missing"),
+        (
+            "late-bert",
+            SETTINGS,
+            {"query_expansion": {"strategy": "fixed", "length": 99}},
+            "expansion to 99 tokens is longer than the 48 positions$",
+        ),
+        ("late-roberta", SETTINGS, {"query_length": 5}, "query_length = 5 .* at least 12"),
+        (
+            "late-modernbert",
+            GENERAL,
+            {"attend_to_expansion_tokens": False},
+            "16 tokens is longer than the 4 tokens that a token sees",
+        ),
+        ("late-bert", "4_Mask/config.json", {"keep_only_token_ids": [4]}, "keep_only_token_ids"),
+        ("late-bert", "3_Dense/config.json", {"module_input_name": "sentence_embedding"}, "module"),
+        ("late-bert", "5_Normalize/config.json", {"module_input_name": None}, "token_embeddings"),
+        ("late-pylate", GENERAL, {"model_type": "SparseEncoder"}, "model_type|pylate|known key"),
+        ("late-stanford", "artifact.metadata", {"similarity": "l2"}, 'similarity = "l2"'),
+        ("late-stanford", "artifact.metadata", {"new": 1}, "new = 1 is not a known key"),
+    ],
+)
+def test_files_that_differ_are_refused(
+    folder: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+    file: str,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    copy = shutil.copytree(folder(name), tmp_path / name)
+    change(copy, file, **changes)
+    with pytest.raises(ModelUnsupportedError, match=message):
+        Embedder(copy)
+
+
+def test_the_fingerprint_holds_what_no_json_file_does(
+    folder: Callable[[str], Path], load: Callable[[str], Embedder], tmp_path: Path
+) -> None:
+    copy = shutil.copytree(folder("late-stanford"), tmp_path / "copy")
+    change(copy, "artifact.metadata", mask_punctuation=False)
+    with Embedder(copy, threads=1) as other:
+        assert other.fingerprint != load("late-stanford").fingerprint
