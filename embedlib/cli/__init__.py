@@ -24,7 +24,7 @@ from embedlib.errors import EmbedlibError, shortened
 from embedlib.version import __version__
 
 _COMMANDS = (
-    *("bench", "bench-write", "classify", "compile", "completion", "config", "doctor"),
+    *("bench", "bench-write", "classify", "compile", "completion", "config", "convert", "doctor"),
     *("encode", "index", "inspect", "rerank", "search", "serve", "status", "tune", "verify"),
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""

@@ -20,7 +20,7 @@ from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, 
 
 PACKAGE_PREFIX = "package:"
 
-_ALLOW = ("*.json", "*.safetensors", "chat_template.jinja")
+_ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
 # The same weights in another runtime's format or layout, and training checkpoints.
 _IGNORE = (
     "onnx/*",
@@ -368,8 +368,8 @@ def _check_snapshot(name: str, repo: str, snapshot: Path) -> ModelFolder:
         raise ModelWeightsError(
             f"{repo!r} at revision {revision} has no .safetensors weights here: either a download "
             "was interrupted (load it once online), or the repository holds only pickle files, "
-            "which embedlib does not read because they can run code; convert them once on a "
-            f'machine with torch: SentenceTransformer("{repo}").save_pretrained("FOLDER"), then '
-            "pass FOLDER"
+            "which embedlib does not read because they can run code; download them with "
+            f"hf download {repo} --local-dir FOLDER, convert them without running them with "
+            "embedlib convert FOLDER, then pass FOLDER"
         )
     return ModelFolder(name=name, path=snapshot, revision=revision)

@@ -113,11 +113,10 @@ def _missing(files: ModelFiles, name: TokenHeadName) -> ConfigError | ModelWeigh
     pickle = files.transformer_dir / f"{stem}.pt"
     if pickle.is_file():
         return ModelWeightsError(
-            f"{stem}.pt: is a pickle, which can run code when it is read; if you trust it, convert "
-            "it: safetensors.torch.save_file("
-            f"torch.load('{stem}.pt', weights_only=True), '{stem}.safetensors')"
+            f"{stem}.pt: is a pickle, which can run code when it is read; convert it without "
+            f"running it: embedlib convert {files.transformer_dir}"
         )
     return ConfigError(
         f"output_value = {name!r}: this model has no {stem}.safetensors beside its config.json; "
-        f"BAAI/bge-m3 has such a head as {stem}.pt; docs/outputs.md shows how to convert it"
+        f"BAAI/bge-m3 has such a head as {stem}.pt, which embedlib convert makes safetensors of"
     )

@@ -1,0 +1,251 @@
+"""Converts the pickled weights of a model folder: which files, into what, and where.
+
+`convert_folder` starts a process of its own for everything that reads a pickle, see `worker`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shutil import copy2
+from typing import Any, Final
+
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, shown
+from embedlib.models.compiled.new_folder import new_folder, place_lock
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.model_file import has_file, is_file_name, name_in
+
+PICKLE_NAME: Final = "pytorch_model.bin"
+PICKLE_INDEX: Final = "pytorch_model.bin.index.json"
+WEIGHTS_NAME: Final = "model.safetensors"
+WEIGHTS_INDEX: Final = "model.safetensors.index.json"
+HEADS: Final = ("sparse_linear", "colbert_linear")
+"""Of bge-m3: NAME.pt beside config.json."""
+PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+MAX_DEPTH: Final = 3
+"""Folders in one another: a module has one of its own."""
+
+START: Final = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from embedlib.models.converting.worker import main; main()"
+)
+"""Runs the other process with the import path of this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A file that was converted."""
+
+    pickle: str
+    """Names are relative to the folder."""
+    weights: str
+    num_tensors: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """What was done."""
+
+    folder: Path
+    """Where the safetensors are."""
+    written: tuple[Written, ...]
+    kept: tuple[str, ...]
+    """Pickles whose safetensors were there already."""
+    left_out: tuple[str, ...]
+    """Pickles that are no weights of the model, such as the state of an optimizer."""
+    confined_by: str
+    """What refused the process sockets: seccomp, or Python."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    pairs: list[tuple[Path, Path]]
+    """Pickle and weights, relative to the folder."""
+    indexes: dict[Path, dict[str, Any]]
+    kept: list[str]
+    left_out: list[str]
+
+
+def convert_folder(
+    folder: Path, out: Path | None = None, report: Callable[[int, int], None] | None = None
+) -> Conversion:
+    """Write the weights of a model folder as safetensors.
+
+    Args:
+        folder: a model folder with pickled weights.
+        out: a new folder with a copy of everything but the pickles; None: the new files are written
+            beside the pickles.
+        report: called with the bytes written and those of all pickles.
+
+    Raises:
+        ModelNotFoundError: there is no such folder, or nothing in it to convert.
+        ConfigError: `out` is there already.
+        ModelWeightsError: a pickle is damaged, or holds anything but tensors.
+        OSError: a file cannot be read or written.
+    """
+    if not folder.is_dir():
+        raise ModelNotFoundError(f"{shown(str(folder))} is no folder; give that of a model")
+    plan = _plan(folder)
+    if not plan.pairs:
+        there = "safetensors for all of them are there" if plan.kept else "there is no pickle"
+        raise ModelNotFoundError(f"{folder}: nothing to convert, {there}; load the folder as it is")
+    if out is None:
+        with place_lock(folder):
+            return _run(folder, folder, plan, report)
+    if out.exists():
+        raise ConfigError(f"{out}: is there already; give a new folder")
+    with place_lock(out), new_folder(out) as part:
+        _copy(folder, part, plan)
+        done = _run(folder, part, plan, report)
+    return Conversion(**{**vars(done), "folder": out})
+
+
+def _plan(folder: Path) -> _Plan:
+    """Find the pickles, and what becomes of each."""
+    plan = _Plan([], {}, [], [])
+    for directory in _directories(folder):
+        here = directory.relative_to(folder)
+        shards: list[str] = []
+        if has_file(directory / PICKLE_NAME, folder):
+            _add(plan, folder, here / PICKLE_NAME, here / WEIGHTS_NAME)
+        elif has_file(directory / PICKLE_INDEX, folder):
+            shards = _add_shards(plan, folder, directory)
+        for stem in HEADS:
+            if has_file(directory / f"{stem}.pt", folder):
+                _add(plan, folder, here / f"{stem}.pt", here / f"{stem}.safetensors")
+        known = {PICKLE_NAME, *shards, *(f"{stem}.pt" for stem in HEADS)}
+        plan.left_out.extend(
+            name_in(path, folder)
+            for path in sorted(directory.iterdir())
+            if path.suffix in PICKLE_SUFFIXES and path.name not in known
+        )
+    return plan
+
+
+def _add(plan: _Plan, folder: Path, pickle: Path, weights: Path) -> None:
+    has_weights = has_file(folder / weights, folder) or has_file(
+        folder / weights.with_name(WEIGHTS_INDEX), folder
+    )
+    if has_weights:
+        plan.kept.append(name_in(folder / pickle, folder))
+    else:
+        plan.pairs.append((pickle, weights))
+
+
+def _add_shards(plan: _Plan, folder: Path, directory: Path) -> list[str]:
+    """Add the files that an index names, and the index of what they become; return their names."""
+    index = JsonObject.load(directory / PICKLE_INDEX, folder)
+    table = index.child("weight_map")
+    names = sorted({table.text(key) or "" for key in table.values})
+    if not names or not all(map(is_file_name, names)):
+        raise index.refuse("weight_map", "names of files in the same folder")
+    here = directory.relative_to(folder)
+    if has_file(directory / WEIGHTS_INDEX, folder) or has_file(directory / WEIGHTS_NAME, folder):
+        plan.kept.append(name_in(directory / PICKLE_INDEX, folder))
+        return names
+    renamed = {
+        name: f"model-{number:05}-of-{len(names):05}.safetensors"
+        for number, name in enumerate(names, 1)
+    }
+    plan.pairs.extend((here / name, here / renamed[name]) for name in names)
+    plan.indexes[here / WEIGHTS_INDEX] = {
+        "metadata": dict(index.child("metadata").values),
+        "weight_map": {key: renamed[table.values[key]] for key in sorted(table.values)},
+    }
+    return names
+
+
+def _directories(folder: Path) -> Iterator[Path]:
+    """Yield the folder and those in it; none that a link leads to, and none that is hidden."""
+    yield folder
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        is_plain = len(parts) <= MAX_DEPTH and not any(part.startswith(".") for part in parts)
+        if is_plain and path.is_dir() and not path.is_symlink():
+            yield path
+
+
+def _copy(folder: Path, target: Path, plan: _Plan) -> None:
+    """Copy what is neither a pickle nor the index of some."""
+    left = {folder / pickle for pickle, _ in plan.pairs}
+    for directory in _directories(folder):
+        copied = target / directory.relative_to(folder)
+        copied.mkdir(exist_ok=True)
+        for path in directory.iterdir():
+            is_pickle = path.suffix in PICKLE_SUFFIXES or path.name == PICKLE_INDEX
+            if path.is_file() and path not in left and not is_pickle:
+                copy2(path, copied / path.name)
+
+
+def _run(
+    folder: Path, target: Path, plan: _Plan, report: Callable[[int, int], None] | None
+) -> Conversion:
+    """Let the other process write the files; then write the indexes, which make them a whole."""
+    task = {
+        "folder": str(folder.resolve()),
+        "target": str(target.resolve()),
+        "pairs": [[str(pickle), str(weights)] for pickle, weights in plan.pairs],
+    }
+    total = sum((folder / pickle).stat().st_size for pickle, _ in plan.pairs)
+    written: list[Written] = []
+    confined_by = ""
+    with _worker(task) as answers:
+        for answer in answers:
+            if "error" in answer:
+                raise ModelWeightsError(str(answer["error"]))
+            if "confined_by" in answer:
+                confined_by = answer["confined_by"]
+            elif "bytes" in answer:
+                if report is not None:
+                    report(int(answer["bytes"]), total)
+            else:
+                written.append(Written(**answer))
+    if len(written) != len(plan.pairs):
+        raise ModelWeightsError(
+            f"{folder}: the process that converts ended after {len(written)} of "
+            f"{len(plan.pairs)} files; what it wrote is complete, run it again for the others"
+        )
+    for path, index in plan.indexes.items():
+        index["metadata"] |= {"total_size": sum(item.num_bytes for item in written)}
+        part = target / path.with_name(f".{path.name}.embedlib-part")
+        part.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        part.replace(target / path)
+    return Conversion(
+        folder=target,
+        written=tuple(written),
+        kept=tuple(plan.kept),
+        left_out=tuple(plan.left_out),
+        confined_by=confined_by,
+    )
+
+
+@contextmanager
+def _worker(task: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
+    """Run the other process; yield its answers, which end with it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, *(path for path in sys.path if isinstance(path, str))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None, "it is a pipe"
+    assert process.stdout is not None, "it is a pipe"
+    try:
+        process.stdin.write(json.dumps(task))
+        process.stdin.close()
+        yield (json.loads(line) for line in process.stdout)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def describe(conversion: Conversion) -> dict[str, Any]:
+    """Return a conversion as JSON values."""
+    return {**asdict(conversion), "folder": str(conversion.folder)}

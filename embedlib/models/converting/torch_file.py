@@ -1,0 +1,177 @@
+"""A file of `torch.save`: a zip archive with a pickle, and an entry for every storage.
+
+The entries are not compressed, so a tensor is a part of the file, which is mapped and never copied
+as a whole. No number of the pickle is believed that the archive does not bear out.
+
+Source: PyTorch 2.13, `_save` and `_load` in torch/serialization.py.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.errors import ModelWeightsError, first_line
+from embedlib.models.converting.opcodes import PickledTensor, read_checkpoint
+from embedlib.models.reading.model_file import name_in, open_file
+from embedlib.models.weights.safetensors_files import map_file
+
+MAX_PICKLE_BYTES: Final = 1 << 26
+"""64 MiB; that of bge-m3, with 391 tensors, has 0.1 MB."""
+MAX_ENTRIES: Final = 1 << 18
+MAX_DIMS: Final = 8
+"""Axes of a tensor."""
+
+LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+"""The first bytes of the format before PyTorch 1.6. Source: `MAGIC_NUMBER` in
+torch/serialization.py, as a pickle of protocol 2."""
+
+STORED_TYPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
+        "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|u1",
+    }
+)  # fmt: skip
+"""Type in safetensors to that of the stored bytes; numpy has no bfloat16."""
+
+_LOCAL_HEADER: Final = struct.Struct("<4s22xHH")
+"""Signature, 22 bytes, and the lengths of name and extra field. Source: PKWARE's APPNOTE.TXT,
+section 4.3.7."""
+
+
+@dataclass(frozen=True)
+class CheckpointTensor:
+    """A tensor of a mapped file."""
+
+    dtype: str
+    """As safetensors names it."""
+    values: NDArray[Any]
+    """A view of the file, in any order of strides; bfloat16 as uint16."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size, without what the file has between its numbers."""
+        return self.values.size * self.values.itemsize
+
+
+def read_torch_file(path: Path, folder: Path) -> dict[str, CheckpointTensor]:
+    """Return the tensors of a file of `torch.save` by name, as views of the mapped file.
+
+    Args:
+        path: the file.
+        folder: the model folder; messages name the file relative to it.
+
+    Raises:
+        ModelWeightsError: it is in another format, damaged, or holds anything but tensors.
+        ModelUnsupportedError: it is no regular file.
+    """
+    file = name_in(path, folder)
+    with open_file(path, folder) as stream:
+        if stream.read(len(LEGACY)) == LEGACY:
+            raise ModelWeightsError(
+                f"{file}: is in the format of PyTorch before 1.6, which is not converted; write it "
+                f"again where torch is installed: torch.save(torch.load({path.name!r}, "
+                f"weights_only=True), {path.name!r})"
+            )
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                entries = _entries(archive, file)
+                program = _program(archive, entries, file)
+        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+            raise ModelWeightsError(
+                f"{file}: is no archive of torch.save ({first_line(error)}); download it again"
+            ) from error
+    tensors = read_checkpoint(program, file)
+    data = map_file(path)
+    return {
+        name: _tensor(tensor, entries, data, f"{file}: {name}") for name, tensor in tensors.items()
+    }
+
+
+def _entries(archive: zipfile.ZipFile, file: str) -> dict[str, zipfile.ZipInfo]:
+    """Return the entries by name without the archive's own folder."""
+    infos = archive.infolist()
+    if len(infos) > MAX_ENTRIES:
+        raise ModelWeightsError(f"{file}: has {len(infos)} entries, more than {MAX_ENTRIES}")
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+            raise ModelWeightsError(f"{file}: {info.filename!a} is compressed")
+        name = info.filename.partition("/")[2]
+        if name in entries:
+            raise ModelWeightsError(f"{file}: has {name!a} twice")
+        entries[name] = info
+    return entries
+
+
+def _program(archive: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], file: str) -> bytes:
+    """Return the pickle."""
+    info = entries.get("data.pkl")
+    if info is None:
+        raise ModelWeightsError(f"{file}: has no data.pkl; it was not written by torch.save")
+    if info.file_size > MAX_PICKLE_BYTES:
+        raise ModelWeightsError(
+            f"{file}: data.pkl has {info.file_size} bytes, more than {MAX_PICKLE_BYTES}"
+        )
+    order = entries.get("byteorder")
+    if order is not None and archive.read(order)[:8].strip() != b"little":
+        raise ModelWeightsError(f"{file}: its numbers are not little-endian")
+    return archive.read(info)
+
+
+def _tensor(
+    tensor: PickledTensor,
+    entries: Mapping[str, zipfile.ZipInfo],
+    data: NDArray[np.uint8],
+    what: str,
+) -> CheckpointTensor:
+    """Return a view of a tensor's numbers, after checking that its storage has them all."""
+    storage = tensor.storage
+    kind = np.dtype(STORED_TYPES[storage.kind])
+    info = entries.get(f"data/{storage.key}")
+    if info is None:
+        raise ModelWeightsError(f"{what} has no storage {ascii(storage.key)[:80]} in the file")
+    if info.file_size != storage.num_items * kind.itemsize:
+        raise ModelWeightsError(
+            f"{what}: its storage has {info.file_size} bytes, not {storage.num_items} numbers of "
+            f"{kind.itemsize}"
+        )
+    size = prod(tensor.shape)
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
+    # Strides of 0 would make any size of a few numbers.
+    is_inside = tensor.offset + last < storage.num_items and size <= storage.num_items
+    if len(tensor.shape) > MAX_DIMS or (size and not is_inside):
+        raise ModelWeightsError(f"{what} has shape {list(tensor.shape)}, beyond its storage")
+    start = _start(info, data, what)
+    flat = data[start : start + info.file_size]
+    if not size:
+        return CheckpointTensor(storage.kind, np.empty(tensor.shape, kind))
+    numbers = np.ndarray(
+        tensor.shape,
+        kind,
+        buffer=flat,
+        offset=tensor.offset * kind.itemsize,
+        strides=tuple(step * kind.itemsize for step in tensor.strides),
+    )
+    return CheckpointTensor(storage.kind, numbers)
+
+
+def _start(info: zipfile.ZipInfo, data: NDArray[np.uint8], what: str) -> int:
+    """Return where the bytes of an entry start; its own header says how long that header is."""
+    header = data[info.header_offset : info.header_offset + _LOCAL_HEADER.size].tobytes()
+    if len(header) < _LOCAL_HEADER.size:
+        raise ModelWeightsError(f"{what}: its storage begins behind the end of the file")
+    signature, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+    start = int(info.header_offset) + _LOCAL_HEADER.size + int(name_size) + int(extra_size)
+    if signature != b"PK\x03\x04" or start + info.file_size > len(data):
+        raise ModelWeightsError(f"{what}: its storage is damaged; download the file again")
+    return start

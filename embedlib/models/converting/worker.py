@@ -1,0 +1,52 @@
+"""The process that reads pickles: it has no network, starts no program, and calls nothing of them.
+
+It reads a task from standard input and writes an answer on each line of standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from embedlib.errors import EmbedlibError, first_line
+from embedlib.models.converting.confined import confine
+from embedlib.models.converting.safetensors_writer import write_safetensors
+from embedlib.models.converting.torch_file import read_torch_file
+
+
+def main() -> None:
+    """Convert the files of the task."""
+    task = json.load(sys.stdin)
+    _answer({"confined_by": confine()})
+    try:
+        _convert(Path(task["folder"]), Path(task["target"]), task["pairs"])
+    except (EmbedlibError, OSError, MemoryError) as error:
+        _answer({"error": str(error) if isinstance(error, EmbedlibError) else first_line(error)})
+
+
+def _convert(folder: Path, target: Path, pairs: list[tuple[str, str]]) -> None:
+    num_written = 0
+
+    def report(num_bytes: int) -> None:
+        nonlocal num_written
+        num_written += num_bytes
+        _answer({"bytes": num_written})
+
+    for pickle, weights in pairs:
+        tensors = read_torch_file(folder / pickle, folder)
+        write_safetensors(target / weights, tensors, report)
+        _answer(
+            {
+                "pickle": pickle,
+                "weights": weights,
+                "num_tensors": len(tensors),
+                "num_bytes": sum(tensor.num_bytes for tensor in tensors.values()),
+            }
+        )
+
+
+def _answer(content: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(content) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,297 @@
+"""`embedlib convert`: what PyTorch saved, byte for byte; and pickles that mean harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from embedlib import Embedder
+from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError
+from embedlib.models.converting import opcodes
+from embedlib.models.converting.convert import convert_folder
+from embedlib.models.converting.opcodes import read_checkpoint
+from embedlib.models.converting.torch_file import read_torch_file
+from embedlib.models.weights.safetensors_files import list_tensors
+from embedlib.testing.models.write import write_tiny_model
+
+GOLDENS = Path(__file__).parent.parent.parent / "goldens" / "torch"
+HEAD = b"\x80\x02"
+DICT = b"ccollections\nOrderedDict\n)R"
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def number(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
+
+
+def numbers(values: tuple[int, ...]) -> bytes:
+    return b"(" + b"".join(map(number, values)) + b"t"
+
+
+def tensor(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    *,
+    key: str = "0",
+    kind: bytes = b"FloatStorage",
+    offset: int = 0,
+    num_items: int | None = None,
+) -> bytes:
+    """Return the opcodes of a tensor, as `torch.save` writes them."""
+    size = int(np.prod(shape)) if num_items is None else num_items
+    steps = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+    storage = b"(" + text("storage") + b"ctorch\n" + kind + b"\n" + text(key) + text("cpu")
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + number(size) + b"tQ"
+        + number(offset) + numbers(shape) + numbers(strides or steps) + b"\x89" + DICT + b"tR"
+    )  # fmt: skip
+
+
+def checkpoint(items: Mapping[str, bytes]) -> bytes:
+    """Return the pickle of a dict of tensors."""
+    return HEAD + DICT + b"(" + b"".join(text(key) + items[key] for key in items) + b"u."
+
+
+def write(path: Path, program: bytes, storages: Mapping[str, bytes] | None = None) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", program)
+        for key, content in (storages or {}).items():
+            archive.writestr(f"archive/data/{key}", content)
+    return path
+
+
+def test_bytes_are_those_of_the_library(tmp_path: Path) -> None:
+    shutil.copy(GOLDENS / "pytorch_model.bin", tmp_path)
+    (tmp_path / "optimizer.pt").write_bytes(b"?")
+    done = convert_folder(tmp_path)
+    made = (tmp_path / "model.safetensors").read_bytes()
+    assert made == (GOLDENS / "model.safetensors").read_bytes()
+    [written] = done.written
+    assert (written.pickle, written.num_tensors) == ("pytorch_model.bin", 17)
+    assert done.left_out == ("optimizer.pt",)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.safetensors", "optimizer.pt", "pytorch_model.bin",
+    ]  # fmt: skip
+    with pytest.raises(ModelNotFoundError, match="nothing to convert, safetensors for all"):
+        convert_folder(tmp_path)
+
+
+def test_the_older_format_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ModelWeightsError, match=r"legacy.bin: .* before 1\.6.*torch\.save\("):
+        read_torch_file(GOLDENS / "legacy.bin", GOLDENS)
+
+
+def as_pickles(folder: Path, num_shards: int) -> None:
+    """Replace the safetensors of a model folder by pickles."""
+    for path in list(folder.rglob("model.safetensors")):
+        arrays = load_file(path)
+        names = sorted(arrays)
+        table = {}
+        for shard in range(num_shards if path.parent == folder else 1):
+            part = names[shard::num_shards] if path.parent == folder else names
+            items = {name: tensor(arrays[name].shape, key=name) for name in part}
+            is_one = num_shards == 1 or path.parent != folder
+            file = "pytorch_model.bin" if is_one else f"pytorch_model-{shard + 1}.bin"
+            content = {name: arrays[name].tobytes() for name in part}
+            write(path.with_name(file), checkpoint(items), content)
+            table |= dict.fromkeys(part, file)
+        if num_shards > 1 and path.parent == folder:
+            index = {"metadata": {"note": 1}, "weight_map": table}
+            path.with_name("pytorch_model.bin.index.json").write_text(json.dumps(index))
+        path.unlink()
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_a_converted_folder_loads(tmp_path: Path, num_shards: int) -> None:
+    folder = write_tiny_model(tmp_path / "model", "late-pylate")
+    with Embedder(folder, threads=1) as embedder:
+        expected = embedder.encode_query("hello world")
+    as_pickles(folder, num_shards)
+    with pytest.raises(ModelWeightsError, match=f"pickle.*: embedlib convert {folder}$"):
+        Embedder(folder)
+    out = tmp_path / "out"
+    done = convert_folder(folder, out)
+    assert done.folder == out
+    assert len(done.written) == num_shards + 1
+    assert not list(out.rglob("*.bin*"))
+    with Embedder(out, threads=1) as embedder:
+        np.testing.assert_array_equal(embedder.encode_query("hello world"), expected)
+    with pytest.raises(ConfigError, match="is there already"):
+        convert_folder(folder, out)
+
+
+class Harm:
+    """Pickles as a call of any function."""
+
+    def __init__(self, function: Any, *given: Any) -> None:
+        self._call = (function, given)
+
+    def __reduce__(self) -> Any:
+        return self._call
+
+
+def test_calls_are_refused_by_name(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    for function, given, name in (
+        (os.system, (f"touch {marker}",), r"posix\.system"),
+        (eval, (f"open({str(marker)!r}, 'w')",), r"__builtin__\.eval"),
+        (socket.create_connection, (("localhost", 1),), r"socket\.create_connection"),
+        (getattr, ({}, "get"), r"__builtin__\.getattr"),
+    ):
+        program = pickle.dumps({"weight": Harm(function, *given)}, protocol=2)
+        path = write(tmp_path / "pytorch_model.bin", program)
+        with pytest.raises(ModelWeightsError, match=f"{name}.*nothing of it was run"):
+            read_torch_file(path, tmp_path)
+        with pytest.raises(ModelWeightsError, match=name):
+            convert_folder(tmp_path)
+    assert not marker.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
+
+
+DEEP = HEAD + b"]" + b"\x85" * 200_000 + b"."
+LAUGHS = HEAD + b")q\x00" + b"".join(
+    b"h" + bytes([level]) + b"h" + bytes([level]) + b"\x86q" + bytes([level + 1])
+    for level in range(200)
+) + b"."  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (DEEP, "no dict of tensors, but a tuple"),
+        (LAUGHS, "no dict of tensors, but a tuple"),
+        (HEAD + b"(" * (opcodes.MAX_STACK + 1), "values at a time"),
+        (HEAD + b"X" + struct.pack("<I", 1 << 31), "a string of 2147483648 bytes"),
+        (HEAD + b"\x8a\xff" + b"\1" * 255 + b".", "more than 64 bits"),
+        (HEAD + b"\x8b" + struct.pack("<i", 1 << 30), "the opcode b'.x8b'"),
+        (HEAD + b"ios\nsystem\n", "the opcode b'i'"),
+        (HEAD + b"\x82\x01.", "the opcode b'.x82'"),
+        (HEAD + b"j" + struct.pack("<I", 7) + b".", "damaged at byte"),
+        (b"\x80\x04.", "protocol 4"),
+        (HEAD, "damaged"),
+        (b"", "damaged"),
+        (HEAD + b"R", "damaged"),
+        (HEAD + b"t", "damaged"),
+        (HEAD + b"(R", "damaged"),
+        (HEAD + b"}" + text("a") + b"Ns.", "'a' is None; only a dict of tensors"),
+        (HEAD + b"}K\x01Ns.", "a key that is a int"),
+        (HEAD + b"}}b.", "an empty dict"),
+        (HEAD + b")}b.", "attributes of a tuple"),
+        (HEAD + b"ctorch\nFloatStorage\n)R.", "a call of torch.FloatStorage"),
+        (HEAD + DICT[:-2] + b"K\x01\x85R.", "a call of collections.OrderedDict with a tuple"),
+        (HEAD + text("x") + b"Q.", "a reference that is no storage"),
+        (checkpoint({"a": tensor((2,)).replace(b"FloatStorage", b"Float8Storage")}), "Float8"),
+    ],
+)
+def test_programs_that_are_no_checkpoint(program: bytes, message: str) -> None:
+    with pytest.raises(ModelWeightsError, match=message):
+        read_checkpoint(program, "x.bin")
+
+
+@pytest.mark.parametrize(
+    ("program", "storage", "message"),
+    [
+        (tensor((2, 2)), 8, "its storage has 8 bytes, not 4 numbers of 4"),
+        (tensor((2, 2), num_items=3), 12, r"shape \[2, 2\], beyond its storage"),
+        (tensor((2, 2), offset=1), 16, "beyond its storage"),
+        (tensor((1 << 30, 4), (0, 1), num_items=4), 16, "beyond its storage"),
+        (tensor((2, 2), (1 << 30, 1)), 16, "beyond its storage"),
+        (tensor((1,) * 9), 4, "beyond its storage"),
+        (tensor((-2, 2), num_items=4), 16, "no list of whole numbers"),
+        (tensor((2,), (1, 1)), 8, "more axes than strides"),
+        (tensor((2,), key="../../etc/passwd"), 8, "has no storage"),
+    ],
+)
+def test_sizes_are_those_of_the_file(
+    tmp_path: Path, program: bytes, storage: int, message: str
+) -> None:
+    path = write(tmp_path / "x.bin", checkpoint({"a": program}), {"0": bytes(storage)})
+    with pytest.raises(ModelWeightsError, match=message):
+        read_torch_file(path, tmp_path)
+
+
+def test_archives_that_torch_does_not_write(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+    with pytest.raises(ModelWeightsError, match=r"'archive/data\.pkl' is compressed"):
+        read_torch_file(path, tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/other", b"")
+    with pytest.raises(ModelWeightsError, match=r"no data\.pkl"):
+        read_torch_file(path, tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", checkpoint({}))
+        archive.writestr("archive/byteorder", b"big")
+    with pytest.raises(ModelWeightsError, match="not little-endian"):
+        read_torch_file(path, tmp_path)
+    path.write_bytes(b"\x80\x04 plain pickle")
+    with pytest.raises(ModelWeightsError, match=r"no archive of torch\.save"):
+        read_torch_file(path, tmp_path)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("archive/data.pkl", checkpoint({"a": tensor((2,))}))
+        archive.writestr("archive/data/0", bytes(8))
+    place = content.getvalue().find(b"PK\x03\x04", 10)
+    path.write_bytes(content.getvalue()[:place] + b"XX" + content.getvalue()[place + 2 :])
+    with pytest.raises(ModelWeightsError, match="its storage is damaged"):
+        read_torch_file(path, tmp_path)
+
+
+CONFINED = """
+from embedlib.models.converting.confined import confine
+import os, socket
+print(confine())
+for action in (lambda: socket.socket(), lambda: os.execv("/bin/true", ["true"])):
+    try:
+        action()
+    except PermissionError:
+        print("refused")
+"""
+
+
+def test_the_process_is_confined() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", CONFINED], capture_output=True, text=True, check=True
+    ).stdout.split()
+    by, *refused = answer
+    if by != "seccomp":
+        pytest.skip(f"this kernel lets no process filter its system calls: {by} refuses sockets")
+    assert refused == ["refused", "refused"]
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="there is no pickle"):
+        convert_folder(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="is no folder"):
+        convert_folder(tmp_path / "absent")
+
+
+def test_heads_of_bge_m3(tmp_path: Path) -> None:
+    for stem in ("colbert_linear", "sparse_linear"):
+        items = {"weight": tensor((2, 3), key="0"), "bias": tensor((2,), key="1")}
+        program = checkpoint(items)
+        write(tmp_path / f"{stem}.pt", program, {"0": bytes(24), "1": bytes(8)})
+    assert [item.weights for item in convert_folder(tmp_path).written] == [
+        "sparse_linear.safetensors", "colbert_linear.safetensors",
+    ]  # fmt: skip
+    found = list_tensors(tmp_path / "colbert_linear.safetensors", tmp_path)
+    assert {name: item.shape for name, item in found.items()} == {"weight": (2, 3), "bias": (2,)}
