@@ -49,6 +49,8 @@ T = TypeVar("T")
 class CollectionSink:
     """A collection; a subclass connects, locks, creates and indexes it."""
 
+    takes_multi_vectors = True
+
     def __init__(self, name: str, collection: str, given: GivenOptions) -> None:
         self.name = name
         self.models = import_extra("qdrant_client.models", "qdrant")

@@ -20,6 +20,7 @@ def creation_arguments(models: Any, mark: Mark) -> dict[str, Any]:
         size=mark.dim,
         distance=models.Distance(DISTANCES[mark.similarity]),
         on_disk=options.on_disk,
+        multivector_config=multivector_config(models, mark),
     )
     return {
         "vectors_config": {options.vector: vectors} if options.vector else vectors,
@@ -32,6 +33,13 @@ def creation_arguments(models: Any, mark: Mark) -> dict[str, Any]:
         "write_consistency_factor": options.write_consistency,
         "metadata": {MARK_KEY: mark.to_json()},
     }
+
+
+def multivector_config(models: Any, mark: Mark) -> Any:
+    """Return how points with a vector per token are compared; None: they have one."""
+    if mark.multi_vector is None:
+        return None
+    return models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
 
 
 def _quantization(models: Any, name: str) -> Any:

@@ -69,6 +69,8 @@ def open_sink(url: SinkUrl) -> EdgeSink:
 class EdgeSink:
     """A folder with a shard of Qdrant Edge."""
 
+    takes_multi_vectors = True
+
     def __init__(self, path: Path, given: GivenOptions) -> None:
         self.name = f"edge:{path}"
         self._edge = import_extra("qdrant_edge", "qdrant")
@@ -136,7 +138,7 @@ class EdgeSink:
         check_vectors(vectors, len(rows), self._stored_mark.dim)
         if not rows:
             return
-        self._check_room(4 * vectors.nbytes)
+        self._check_room(4 * sum(vector.nbytes for vector in vectors))
         with self._one_line("cannot be written"):
             points = [
                 edge.Point(row.id, vector, {CONTENT_KEY: row.text, **_metadata_payload(row)})
@@ -316,6 +318,9 @@ def _remedy_of(error: Exception) -> str:
 
 def _as_lists(vectors: Vectors) -> Iterator[list[float]]:
     """Yield each vector as a list of floats, which the engine converts fastest."""
+    if not isinstance(vectors, np.ndarray):  # of a row with a vector per token a list of them
+        yield from (row.tolist() for row in vectors)
+        return
     for start in range(0, len(vectors), _LIST_ROWS):
         yield from vectors[start : start + _LIST_ROWS].tolist()
 

@@ -22,6 +22,7 @@ def edge_config(mark: Mark) -> Any:
             size=mark.dim,
             distance=getattr(edge.Distance, DISTANCES[mark.similarity]),
             memory=memory,
+            multivector_config=_multivector_config(edge, mark),
         ),
         hnsw_config=edge.HnswIndexConfig(
             m=options.m,
@@ -31,6 +32,12 @@ def edge_config(mark: Mark) -> Any:
         ),
         quantization_config=_quantization(edge, options.quantization),
     )
+
+
+def _multivector_config(edge: Any, mark: Mark) -> Any:
+    if mark.multi_vector is None:
+        return None
+    return edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
 
 
 def search_params(mark: Mark) -> Any:

@@ -24,6 +24,7 @@ from embedlib.errors import SinkError, first_line
 from embedlib.indexing import Filter, Hit, Row, SinkState, SinkUrl, Vectors, import_extra
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.collection_options import parse_options
+from embedlib_qdrant.creation import multivector_config
 from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import DISTANCES, Mark, row_payload
@@ -84,7 +85,9 @@ class LocalSink(CollectionSink):
         """Create the collection."""
         models = self.models
         vectors = models.VectorParams(
-            size=mark.dim, distance=models.Distance(DISTANCES[mark.similarity])
+            size=mark.dim,
+            distance=models.Distance(DISTANCES[mark.similarity]),
+            multivector_config=multivector_config(models, mark),
         )
         self.call(
             lambda: self.connect().create_collection(
@@ -96,7 +99,7 @@ class LocalSink(CollectionSink):
         """Store points; the client writes one after the other."""
         points = [
             self.models.PointStruct(id=str(row.id), vector=vector, payload=row_payload(row))
-            for row, vector in zip(rows, vectors.tolist(), strict=True)
+            for row, vector in zip(rows, [each.tolist() for each in vectors], strict=True)
         ]
         if points:
             self.call(lambda: self.connect().upsert(self.collection, points))

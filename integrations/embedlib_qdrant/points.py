@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from embedlib.config import Similarity
+from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import SinkError
 from embedlib.indexing import Hit, Row, RowKey, SinkState, Target
 from embedlib_qdrant.collection_options import CollectionOptions
@@ -53,6 +53,7 @@ class Mark:
         model: its name.
         options: how the collection was created.
         precision: what the embedder computed in; None: not stored.
+        multi_vector: how points with a vector per token are compared; None: they have one.
     """
 
     dim: int
@@ -61,6 +62,7 @@ class Mark:
     model: str
     options: CollectionOptions
     precision: str | None = None
+    multi_vector: LateSimilarity | None = None
 
     @classmethod
     def of(cls, target: Target, options: CollectionOptions) -> Mark:
@@ -72,6 +74,7 @@ class Mark:
             model=target.model,
             options=options,
             precision=target.precision,
+            multi_vector=target.multi_vector,
         )
 
     @classmethod
@@ -94,6 +97,7 @@ class Mark:
                 model=data["model"],
                 options=CollectionOptions(**data["options"]),
                 precision=data.get("precision"),
+                multi_vector=data.get("multi_vector"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SinkError(
@@ -158,7 +162,10 @@ def read_key(point_id: UUID | str | int, payload: Mapping[str, Any] | None) -> R
 def read_hit(
     point_id: UUID | str | int, score: float, payload: Mapping[str, Any], similarity: Similarity
 ) -> Hit:
-    """Convert a search result; for two similarities Qdrant's score is a distance."""
+    """Convert a search result; for two similarities Qdrant's score is a distance.
+
+    Of points with a vector per token it is the sum over the query's vectors: MaxSim.
+    """
     key = read_key(point_id, payload)
     assert key is not None, "points of other programs are filtered out"
     return Hit(

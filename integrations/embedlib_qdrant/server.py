@@ -224,7 +224,7 @@ class ServerSink(CollectionSink):
         waits = options.shards > 1
         bad_rows, in_flight = list[BadRow](), deque[tuple[bytes, Any]]()
         if self._encoder is None:
-            self._encoder = PointEncoder(vectors.shape[1], options.vector)
+            self._encoder = PointEncoder(self.require_begin().dim, options.vector)
         for request in self._encoder.requests(self.collection, rows, vectors, bad_rows):
             if len(in_flight) == _IN_FLIGHT:
                 self._await(*in_flight.popleft(), waits)

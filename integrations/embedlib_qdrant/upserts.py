@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from embedlib.indexing import BadRow, Row, Vectors, import_extra
 from embedlib_qdrant.points import CONTENT_KEY, METADATA_KEY, OWN_FIELDS, OWN_KEY
 
 BATCH = 256
 """Points per write request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
+
+MAX_BYTES = 4 << 20
+"""Bytes of a request with a vector per token, at which it is sent; one point may have more."""
 
 _NO_ID = "0" * 36
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -32,6 +37,7 @@ class PointEncoder:
             dim: D of the vectors.
             vector_name: which vector of the points they are; empty: the one without a name.
         """
+        self._vector_name = vector_name
         self._grpc = import_extra("qdrant_client.grpc", "qdrant")
         conversion = import_extra("qdrant_client.conversions.conversion", "qdrant")
         self._to_payload = conversion.payload_to_grpc
@@ -56,11 +62,14 @@ class PointEncoder:
         Args:
             collection: its name.
             rows: to be stored.
-            vectors: float32[N, D].
+            vectors: float32[N, D], or a list of N arrays float32[T, D].
             bad_rows: gets those that Qdrant cannot store, which are left out.
         """
-        vectors = vectors.astype("<f4", copy=False)
         head = self._grpc.UpsertPoints(collection_name=collection).SerializeToString()
+        if not isinstance(vectors, np.ndarray):
+            yield from self._multi_vector_requests(head, rows, vectors, bad_rows)
+            return
+        vectors = vectors.astype("<f4", copy=False)
         for start in range(0, len(rows), BATCH):
             part = slice(start, start + BATCH)
             parts = [head]
@@ -75,6 +84,31 @@ class PointEncoder:
                 parts += (self._tag, _varint(sum(map(len, point))), *point)
             if len(parts) > 1:
                 yield b"".join(parts)
+
+    def _multi_vector_requests(
+        self, head: bytes, rows: Sequence[Row], vectors: Sequence[Vectors], bad_rows: list[BadRow]
+    ) -> Iterator[bytes]:
+        """Yield the requests of rows with a vector per token, as `requests` does."""
+        parts, num_bytes = [head], 0
+        for row, vector in zip(rows, vectors, strict=True):
+            try:
+                payload = self._write_payload(row)
+            except (ValueError, TypeError, OverflowError) as error:
+                bad_rows.append(describe_bad_row(row, error))
+                continue
+            point = self._grpc.PointStruct(id=self._grpc.PointId(uuid=str(row.id)))
+            held = point.vectors
+            place = held.vectors.vectors[self._vector_name] if self._vector_name else held.vector
+            for token in vector.tolist():
+                place.multi_dense.vectors.add().data.extend(token)
+            content = payload + point.SerializeToString()
+            parts += (self._tag, _varint(len(content)), content)
+            num_bytes += len(content)
+            if num_bytes >= MAX_BYTES:
+                yield b"".join(parts)
+                parts, num_bytes = [head], 0
+        if len(parts) > 1:
+            yield b"".join(parts)
 
     def _write_payload(self, row: Row) -> bytes:
         """Return a PointStruct with the payload of a row alone."""
