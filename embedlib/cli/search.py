@@ -39,7 +39,10 @@ _RERANKER_OPTIONS = (
     help="Only rows whose metadata pass, such as 'year >= 2020 and lang = \"de\"'.",
 )
 @click.option(
-    "--rerank", "reranker", metavar="MODEL", help="Reranker that puts the nearest rows in order."
+    "--rerank",
+    "reranker",
+    metavar="MODEL",
+    help="Reranker that puts the nearest rows in order, or a late-interaction model (ColBERT).",
 )
 @click.option(
     "--candidates",
@@ -80,11 +83,11 @@ def search(
     config = Config(**options)
 
     from embedlib.indexing.filters.parser import parse_filter
+    from embedlib.indexing.late_ranking import load_ranking
     from embedlib.indexing.retrieval import Search
     from embedlib.indexing.searching import check_query, stored_state
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.stored_model import open_embedder
-    from embedlib.reranker import Reranker
 
     check_query(question, k)  # before the model is loaded
     if where is not None:
@@ -101,7 +104,7 @@ def search(
         if reranker is not None:
             shared = Config(**{option: options[option] for option in _RERANKER_OPTIONS})
             progress.watch(f"Loading {reranker}")
-            ranking = stack.enter_context(Reranker(reranker, config=shared))
+            ranking = stack.enter_context(closing(load_ranking(reranker, shared)))
         asked = stack.enter_context(Search(opened, embedder, ranking))
         progress.watch("Searching")
         hits = asked.search(

@@ -22,6 +22,7 @@ from embedlib.indexing.hits import (
     check_rerank,
     choose_hits,
 )
+from embedlib.indexing.late_ranking import as_ranking, load_ranking
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 from embedlib.indexing.searching import check_question, find_rows, stored_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
@@ -60,7 +61,7 @@ class Search:
         self,
         destination: str | Sink,
         embedder: QueryEmbedder | str | None = None,
-        reranker: RankingModel | str | None = None,
+        reranker: RankingModel | Embedder | str | None = None,
         *,
         config: Config | None = None,
     ) -> None:
@@ -70,8 +71,9 @@ class Search:
             destination: what `embedlib.index` loaded: a URL, or a `Sink`, which stays open.
             embedder: the model that made the rows: an `Embedder`, which stays open, an object with
                 the members of `QueryEmbedder`, or a name; None: the name stored with the rows.
-            reranker: reads the candidates with the question: a `Reranker`, which stays open, or a
-                name; None: the order is that of the vectors.
+            reranker: reads the candidates with the question: a `Reranker`, or an `Embedder` of a
+                late-interaction model, which stays open; or a name; None: the order is that of the
+                vectors.
             config: options of an embedder that is given by name, or not at all.
 
         Raises:
@@ -82,9 +84,11 @@ class Search:
         check_is_sink(destination)
         if embedder is not None and not isinstance(embedder, str):
             check_embedder(embedder, QueryEmbedder)
-        if reranker is not None and not (isinstance(reranker, str) or hasattr(reranker, "rank")):
+        ranking = as_ranking(reranker)
+        if ranking is not None and not (isinstance(ranking, str) or hasattr(ranking, "rank")):
             raise ConfigError(
-                f"reranker = {shown(reranker)}; it must be a Reranker or the name of one"
+                f"reranker = {shown(reranker)}; it must be a Reranker or the name of one, or a "
+                "late-interaction Embedder"
             )
         self._owned: list[Callable[[], object]] = []
         self._is_closed = False
@@ -95,7 +99,7 @@ class Search:
         try:
             self._state = self._thread.submit(stored_state, self._sink).result()
             self._embedder = self._find_embedder(embedder, one_config(config, {}))
-            self._reranker = self._find_reranker(reranker)
+            self._reranker = self._find_reranker(ranking)
         except BaseException:
             self.close()
             raise
@@ -267,7 +271,7 @@ class Search:
     def _find_reranker(self, given: RankingModel | str | None) -> RankingModel | None:
         if not isinstance(given, str):
             return given
-        reranker = Reranker(given)
+        reranker = load_ranking(given, Config())
         self._owned.append(reranker.close)
         return reranker
 
