@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import is_scoring_model, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm
@@ -59,7 +59,7 @@ def write_weights(folder: Path, *, seed: str, prefix: str, dtype: Literal["F32",
 def _tensor_shapes(folder: Path, prefix: str) -> Shapes:
     """Return the shape of every tensor of the file, in its order."""
     files = read_model_files(folder, with_head=is_scoring_model(folder))
-    family = FAMILIES[files.spec.encoder.family]
+    family = ROWS[files.spec.encoder.family]
     shapes: Shapes = {}
     for role, shape in encoder_shapes(files.spec.encoder).items():
         stored = tensor_rows(role, family)

@@ -1,13 +1,15 @@
-"""Relative position bias: maps the distance between two tokens to a row of the learned table."""
+"""Relative position bias: the number that the distance of two tokens adds to a score."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.spec import PositionBias, RelativePositions
+from embedlib.models.spec import Encoder, LinearBias, PositionBias, RelativePositions
 
 
 def signed_buckets(relative: RelativePositions, distances: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,3 +56,36 @@ def buckets(bias: PositionBias, distances: NDArray[np.int64]) -> NDArray[np.int6
     wide = exact + (share * np.float32(half - exact)).astype(np.int64)
     near = np.where(steps < exact, steps, np.minimum(wide, half - 1))
     return near + np.where(distances > 0, half, 0)
+
+
+def bias_by_distance(
+    encoder: Encoder, weights: Mapping[str, Any], num_positions: int
+) -> NDArray[np.float32]:
+    """Return float32[heads, 2 * positions - 1]: the bias at key - query + positions - 1.
+
+    Args:
+        encoder: a transformer with a position bias.
+        weights: its weights by role.
+        num_positions: one more than the largest distance.
+    """
+    distances = np.arange(1 - num_positions, num_positions)
+    if isinstance(encoder.position_bias, LinearBias):
+        return -np.outer(slopes(encoder.num_heads), np.abs(distances)).astype(np.float32)
+    assert encoder.position_bias is not None, "only for such a model; a bug in embedlib"
+    table = np.asarray(weights["position_bias"])
+    return np.ascontiguousarray(table[buckets(encoder.position_bias, distances)].T)
+
+
+def slopes(num_heads: int) -> list[float]:
+    """Return the positive number of each head by which a score falls with every token of distance.
+
+    For a power of two n they are 2 ** (-8 h / n), h from 1 to n. Otherwise those of the next
+    smaller power come first, then every other one of twice that power.
+
+    Source: Press et al., ALiBi (arXiv:2108.12409), section 3, and `get_slopes` in their code,
+    github.com/ofirpress/attention_with_linear_biases, fairseq/models/transformer.py.
+    """
+    power = 1 << (num_heads.bit_length() - 1)
+    found = [2.0 ** (-8 * head / power) for head in range(1, power + 1)]
+    between = [2.0 ** (-8 * head / (2 * power)) for head in range(1, 2 * power + 1, 2)]
+    return found + between[: num_heads - power]

@@ -10,7 +10,7 @@ length, H hidden, D embedding dimension.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from embedlib.config import LateSimilarity, Similarity
@@ -60,6 +60,33 @@ class PositionBias:
 
     num_buckets: int
     max_distance: int
+    is_alone: bool = False
+    """True: there is no table of absolute positions beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearBias:
+    """ALiBi: the bias of a score is the distance times a negative number of the head.
+
+    There is no table of absolute positions beside it. Source: Press et al., Train Short, Test Long
+    (arXiv:2108.12409); in both directions as in Guenther et al., Jina Embeddings 2
+    (arXiv:2310.19923), section 3.1.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """A mixture of experts in place of the MLP of some layers.
+
+    A router gives every expert a share by softmax. The `num_chosen` experts with the largest
+    shares compute down(act(up(x))), and their results are added, each times its share. The shares
+    of those chosen are not scaled to a sum of 1. Source: Nussbaum et al., Training Sparse Mixture
+    Of Experts Text Embedding Models (arXiv:2502.07972), section 3, without weight normalization.
+    """
+
+    count: int
+    num_chosen: int
+    layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +105,19 @@ class RelativePositions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WideHeads:
+    """The heads of the layers without a window, where they differ from those of the others."""
+
+    head_dim: int
+    num_kv_heads: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Encoder:
     """The transformer: token ids in, one hidden vector per token out."""
 
     family: str
-    """HF `model_type`, the key of the family's row in the table."""
+    """The key of the family's row in the table: HF `model_type`, or the row's own name."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -116,7 +151,7 @@ class Encoder:
     """None: learned absolute positions."""
     window_rope: Rope | None = None
     """Replaces `rope` in layers that have a window; None: all layers use `rope`."""
-    position_bias: PositionBias | None = None
+    position_bias: PositionBias | LinearBias | None = None
     relative_positions: RelativePositions | None = None
     """Set: there is no table of absolute positions."""
     is_causal: bool = False
@@ -128,12 +163,38 @@ class Encoder:
     attention_cap: float | None = None
     """c: an attention score x becomes c * tanh(x / c), before the mask. None: no cap."""
     has_qk_norm: bool = False
+    has_v_norm: bool = False
+    """Whether values pass through an RMS norm without a weight."""
+    wide_heads: WideHeads | None = None
+    layer_input_size: int | None = None
+    """P: every layer ends in x := s (x + norm(proj(act(gate(x)) * p))), where s is a number of the
+    layer and p, float[P], is the layer's part of an RMS norm of a projection of the token's first
+    vector. None: it ends as it is. Source: EmbeddingGemma2TextPLE and EmbeddingGemma2TextPLEBlock
+    in transformers 5.23, models/embedding_gemma2."""
     has_qkv_bias: bool
     has_output_bias: bool
     has_mlp_bias: bool
     """Whether up and gate have a bias."""
     has_down_bias: bool
     """Separate from `has_mlp_bias`: in gte's own code only down has a bias."""
+    experts: Experts | None = None
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether learned vectors of absolute positions are added to those of the tokens."""
+        is_alone = isinstance(self.position_bias, LinearBias) or (
+            self.position_bias is not None and self.position_bias.is_alone
+        )
+        return self.rope is None and self.relative_positions is None and not is_alone
+
+    def with_window(self, window: int | None) -> Encoder:
+        """Return the encoder with the heads of its layers with this window."""
+        if self.wide_heads is None or window is not None:
+            return self
+        wide = self.wide_heads
+        return replace(
+            self, head_dim=wide.head_dim, num_kv_heads=wide.num_kv_heads, wide_heads=None
+        )
 
     @property
     def is_table(self) -> bool:
@@ -180,7 +241,15 @@ class Normalize:
     """Scale to unit length."""
 
 
-Module = Pooling | Dense | LayerNorm | Normalize
+@dataclass(frozen=True, kw_only=True)
+class RoundTanh:
+    """round(127 tanh(x)): whole numbers from -127 to 127, compared by their cosine.
+
+    Source: `Int8TanhQuantizer` in st_quantize.py of perplexity-ai/pplx-embed-v1-0.6b.
+    """
+
+
+Module = Pooling | Dense | LayerNorm | Normalize | RoundTanh
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,14 @@ from typing import Final, cast
 
 import numpy as np
 
-from embedlib.models.spec import Activation, Dense, LayerNorm, Module, Normalize
+from embedlib.models.spec import (
+    Activation,
+    Dense,
+    LayerNorm,
+    Module,
+    Normalize,
+    RoundTanh,
+)
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.similarity import normalize
 
@@ -37,6 +44,8 @@ def apply_modules(
             vectors = layer_norm(vectors, module.eps) * tensors[f"modules.{index}.weight"]
             if module.has_bias:
                 vectors = vectors + tensors[f"modules.{index}.bias"]
+        elif isinstance(module, RoundTanh):
+            vectors = np.rint(np.float32(127) * np.tanh(vectors))
         else:
             assert isinstance(module, Normalize), "one Pooling, the first; a bug in embedlib"
             vectors = normalize(vectors)

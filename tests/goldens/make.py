@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import own_code
+import own_models
 import torch
 from sentence_transformers import SentenceTransformer
 from transformers import CONFIG_MAPPING, AutoModel, LlamaConfig
@@ -46,7 +47,9 @@ def load(folder: Path) -> SentenceTransformer:
     _, report = AutoModel.from_pretrained(
         transformer if transformer.is_dir() else folder, output_loading_info=True, **options
     )
-    unused = {name for name in report["missing_keys"] if "pooler" not in name}
+    # Of T5, sentence-transformers loads the encoder alone.
+    missing = {name for name in report["missing_keys"] if not name.startswith("decoder.")}
+    unused = {name for name in missing if "pooler" not in name}
     unused |= set(report["unexpected_keys"]) | set(report["mismatched_keys"])
     assert not unused, f"{folder.name}: {sorted(unused)}"
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs=options)
@@ -118,19 +121,31 @@ def write_golden(variant: str, texts: list[str]) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         folder = write_tiny_model(Path(temporary) / variant, variant)
         reference = VARIANTS[variant].reference_config
-        if reference is not None:
+        is_own = VARIANTS[variant].has_own_reference
+        if reference is not None and not is_own:
             path = folder / "config.json"
             given = {"vocab_size": json.loads(path.read_text())["vocab_size"]}
             path.write_text(json.dumps(reference | given))
-        digest = weights_digest(read_model_files(folder), FileHashes())
-        model = load(folder)
+        files = read_model_files(folder)
+        digest, limit, prompts = weights_digest(files, FileHashes()), None, files.spec.prompts
+        model = None
+        if not is_own:
+            model = load(folder)
+            limit, prompts = model.max_seq_length, model.prompts
         arrays = {}
-        for prompt_name in [None, *sorted(name for name, text in model.prompts.items() if text)]:
-            for key, array in outputs(model, texts, prompt_name).items():
-                arrays[f"{key}.{prompt_name}" if prompt_name else key] = array
+        for name in [None, *sorted(name for name, text in prompts.items() if text)]:
+            if model is None:
+                limit = files.spec.max_seq_tokens
+                found = own_models.outputs(
+                    folder, texts, prompts[name] if name else "", limit, reference
+                )
+            else:
+                found = outputs(model, texts, name)
+            for key, array in found.items():
+                arrays[f"{key}.{name}" if name else key] = array
     assert all(np.isfinite(array).all() for array in arrays.values()), variant
     np.savez_compressed(HERE / f"{variant}.npz", **arrays)
-    print(f"{variant}: {arrays['vectors'].shape}, limit {model.max_seq_length}")  # noqa: T201
+    print(f"{variant}: {arrays['vectors'].shape}, limit {limit}")  # noqa: T201
     return digest
 
 

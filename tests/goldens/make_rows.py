@@ -27,7 +27,8 @@ from transformers import CONFIG_MAPPING
 HERE = Path(__file__).parent
 EMBEDDING = (
     *("gte-native", "camembert", "xlm-roberta-xl", "ernie", "electra", "jina_embeddings_v3"),
-    "deberta-v2",
+    *("deberta-v2", "t5", "t5-gated", "jina_bert", "nomic_bert-moe"),
+    *("qwen2-both-ways", "qwen3-voyage", "pplx", "embedding_gemma2_text"),
     *("ministral3", "llama_bidirec", "eurobert", "ultrabert", "gemma"),
 )
 SCORING = (
@@ -38,10 +39,11 @@ SCORING = (
     "eurobert-classifier",
 )
 CONFIGS = {
-    **{name: name for name in EMBEDDING if name != "gte-native"},
+    **{name: name for name in EMBEDDING if name in CONFIG_MAPPING},
     "gte": "gte",
     # The model's own class derives from it.
     "llama_bidirec": "llama",
+    "bidirectional_pplx_qwen3": "qwen3",
 }
 """`model_type` of a row to that of the class whose defaults it has."""
 
@@ -59,7 +61,7 @@ def default_values(model_type: str) -> dict[str, object]:
         full, window = (parameters[f"{name}_attention"] for name in ("full", "sliding"))
         values["default_theta"] = {"global": full["rope_theta"], "local": window["rope_theta"]}
     else:
-        values["default_theta"] = kind.default_theta
+        values["default_theta"] = getattr(kind, "default_theta", None)
     return values
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.files import load_spec
-from embedlib.models.spec import Dense, ModelSpec, Normalize, PositionBias, Rope
+from embedlib.models.spec import Dense, Experts, ModelSpec, Normalize, PositionBias, Rope
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
 Files = dict[str, Any]
@@ -170,9 +169,24 @@ def test_nomic(tmp_path: Path) -> None:
     assert spec.encoder.num_positions == 8192  # n_positions, not the trained length
 
 
-def test_nomic_v2_moe_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnsupportedError, match=r"^config.json: num_experts = 8 "):
-        _load(tmp_path, NOMIC, num_experts=8)
+def test_nomic_v2_moe(tmp_path: Path) -> None:
+    """With the values that implementations of the model require of its config.json."""
+    encoder = _load(
+        tmp_path,
+        NOMIC,
+        activation_function="gelu",
+        **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
+        num_experts=8,
+        moe_top_k=2,
+        moe_every_n_layers=2,
+        moe_normalize_expert_weights=False,
+        num_shared_experts=0,
+        expert_choice_router=False,
+        ffn_div=1,
+    ).encoder
+    assert encoder.experts == Experts(count=8, num_chosen=2, layers=(1, 3, 5, 7, 9, 11))
+    assert not encoder.is_gated
+    assert encoder.has_qkv_bias
 
 
 def test_bge_multilingual_gemma2(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from embedlib.models.position_bias import buckets, signed_buckets
+from embedlib.models.position_bias import buckets, signed_buckets, slopes
 from embedlib.models.spec import PositionBias, RelativePositions
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -31,3 +31,11 @@ def test_signed_buckets_are_those_of_transformers() -> None:
         RelativePositions(num_buckets=256, max_distance=512), np.array(list(expected))
     )
     assert rows.tolist() == list(expected.values())
+
+
+def test_slopes_are_those_of_alibi() -> None:
+    # Source: Press et al., arXiv:2108.12409, section 3: 8 heads and 16.
+    assert slopes(8) == [2.0**-power for power in range(1, 9)]
+    assert slopes(16) == [2.0 ** (-power / 2) for power in range(1, 17)]
+    # 12 heads, as in base models: those of 8, then every other one of 16.
+    assert slopes(12) == slopes(8) + slopes(16)[0:8:2]

@@ -18,7 +18,7 @@ from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.plan import Linear, Norm, Plan, Rotate
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
-from embedlib.models.position_bias import buckets
+from embedlib.models.position_bias import bias_by_distance
 from embedlib.models.rope import inverse_frequencies
 from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Rope
 
@@ -197,9 +197,8 @@ class WeightLoader:
     def _position_bias(self, encoder: Encoder) -> torch.Tensor | None:
         if encoder.position_bias is None:
             return None
-        num_positions = self.spec.max_seq_tokens
-        rows = buckets(encoder.position_bias, np.arange(1 - num_positions, num_positions))
-        return self._float32("position_bias")[torch.from_numpy(rows).to(self.device)].T.contiguous()
+        by_distance = bias_by_distance(encoder, self.weights, self.spec.max_seq_tokens)
+        return torch.from_numpy(by_distance).to(self.device)
 
     def _optional(self, role: str) -> torch.Tensor | None:
         return self._float32(role) if role in self.weights else None

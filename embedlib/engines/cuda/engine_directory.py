@@ -18,7 +18,7 @@ from embedlib.engines.cuda.device_weights import Fp8Matrix
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.families.row import FusedSlice
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm
@@ -68,7 +68,7 @@ def open_weights(files: ModelFiles, folder: Path) -> DirectoryWeights:
 
 
 def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor | Fp8Matrix]:
-    family = FAMILIES[files.spec.encoder.family]
+    family = ROWS[files.spec.encoder.family]
     prefix = _prefix(files, transformer)
     weights: dict[str, torch.Tensor | Fp8Matrix] = {}
     for role, shape in encoder_shapes(files.spec.encoder).items():
@@ -87,7 +87,7 @@ def _encoder(files: ModelFiles, transformer: _Folder) -> dict[str, torch.Tensor 
 
 def _prefix(files: ModelFiles, transformer: _Folder) -> str:
     """Return the prefix of the names of the transformer's tensors."""
-    family = FAMILIES[files.spec.encoder.family]
+    family = ROWS[files.spec.encoder.family]
     prefix = tensor_prefix(family, transformer.tensors)
     if prefix is None:
         anchor = tensor_name("tokens", family)
@@ -98,7 +98,7 @@ def _prefix(files: ModelFiles, transformer: _Folder) -> str:
 def _answer_row(files: ModelFiles, place: AnswerRows, transformer: _Folder) -> torch.Tensor:
     """Return float32[1, H], which turns a vector into a score, computed as in `models.weights`."""
     encoder = files.spec.encoder
-    anchor = tensor_name("tokens", FAMILIES[encoder.family])
+    anchor = tensor_name("tokens", ROWS[encoder.family])
     name = place.tensor or _prefix(files, transformer) + anchor
     matrix = transformer.read(FusedSlice(name, 0, 1), (encoder.vocab_size, encoder.hidden_size))
     row = matrix[place.true_token_id].float()

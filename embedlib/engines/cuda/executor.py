@@ -30,7 +30,15 @@ from embedlib.engines.cuda.plan import (
     TakePooled,
 )
 from embedlib.engines.cuda.reference import AttentionShape, Prefix
-from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize, Pooling
+from embedlib.models.spec import (
+    Dense,
+    Encoder,
+    LayerNorm,
+    ModelSpec,
+    Normalize,
+    Pooling,
+    RoundTanh,
+)
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,8 @@ class Executor:
                 vectors = functional.layer_norm(vectors, weight.shape, weight, bias, module.eps)
             elif isinstance(module, Normalize):
                 vectors = functional.normalize(vectors, dim=-1)
+            elif isinstance(module, RoundTanh):
+                vectors = torch.round(torch.tanh(vectors) * 127)
         return vectors
 
     def _pool(self, hidden: torch.Tensor, batch: DeviceBatch, pooling: Pooling) -> torch.Tensor:

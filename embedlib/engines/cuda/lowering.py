@@ -168,6 +168,16 @@ class _PlanBuilder:
                 "engine cuda: relative_positions, as DeBERTa has them, are not in the attention "
                 "kernel; use engine='openvino'"
             )
+        if encoder.experts is not None:
+            raise EngineUnsupportedError(
+                "engine cuda: experts, as nomic-embed-text-v2-moe has them, have no kernel; use "
+                "engine='openvino'"
+            )
+        if encoder.layer_input_size is not None or encoder.has_v_norm or encoder.wide_heads:
+            raise EngineUnsupportedError(
+                "engine cuda: layer_input_size, has_v_norm and wide_heads, as EmbeddingGemma 2 has "
+                "them, are not implemented; use engine='openvino'"
+            )
         if encoder.num_layers < 1:
             raise EngineUnsupportedError("engine cuda: num_layers = 0; it needs at least 1")
         _check_quantized(encoder, self.quantized)

@@ -19,7 +19,9 @@ import numpy as np
 from embedlib.engines.first_tokens import can_keep_prefix
 from embedlib.engines.openvino.attention import Attention, Mask, Places
 from embedlib.engines.openvino.distances import Distances
+from embedlib.engines.openvino.experts import ExpertLayers
 from embedlib.engines.openvino.kept_tokens import KeptTokens
+from embedlib.engines.openvino.layer_inputs import LayerInputs
 from embedlib.engines.openvino.layers import Layers, Sight
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import (
@@ -38,6 +40,7 @@ from embedlib.engines.openvino.positions import (
 )
 from embedlib.engines.openvino.stages import HIDDEN
 from embedlib.engines.openvino.weighted import Multiplier, Weighted
+from embedlib.models.position_bias import bias_by_distance
 from embedlib.models.spec import (
     Dense,
     Encoder,
@@ -47,6 +50,7 @@ from embedlib.models.spec import (
     Pooling,
     PoolingMode,
     Rope,
+    RoundTanh,
 )
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
@@ -111,7 +115,6 @@ class _GraphBuilder:
         """bool[B, L]: False on padding."""
         seen = None if self.encoder.is_causal else self._seen()
         self.places = Places(self.positions, keys, seen)
-        self.attention = Attention(self.encoder, self.places, spec.max_seq_tokens)
 
     def _seen(self) -> ov.Node:
         """Return bool[B, L]: the tokens that others attend to."""
@@ -141,6 +144,9 @@ class _GraphBuilder:
                 # Source: torch.nn.functional.normalize, x / max(|x|, 1e-12); eps is squared here.
                 last = len(vector.get_output_partial_shape(0)) - 1
                 vector = op.normalize_l2(vector, int_constants(last), 1e-24, "max")
+            elif isinstance(module, RoundTanh):
+                scaled = op.multiply(op.tanh(vector), float_constant(127))
+                vector = op.round(scaled, "half_to_even")
         return [self._stage(outputs) for outputs in [*self.ended_stages, self._outputs(vector)]]
 
     def _dense(self, vector: ov.Node, module: Dense, role: str) -> ov.Node:
@@ -189,7 +195,24 @@ class _GraphBuilder:
         distances = None
         if encoder.relative_positions is not None:
             distances = Distances(encoder, self.weights, self.indices)
-        layers = Layers(encoder, self.weighted, self.attention, self.kept, distances)
+        experts = None
+        if encoder.experts is not None:
+            experts = ExpertLayers(encoder, self.weights, self.weighted, self.is_token)
+        inputs = None
+        if encoder.layer_input_size is not None:
+            inputs = LayerInputs(encoder, self.weighted, hidden)
+        layers = {
+            window: Layers(
+                own := encoder.with_window(window),
+                self.weighted,
+                Attention(own, self.places, self.spec.max_seq_tokens),
+                self.kept,
+                distances,
+                experts,
+                inputs,
+            )
+            for window in encoder.windows
+        }
         places = [(window, _rope_of(encoder, window)) for window in encoder.windows]
         sights = {place: self._sight(*place) for place in dict.fromkeys(places)}
         last = len(places) - 1
@@ -197,9 +220,10 @@ class _GraphBuilder:
             if index and index % self.stage_layers == 0:
                 hidden = self._cut(hidden)
             if index < last or pooled is None:
-                hidden = layers.layer(hidden, index, sights[place])
+                hidden = layers[place[0]].layer(hidden, index, sights[place])
             else:
-                hidden = layers.layer(hidden, index, self._sight(*place, pooled), pooled)
+                sight = self._sight(*place, pooled)
+                hidden = layers[place[0]].layer(hidden, index, sight, pooled)
         if encoder.norm_placement == "post":
             return hidden
         return self.weighted.norm(encoder.norm, hidden, "final_norm", encoder.norm_eps)
@@ -210,7 +234,7 @@ class _GraphBuilder:
         hidden = op.gather(self.weighted.constant("tokens"), self.token_ids, int_constant(0))
         if encoder.embedding_scale != 1:
             hidden = op.multiply(hidden, float_constant(encoder.embedding_scale))
-        if encoder.rope is None and encoder.relative_positions is None:
+        if encoder.has_position_table:
             table = self.weighted.constant("positions")
             if encoder.pad_token_id is None:
                 rows = op.gather(
@@ -262,7 +286,7 @@ class _GraphBuilder:
         sight = Sight(self._mask(window), window, place)
         if rope is None:
             return sight
-        size = self.encoder.head_dim, self.spec.max_seq_tokens
+        size = self.encoder.with_window(window).head_dim, self.spec.max_seq_tokens
         rotate = rotation(self.positions, rope, *size)
         if place is None:
             return replace(sight, rotate_query=rotate, rotate_key=rotate)
@@ -282,10 +306,8 @@ class _GraphBuilder:
             if encoder.position_bias is None:
                 return visible
             num_positions = encoder.num_positions - encoder.position_offset
-            table = self.weights["position_bias"]
-            bias = encoder.position_bias
-            scores = position_scores(askers, positions, bias, table, num_positions)
-            return op.add(visible, scores)
+            by_distance = bias_by_distance(encoder, self.weights, num_positions)
+            return op.add(visible, position_scores(askers, positions, by_distance))
 
         return mask
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 from embedlib.engines.openvino.attention import Attention, Mask
 from embedlib.engines.openvino.distances import Distances
+from embedlib.engines.openvino.experts import ExpertLayers
 from embedlib.engines.openvino.kept_tokens import KeptTokens
+from embedlib.engines.openvino.layer_inputs import LayerInputs
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import float_constant, int_constant, int_constants
 from embedlib.engines.openvino.positions import Rotation
@@ -47,7 +49,11 @@ class Layers:
         attention: Attention,
         kept: KeptTokens | None = None,
         distances: Distances | None = None,
+        experts: ExpertLayers | None = None,
+        inputs: LayerInputs | None = None,
     ) -> None:
+        self._experts = experts
+        self._inputs = inputs
         self._distances = distances
         self._encoder = encoder
         self._kept = kept
@@ -69,17 +75,19 @@ class Layers:
         if encoder.norm_placement == "post":
             hidden = op.add(_take(hidden, pooled), self._attention(hidden, prefix, sight, pooled))
             hidden = self._norm(hidden, prefix + "attention_norm")
-            return self._norm(op.add(hidden, self._mlp(hidden, prefix)), prefix + "mlp_norm")
+            change = self._change(hidden, index, pooled)
+            return self._norm(op.add(hidden, change), prefix + "mlp_norm")
         is_normed = encoder.norms_embeddings and index == 0
         normed = hidden if is_normed else self._norm(hidden, prefix + "attention_norm")
         change = self._attention(normed, prefix, sight, pooled)
         if encoder.norm_placement == "sandwich":
             change = self._norm(change, prefix + "attention_out_norm")
         hidden = op.add(_take(hidden, pooled), change)
-        change = self._mlp(self._norm(hidden, prefix + "mlp_norm"), prefix)
+        change = self._change(self._norm(hidden, prefix + "mlp_norm"), index, pooled)
         if encoder.norm_placement == "sandwich":
             change = self._norm(change, prefix + "mlp_out_norm")
-        return op.add(hidden, change)
+        hidden = op.add(hidden, change)
+        return hidden if self._inputs is None else self._inputs.end(hidden, index, pooled)
 
     def _attention(
         self, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node | None
@@ -99,8 +107,7 @@ class Layers:
             mixed = self._attend_from_one(query, hidden, prefix, sight)
         else:
             key = self._keys(hidden, prefix, sight)
-            value = self._heads(hidden, prefix + "v", encoder.num_kv_heads)
-            value = self._behind_kept(value, prefix + "v", 2)
+            value = self._values(hidden, prefix)
             mixed = self._attend(query, key, value, sight.mask, sight.window)
         return self._weighted.linear(mixed, prefix + "o")
 
@@ -134,7 +141,15 @@ class Layers:
         scores = self._attend.capped(scores)
         assert sight.place is not None, "pooled tokens have a place; this is a bug in embedlib"
         shares = op.softmax(op.add(scores, self._attend.mask_at(sight.place, sight.mask)), -1)
+        if self._encoder.has_v_norm:
+            value = self._attend.for_queries(self._values(hidden, prefix))
+            return self._attend.joined(op.matmul(shares, value, False, False))
         return self._attend.joined(self._mix_without_values(shares, hidden, prefix))
+
+    def _values(self, hidden: ov.Node, prefix: str) -> ov.Node:
+        """Return the values of all tokens, those of a prefix first: float32[B, kv, S, d]."""
+        value = self._heads(hidden, prefix + "v", self._encoder.num_kv_heads)
+        return self._behind_kept(value, prefix + "v", 2)
 
     def _keys(self, hidden: ov.Node, prefix: str, sight: Sight) -> ov.Node:
         """Return the keys of all tokens, those of a prefix first: float32[B, kv, S, d]."""
@@ -152,6 +167,8 @@ class Layers:
         vectors = op.reshape(vectors, int_constants(0, 0, num_heads, encoder.head_dim), True)
         if encoder.has_qk_norm and role.endswith(("q", "k")):
             vectors = self._weighted.rms_norm(vectors, role + "_norm", encoder.norm_eps)
+        if encoder.has_v_norm and role.endswith("v"):
+            vectors = self._weighted.bare_rms_norm(vectors, encoder.norm_eps)
         return op.transpose(vectors, int_constants(0, 2, 1, 3))
 
     @property
@@ -196,6 +213,13 @@ class Layers:
         encoder = self._encoder
         groups = encoder.num_heads // encoder.num_kv_heads
         return op.reshape(vectors, int_constants(0, encoder.num_kv_heads, groups, width), True)
+
+    def _change(self, hidden: ov.Node, index: int, pooled: ov.Node | None) -> ov.Node:
+        """Return the change of the residual stream by the layer's MLP or experts."""
+        prefix = f"layers.{index}."
+        if self._experts is not None and self._experts.has(index):
+            return self._experts.mlp(hidden, prefix, is_pooled=pooled is not None)
+        return self._mlp(hidden, prefix)
 
     def _mlp(self, hidden: ov.Node, prefix: str) -> ov.Node:
         """Return down(act(gate) * up), or down(act(up)) without a gate; [B, L, H] to [B, L, H]."""

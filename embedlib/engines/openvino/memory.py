@@ -25,7 +25,7 @@ from embedlib.memory import GIB
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.safetensors_files import list_tensors
-from embedlib.models.weights.tensor_roles import encoder_shapes, linear_roles
+from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, linear_roles
 
 MAX_BATCH_TOKENS: Final = 512
 """Small batches stay in the cache of a core. Source: docs/benchmarks.md, token budget."""
@@ -109,7 +109,7 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
         is_coded = precision.name == "int8" and role in coded
         num_bytes = math.prod(shape) * (1 if is_coded else 4)
         weights += num_bytes
-        if role in linear:
+        if role in linear or (is_expert(role) and role.endswith(".weight")):
             is_float = not (is_coded or is_narrow)
             by_mlas += num_bytes if is_float else 0
             by_onednn += 0 if is_float else num_bytes

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import MASKED, float_constant, int_constant, int_constants
-from embedlib.models.position_bias import buckets
 from embedlib.models.rope import inverse_frequencies
-from embedlib.models.spec import PositionBias, Rope
+from embedlib.models.spec import Rope
 
 Rotation = Callable[[ov.Node], ov.Node]
 
@@ -112,23 +111,20 @@ def rotation_of_one(places: ov.Node, rope: Rope, head_dim: int, num_positions: i
 def position_scores(
     askers: ov.Node,
     positions: ov.Node,
-    bias: PositionBias,
-    table: NDArray[np.float32],
-    num_positions: int,
+    by_distance: NDArray[np.float32],
 ) -> ov.Node:
     """Return the relative position bias of attention scores: float32[B or 1, heads, L or 1, L].
 
     Args:
         askers: see the module's docstring.
         positions: see the module's docstring.
-        bias: how distances are assigned to buckets.
-        table: float32[buckets, heads], the learned biases.
-        num_positions: the maximum L.
+        by_distance: float32[heads, 2 * positions - 1], see `bias_by_distance`.
     """
-    distances = np.arange(1 - num_positions, num_positions)
-    by_distance = op.constant(np.ascontiguousarray(table[buckets(bias, distances)].T))
-    distance = op.add(op.subtract(positions, askers), int_constant(num_positions - 1))
-    by_head = op.gather(by_distance, op.squeeze(distance, int_constant(1)), int_constant(1))
+    farthest = by_distance.shape[1] // 2
+    distance = op.add(op.subtract(positions, askers), int_constant(farthest))
+    by_head = op.gather(
+        op.constant(by_distance), op.squeeze(distance, int_constant(1)), int_constant(1)
+    )
     return op.transpose(by_head, int_constants(1, 0, 2, 3))
 
 

@@ -95,9 +95,13 @@ class Weighted:
 
     def rms_norm(self, vectors: ov.Node, role: str, eps: float) -> ov.Node:
         """Return x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
+        return op.multiply(self.bare_rms_norm(vectors, eps), self.constant(f"{role}.weight"))
+
+    def bare_rms_norm(self, vectors: ov.Node, eps: float) -> ov.Node:
+        """Return x / sqrt(mean(x^2) + eps), over the last axis."""
         square = op.reduce_mean(op.multiply(vectors, vectors), int_constant(-1), True)
         root = op.sqrt(op.add(square, op.constant(np.float32(eps))))
-        return op.multiply(op.divide(vectors, root), self.constant(f"{role}.weight"))
+        return op.divide(vectors, root)
 
     def constant(self, role: str) -> ov.Node:
         """Return a weight as a constant: a view onto its mapped file, not a copy.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Normalize, Pooling
 
 FIRST_VERSION: Final = (1, 3, 0, 22)
@@ -73,12 +73,20 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield "norms_embeddings"
     if encoder.norm == "layer_norm" and not encoder.has_norm_bias:
         yield "layer norms without bias"
-    if FAMILIES[encoder.family].stores_norms_less_one:
+    if ROWS[encoder.family].stores_norms_less_one:
         yield "norm weights stored minus one"
     if encoder.embedding_scale != 1:
         yield f"embedding_scale {encoder.embedding_scale:g}"
     if encoder.position_bias is not None:
         yield "position_bias"
+    if encoder.experts is not None:
+        yield "experts"
+    if encoder.layer_input_size is not None:
+        yield f"layer_input_size {encoder.layer_input_size}"
+    if encoder.has_v_norm:
+        yield "has_v_norm"
+    if encoder.wide_heads is not None:
+        yield "wide_heads"
     if encoder.relative_positions is not None:
         yield "relative_positions"
     if encoder.window_rope is not None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import SCALE_SUFFIX
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.load import MODULE_TENSORS, WEIGHTS_NAME
@@ -40,7 +40,7 @@ class RoleTensors:
     def __init__(self, weights: Mapping[str, Any], files: ModelFiles) -> None:
         self._weights = weights
         self._names = set(weights.keys())
-        self._family = FAMILIES[files.spec.encoder.family]
+        self._family = ROWS[files.spec.encoder.family]
         self._shapes = encoder_shapes(files.spec.encoder)
         self._taken: set[str] = set()
         prefix = tensor_prefix(self._family, self._names)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from embedlib.errors import ConfigError
 from embedlib.models.compiled.engine_folder import CompiledPrecision
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import has_file, load_json
 from embedlib.models.spec import Dense, LayerNorm
@@ -116,7 +116,7 @@ def linear_layers(files: ModelFiles) -> dict[str, str]:
     A role within a layer is a linear layer if its weight is a matrix.
     """
     encoder = files.spec.encoder
-    family = FAMILIES[encoder.family]
+    family = ROWS[encoder.family]
     paths = weight_files(files)[files.transformer_dir]
     stored = {name for path in paths for name in list_tensors(path, path.parent)}
     prefix = tensor_prefix(family, stored)

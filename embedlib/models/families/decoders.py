@@ -9,8 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, SequenceHead
-from embedlib.models.families.tensor_names import DECODER_TENSORS, GEMMA_TENSORS
+from embedlib.models.families.row import (
+    Alternation,
+    Family,
+    HeadLayer,
+    Key,
+    Projection,
+    SequenceHead,
+)
+from embedlib.models.families.tensor_names import (
+    DECODER_TENSORS,
+    EMBEDDING_GEMMA2_TENSORS,
+    GEMMA_TENSORS,
+)
 
 DECODER_PREFIXES: Final = ("", "model.", "0.auto_model.", "auto_model.")
 DECODER_IGNORED: Final = ("lm_head.weight", "score.weight", "*rotary_emb.inv_freq")
@@ -59,7 +70,7 @@ MISTRAL: Final = replace(
     fixed={"layer_types": (None,), "attention_bias": (False, None), "mlp_bias": (False, None)},
 )
 
-QWEN2: Final = replace(
+PLAIN_QWEN2: Final = replace(
     LLAMA,
     model_type="qwen2",
     tokenizer_class="Qwen2Tokenizer",
@@ -73,7 +84,7 @@ QWEN2: Final = replace(
     fixed={"attention_bias": (True, None), "qkv_bias": (True, None), "mlp_bias": (False, None)},
 )
 
-QWEN3: Final = replace(
+PLAIN_QWEN3: Final = replace(
     LLAMA,
     model_type="qwen3",
     tokenizer_class="Qwen2Tokenizer",
@@ -84,6 +95,61 @@ QWEN3: Final = replace(
     has_qk_norm=True,
     has_mlp_bias=False,
     fixed={"mlp_bias": (False, None)},
+)
+
+# The same with attention both ways. Source: text-embeddings-inference, router/src/lib.rs, and
+# vLLM, model_executor/models/qwen2.py, for the class and the end that its tokenizer adds.
+QWEN2_BOTH_WAYS: Final = replace(
+    PLAIN_QWEN2,
+    name="qwen2-both-ways",
+    is_causal=None,
+    # The file of gte-Qwen2 says it; whether the class reads it or not, no other value is right.
+    implied={"auto_map": ("is_causal",)},
+    fixed={**PLAIN_QWEN2.fixed, "is_causal": (False,)},
+    own_code={
+        "AutoModel": (
+            "modeling_qwen.Qwen2Model",
+            "Alibaba-NLP/gte-Qwen2-1.5B-instruct--modeling_qwen.Qwen2Model",
+            "Alibaba-NLP/gte-Qwen2-7B-instruct--modeling_qwen.Qwen2Model",
+            "NovaSearch/stella_en_1.5B_v5--modeling_qwen.Qwen2Model",
+            "infly/inf-retriever-v1--modeling_qwen.Qwen2Model",
+            "infly/inf-retriever-v1-1.5b--modeling_qwen.Qwen2Model",
+        )
+    },
+    ends_by_flags=True,
+    sequence_head=None,
+    lm_head=None,
+)
+QWEN2: Final = replace(PLAIN_QWEN2, own_rows=(QWEN2_BOTH_WAYS,))
+
+# Source: vLLM, model_executor/models/voyage.py: Qwen3 with attention both ways and a matrix behind.
+VOYAGE: Final = replace(
+    PLAIN_QWEN3,
+    name="qwen3-voyage",
+    is_causal=None,
+    fixed={**PLAIN_QWEN3.fixed, "is_causal": (False, None)},
+    own_code={"AutoModel": ("VoyageQwen3BidirectionalEmbedModel",)},
+    projection=Projection(tensor="linear", features=Key("num_labels")),
+    ignored_tensors=(*DECODER_IGNORED, "linear.*"),
+    sequence_head=None,
+    lm_head=None,
+)
+QWEN3: Final = replace(PLAIN_QWEN3, own_rows=(VOYAGE,))
+
+# Source: modeling.py of huggingface.co/perplexity-ai/pplx-embed-v1-0.6b: Qwen3Model whose layers
+# are not causal, with a mask of padding alone; its configuration adds nothing.
+PPLX_QWEN3: Final = replace(
+    PLAIN_QWEN3,
+    model_type="bidirectional_pplx_qwen3",
+    is_causal=None,
+    fixed={
+        **PLAIN_QWEN3.fixed,
+        "is_causal": (False, None),
+        "use_bidirectional_attention": (True, None),
+    },
+    own_code={"AutoModel": ("PPLXQwen3Model",)},
+    sequence_head=None,
+    lm_head=None,
 )
 
 MINISTRAL3: Final = replace(
@@ -240,3 +306,50 @@ GEMMA: Final = replace(
     sequence_head=replace(DECODER_HEAD, skipped_token=Key("pad_token_id", 0)),
     ties_embeddings=True,
 )
+
+# The half of EmbeddingGemma 2 that computes texts; see NESTED in table.py.
+# Source: transformers 5.23, models/embedding_gemma2.
+EMBEDDING_GEMMA2: Final = Family(
+    model_type="embedding_gemma2_text",
+    norm="rms_norm",
+    norm_eps=Key("rms_norm_eps", 1e-6),
+    norm_placement="sandwich",
+    scales_embeddings=True,
+    is_gated=True,
+    activation=Key("hidden_activation", "gelu_pytorch_tanh"),
+    positions="rotary",
+    rope_theta=Key("rope_theta", 1_000_000.0),
+    window_rope_theta=Key("rope_local_base_freq", 10_000.0),
+    rope_kinds=("default",),
+    num_kv_heads=Key("num_key_value_heads", 2),
+    head_dim=Key("head_dim", 256),
+    windows="alternating",
+    window=Key("sliding_window", 512),
+    alternation=Alternation(every=6, full="last", halves=False),
+    wide_heads=Key("per_layer_config"),
+    layer_input_size=Key("hidden_size_per_layer_input", 512),
+    # Scores are not divided.
+    query_scalar=1.0,
+    has_qk_norm=True,
+    has_v_norm=True,
+    has_qkv_bias=False,
+    has_output_bias=False,
+    has_mlp_bias=False,
+    # What the class makes of files without them is not read here.
+    implied={"model_type": ("layer_types", "per_layer_config")},
+    fixed={
+        "attention_bias": (False, None),
+        "is_causal": (False, None),
+        "rope_theta": (None,),
+        "rope_local_base_freq": (None,),
+        "rope_scaling": (None,),
+    },
+    tokenizer_class="GemmaTokenizer",
+    prefixes=("", "language_model.", "model.language_model.", "model.", "0.auto_model."),
+    tensors=EMBEDDING_GEMMA2_TENSORS,
+    ignored_tensors=(
+        "*embedding_projection.weight", "*rotary_emb.*", "*vision_tower.*", "*embed_vision.*",
+        "*audio_tower.*", "*embed_audio.*",
+    ),
+    projection=Projection(tensor="embedding_projection", features=Key("embedding_dim", 768)),
+)  # fmt: skip

@@ -14,10 +14,49 @@ from embedlib.models.families.tensor_names import (
     DEBERTA_V2_TENSORS,
     DISTILBERT_TENSORS,
     ENCODER_TENSORS,
+    JINA_BERT_TENSORS,
     MPNET_TENSORS,
+    T5_GATED_TENSORS,
+    T5_TENSORS,
     XLM_ROBERTA_XL_TENSORS,
 )
-from embedlib.models.spec import PositionBias
+
+# ALiBi and a gated MLP, by the class that `auto_map` names.
+# Source: JinaBertModel of huggingface.co/jinaai/jina-bert-implementation, modeling_bert.py.
+JINA_BERT: Final = Family(
+    model_type="bert",
+    name="jina_bert",
+    norm="layer_norm",
+    norm_eps=Key("layer_norm_eps", 1e-12),
+    norm_placement="post",
+    is_gated=True,
+    # That of feed_forward_type; the class does not read hidden_act.
+    activation="gelu",
+    positions="bias",
+    has_alibi=True,
+    num_token_types=Key("type_vocab_size", 2),
+    has_mlp_bias=False,
+    has_down_bias=True,
+    implied={"auto_map": ("position_embedding_type", "feed_forward_type")},
+    fixed={
+        "position_embedding_type": ("alibi",),
+        "feed_forward_type": ("geglu",),
+        "hidden_act": ("gelu", None),
+        "is_causal": (False, None),
+    },
+    # The pooling of the class's own encode; modules.json has that of the vectors.
+    harmless=frozenset({"emb_pooler", "model_max_length"}),
+    own_code={
+        "AutoModel": (
+            "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
+            "modeling_bert.JinaBertModel",
+        )
+    },
+    tokenizer_class="BertTokenizer",
+    prefixes=("", "bert.", "0.auto_model.", "auto_model."),
+    tensors=JINA_BERT_TENSORS,
+    ignored_tensors=("*embeddings.position_ids", "*pooler.*", "cls.*"),
+)
 
 BERT: Final = Family(
     model_type="bert",
@@ -28,6 +67,7 @@ BERT: Final = Family(
     activation=Key("hidden_act", "gelu"),
     positions="learned",
     num_token_types=Key("type_vocab_size", 2),
+    own_rows=(JINA_BERT,),
     # BERT's class ignores is_causal; a file that sets it expects something else.
     fixed={"position_embedding_type": ("absolute",), "is_causal": (False, None)},
     tokenizer_class="BertTokenizer",
@@ -49,6 +89,7 @@ BERT: Final = Family(
 ROBERTA: Final = replace(
     BERT,
     model_type="roberta",
+    own_rows=(),
     positions="learned_after_padding",
     tokenizer_class="RobertaTokenizer",
     prefixes=("", "roberta.", "0.auto_model.", "auto_model."),
@@ -85,6 +126,7 @@ XLM_ROBERTA_XL: Final = replace(
 
 ERNIE: Final = replace(
     BERT,
+    own_rows=(),
     model_type="ernie",
     fixed={**BERT.fixed, "use_task_id": (False, None)},
     harmless=frozenset({"task_type_vocab_size"}),
@@ -100,6 +142,7 @@ ERNIE: Final = replace(
 
 ELECTRA: Final = replace(
     BERT,
+    own_rows=(),
     model_type="electra",
     # Smaller embeddings, as in the small models, pass through a matrix more.
     names={"hidden_size": ("embedding_size",)},
@@ -122,6 +165,7 @@ ELECTRA: Final = replace(
 
 DISTILBERT: Final = replace(
     BERT,
+    own_rows=(),
     model_type="distilbert",
     norm_eps=1e-12,
     activation=Key("activation", "gelu"),
@@ -154,10 +198,12 @@ DISTILBERT: Final = replace(
 
 MPNET: Final = replace(
     BERT,
+    own_rows=(),
     model_type="mpnet",
     positions="learned_after_padding",
     # The class does not read the two numbers from config.json; its padding id is always 1.
-    position_bias=PositionBias(num_buckets=32, max_distance=128),
+    bias_buckets=32,
+    bias_distance=128,
     num_token_types=None,
     fixed={
         "relative_attention_num_buckets": (32, None),
@@ -177,6 +223,7 @@ MPNET: Final = replace(
 # tokenizer.json, with which the models were trained.
 DEBERTA_V2: Final = replace(
     BERT,
+    own_rows=(),
     model_type="deberta-v2",
     norm_eps=Key("layer_norm_eps", 1e-7),
     positions="relative",
@@ -217,3 +264,55 @@ DEBERTA_V2: Final = replace(
         ),
     ),
 )  # fmt: skip
+
+# The encoder alone: sentence-transformers leaves out the decoder of a file that has one.
+T5_GATED: Final = Family(
+    model_type="t5",
+    name="t5-gated",
+    chosen_by={"feed_forward_proj": ("gated-gelu",)},
+    norm="rms_norm",
+    norm_eps=Key("layer_norm_epsilon", 1e-6),
+    norm_placement="pre",
+    is_gated=True,
+    activation="gelu_tanh",
+    positions="bias",
+    # The class does not read n_positions.
+    num_positions=(),
+    bias_buckets=Key("relative_attention_num_buckets", 32),
+    bias_distance=Key("relative_attention_max_distance", 128),
+    head_dim=Key("d_kv", 64),
+    # Scores are not divided.
+    query_scalar=1.0,
+    has_qkv_bias=False,
+    has_output_bias=False,
+    has_mlp_bias=False,
+    names={
+        "hidden_size": ("d_model",),
+        "num_hidden_layers": ("num_layers",),
+        "num_attention_heads": ("num_heads",),
+        "intermediate_size": ("d_ff",),
+        "d_kv": ("head_dim",),
+    },
+    fixed={"is_encoder_decoder": (True, False, None), "is_causal": (False, None)},
+    harmless=frozenset(
+        {
+            "n_positions", "num_decoder_layers", "dropout_rate", "scale_decoder_outputs",
+            # The class derives the two from feed_forward_proj.
+            "dense_act_fn", "is_gated_act",
+        }
+    ),
+    # The class sets what tokenizer.json has.
+    tokenizer_class="TokenizersBackend",
+    prefixes=("", "0.auto_model.", "auto_model."),
+    tensors=T5_GATED_TENSORS,
+    ignored_tensors=("encoder.embed_tokens.weight", "decoder.*", "lm_head.*"),
+)  # fmt: skip
+T5: Final = replace(
+    T5_GATED,
+    name="",
+    chosen_by={},
+    own_rows=(T5_GATED,),
+    is_gated=False,
+    activation=Key("feed_forward_proj", "relu"),
+    tensors=T5_TENSORS,
+)

@@ -10,12 +10,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from embedlib.models.families.row import Alternation, Family, HeadLayer, Key, SequenceHead
+from embedlib.models.families.row import (
+    Alternation,
+    ExpertKeys,
+    Family,
+    HeadLayer,
+    Key,
+    SequenceHead,
+)
 from embedlib.models.families.tensor_names import (
     JINA_EMBEDDINGS_V3_TENSORS,
     MODERNBERT_TENSORS,
     NEW_TENSORS,
     NOMIC_BERT_TENSORS,
+    NOMIC_MOE_TENSORS,
 )
 from embedlib.models.spec import ROPE_KINDS
 
@@ -73,7 +81,7 @@ MODERNBERT: Final = Family(
     ),
 )  # fmt: skip
 
-NOMIC_BERT: Final = Family(
+PLAIN_NOMIC_BERT: Final = Family(
     model_type="nomic_bert",
     norm="layer_norm",
     norm_eps=Key("layer_norm_eps", 1e-12),
@@ -139,6 +147,40 @@ NOMIC_BERT: Final = Family(
     ignored_tensors=("*pooler.*", "cls.*", "classifier.*"),
 )  # fmt: skip
 
+# Source: NomicBertModel of huggingface.co/nomic-ai/nomic-bert-2048, modeling_hf_nomic_bert.py.
+NOMIC_MOE: Final = replace(
+    PLAIN_NOMIC_BERT,
+    name="nomic_bert-moe",
+    chosen_by={"num_experts": ()},
+    experts=ExpertKeys(
+        count=Key("num_experts"), chosen=Key("moe_top_k"), every=Key("moe_every_n_layers")
+    ),
+    is_gated=False,
+    activation="gelu",
+    has_qkv_bias=True,
+    has_output_bias=True,
+    has_mlp_bias=True,
+    implied={
+        "num_experts": (*PLAIN_NOMIC_BERT.implied["n_embd"], "moe_normalize_expert_weights"),
+    },
+    fixed={
+        **PLAIN_NOMIC_BERT.fixed,
+        "hidden_act": ("gelu", None),
+        "activation_function": ("gelu",),
+        "qkv_proj_bias": (True,),
+        "mlp_fc1_bias": (True,),
+        "mlp_fc2_bias": (True,),
+        "moe_normalize_expert_weights": (False,),
+        "expert_choice_router": (False, None),
+        "num_shared_experts": (0, None),
+        "ffn_div": (1, None),
+    },
+    harmless=PLAIN_NOMIC_BERT.harmless | {"moe_impl", "moe_resid_pdrop", "router_aux_loss_coef"},
+    tokenizer_class="XLMRobertaTokenizer",
+    tensors=NOMIC_MOE_TENSORS,
+)
+NOMIC_BERT: Final = replace(PLAIN_NOMIC_BERT, own_rows=(NOMIC_MOE,))
+
 # The base of the model; its adapters of tasks are not merged here, so a folder that has them is
 # refused by its tensors.
 JINA_EMBEDDINGS_V3: Final = Family(
@@ -183,9 +225,16 @@ NEW: Final = Family(
     # These choose an implementation, not a result. Some files have strings here.
     harmless=frozenset({"unpad_inputs", "use_memory_efficient_attention"}),
     own_code={
-        "AutoModel": ("Alibaba-NLP/new-impl--modeling.NewModel",),
+        # Stella's folder has a copy.
+        "AutoModel": (
+            "Alibaba-NLP/new-impl--modeling.NewModel",
+            "modeling.NewModel",
+            "NovaSearch/stella_en_400M_v5--modeling.NewModel",
+            "dunzhang/stella_en_400M_v5--modeling.NewModel",
+        ),
         "AutoModelForSequenceClassification": (
             "Alibaba-NLP/new-impl--modeling.NewForSequenceClassification",
+            "modeling.NewForSequenceClassification",
         ),
     },
     prefixes=("", "new.", "0.auto_model.", "auto_model."),
@@ -205,6 +254,7 @@ NEW: Final = Family(
 ARCTIC_GTE: Final = replace(
     NEW,
     model_type="gte",
+    name="gte-arctic",
     own_code={
         "AutoModel": (
             "modeling_hf_alibaba_nlp_gte.GteModel",

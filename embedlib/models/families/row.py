@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from embedlib.models.spec import (
     ROPE_KINDS,
     Activation,
     PoolingMode,
-    PositionBias,
     RopeKind,
 )
+
+UNLIMITED_POSITIONS: Final = 4096
+"""For a family without a limit of its own: eight times the longest text of any known model."""
 
 RopeScaling = RopeKind | Literal["ntk"]
 """Kinds that `rope_scaling` may name. ntk is not a `RopeKind`: the reader converts it to linear
@@ -51,6 +53,16 @@ class Alternation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpertKeys:
+    """The keys of a mixture of experts; see `Experts`."""
+
+    count: Key
+    chosen: Key
+    every: Key
+    """n: every n-th layer has experts, the second one first."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadLayer:
     """A layer after the pooling of a `...ForSequenceClassification`."""
 
@@ -59,6 +71,19 @@ class HeadLayer:
     is_norm: bool = False
     activation: Activation | Key = "identity"
     has_bias: bool | Key = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A matrix without bias by which the class multiplies every token's vector at its end.
+
+    It is applied behind the pooling, which gives the same for a mean or one token.
+    """
+
+    tensor: str
+    """The tensor's name without `.weight` and the model's prefix."""
+    features: Key
+    """The key of its number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +98,23 @@ class SequenceHead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Nested:
+    """A config.json that describes the transformer for texts in an object of its own."""
+
+    key: str
+    model_type: str
+    """That of the object, whose row it is."""
+    harmless: frozenset[str]
+    """Keys beside it that change no vector of a text."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """One row of the families table."""
 
     model_type: str
+    name: str = ""
+    """Set if the row is another row's `own_rows`: its name in the table."""
     # Traits: a constant, or the key of config.json that holds the value.
     norm: Literal["layer_norm", "rms_norm"]
     norm_eps: float | Key
@@ -89,11 +127,18 @@ class Family:
     activation: Activation | Key
     gelu_is_tanh: bool = False
     """True: the class reads the name gelu as that of its tanh form."""
-    positions: Literal["learned", "learned_after_padding", "rotary", "relative"]
-    """learned_after_padding: the first token's row follows the row of the padding id."""
+    positions: Literal["learned", "learned_after_padding", "rotary", "relative", "bias"]
+    """learned_after_padding: the first token's row follows the row of the padding id. bias: the
+    bias of attention scores is all there is."""
     num_positions: tuple[str, ...] = ("max_position_embeddings",)
-    """Names of the key; the first that the file contains is read."""
-    position_bias: PositionBias | None = None
+    """Names of the key; the first that the file contains is read. Empty: the class has no limit,
+    and `UNLIMITED_POSITIONS` stands for it."""
+    bias_buckets: int | Key | None = None
+    """Set if every distance has a learned bias: how many there are for a head."""
+    bias_distance: int | Key | None = None
+    """The distance from which on all have the same bias."""
+    has_alibi: bool = False
+    """True: attention scores fall linearly with the distance; see `LinearBias`."""
     relative_buckets: Key | None = None
     """Set if positions are relative."""
     projections: int = 1
@@ -120,15 +165,20 @@ class Family:
     """Set if there are windows."""
     alternation: Alternation | None = None
     """Set if `windows` is alternating."""
-    query_scalar: Key | None = None
+    query_scalar: float | Key | None = None
     """s: attention scores are divided by sqrt(s). None: by sqrt(head size)."""
     attention_cap: Key | None = None
     has_qk_norm: bool = False
+    has_v_norm: bool = False
+    wide_heads: Key | None = None
+    """Set if layers without a window have other heads; the key holds those of every layer."""
+    layer_input_size: Key | None = None
     has_qkv_bias: bool | Key = True
     has_output_bias: bool | Key = True
     has_mlp_bias: bool | Key = True
     has_down_bias: bool | Key | None = None
     """None: the same as `has_mlp_bias`."""
+    experts: ExpertKeys | None = None
     # The rest of config.json
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Other names of keys. If a file contains several, their values must agree."""
@@ -140,10 +190,17 @@ class Family:
     harmless: frozenset[str] = frozenset()
     """Keys that change no vector, only in this family."""
     own_code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By key of `auto_map`, the custom classes that this row implements."""
+    """By key of `auto_map`, the custom classes that this row implements. A name without a dot is
+    that of a class in whatever file."""
+    ends_by_flags: bool = False
+    """True: a tokenizer class of the folder adds begin and end tokens as tokenizer_config.json
+    says, and tokenizer.json does not."""
+    chosen_by: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Only of `own_rows`: keys of config.json, and the values of which one chooses this row; none
+    stands for every value but null, 0 and false."""
     own_rows: tuple[Family, ...] = ()
-    """Rows for folders whose `auto_map` names one of their classes (`own_code`). They differ from
-    this row in traits, never in the tensors' names."""
+    """Rows for folders with the same `model_type` and another model: a key has one of the values of
+    `chosen_by`, or, for a row without it, `auto_map` names one of the row's classes."""
     # Files
     tokenizer_class: str | None = None
     """The class that transformers takes for this model_type if no file names one; a file that names
@@ -156,6 +213,7 @@ class Family:
     """True: the files contain the weights of norms minus 1."""
     ignored_tensors: tuple[str, ...]
     """Patterns of stored tensors that an embedding does not use."""
+    projection: Projection | None = None
     # Heads
     sequence_head: SequenceHead | None = None
     """None: the family has no such class, or it is not implemented."""
@@ -164,3 +222,14 @@ class Family:
     lm_head: str | None = None
     """The tensor name of the matrix by which `...ForCausalLM` maps a vector to logits. None: there
     is no such class, or it does more than multiply."""
+
+    @property
+    def key(self) -> str:
+        """The row's name in the table: that of its `model_type`, or its own."""
+        return self.name or self.model_type
+
+    def implements(self, key: str, own_class: object) -> bool:
+        """Return whether the row implements a custom class that `auto_map` names under a key."""
+        names = self.own_code.get(key, ())
+        short = own_class.rpartition(".")[2] if isinstance(own_class, str) else None
+        return own_class in names or short in names

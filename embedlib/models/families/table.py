@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.families.decoders import (
+    EMBEDDING_GEMMA2,
     EUROBERT,
     GEMMA,
     GEMMA2,
@@ -21,6 +22,7 @@ from embedlib.models.families.decoders import (
     LLAMA_BIDIREC,
     MINISTRAL3,
     MISTRAL,
+    PPLX_QWEN3,
     QWEN2,
     QWEN3,
     ULTRABERT,
@@ -34,6 +36,7 @@ from embedlib.models.families.encoders import (
     ERNIE,
     MPNET,
     ROBERTA,
+    T5,
     XLM_ROBERTA,
     XLM_ROBERTA_XL,
 )
@@ -44,7 +47,7 @@ from embedlib.models.families.rotary_encoders import (
     NEW,
     NOMIC_BERT,
 )
-from embedlib.models.families.row import Family
+from embedlib.models.families.row import Family, Nested
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {
@@ -52,9 +55,31 @@ FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
         for row in (
             BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, XLM_ROBERTA_XL, ERNIE, ELECTRA, DEBERTA_V2,
             DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT, JINA_EMBEDDINGS_V3, NEW, GTE, EUROBERT,
-            ULTRABERT,
+            ULTRABERT, T5,
             MISTRAL, MINISTRAL3, LLAMA, LLAMA_BIDIREC, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3_TEXT,
+            EMBEDDING_GEMMA2, PPLX_QWEN3,
         )
     }
 )  # fmt: skip
 """All families, by `model_type`."""
+
+ROWS: Final[Mapping[str, Family]] = MappingProxyType(
+    {row.key: row for family in FAMILIES.values() for row in (family, *family.own_rows)}
+)
+"""All rows, by `Encoder.family`: the families, and those that share a `model_type` with one."""
+
+NESTED: Final[Mapping[str, Nested]] = MappingProxyType(
+    {
+        "embedding_gemma2": Nested(
+            key="text_config",
+            model_type="embedding_gemma2_text",
+            harmless=frozenset(
+                {
+                    "vision_config", "audio_config", "boi_token_id", "eoi_token_id", "boa_token_id",
+                    "eoa_token_index", "image_token_id", "video_token_id", "audio_token_id",
+                }
+            ),
+        )
+    }
+)  # fmt: skip
+"""By `model_type`: models of texts and other things, of which texts are computed."""

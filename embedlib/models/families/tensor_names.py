@@ -95,6 +95,39 @@ MPNET_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layer.{i}.output.LayerNorm",
     }
 )
+T5_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        "tokens": "shared.weight",
+        "position_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        "layers.{i}.q": "encoder.block.{i}.layer.0.SelfAttention.q",
+        "layers.{i}.k": "encoder.block.{i}.layer.0.SelfAttention.k",
+        "layers.{i}.v": "encoder.block.{i}.layer.0.SelfAttention.v",
+        "layers.{i}.o": "encoder.block.{i}.layer.0.SelfAttention.o",
+        "layers.{i}.attention_norm": "encoder.block.{i}.layer.0.layer_norm",
+        "layers.{i}.up": "encoder.block.{i}.layer.1.DenseReluDense.wi",
+        "layers.{i}.down": "encoder.block.{i}.layer.1.DenseReluDense.wo",
+        "layers.{i}.mlp_norm": "encoder.block.{i}.layer.1.layer_norm",
+        "final_norm": "encoder.final_layer_norm",
+    }
+)
+T5_GATED_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **T5_TENSORS,
+        "layers.{i}.gate": "encoder.block.{i}.layer.1.DenseReluDense.wi_0",
+        "layers.{i}.up": "encoder.block.{i}.layer.1.DenseReluDense.wi_1",
+    }
+)
+# Source: JinaBertModel of huggingface.co/jinaai/jina-bert-implementation, modeling_bert.py, and
+# text-embeddings-inference, backends/candle/src/models/jina.rs, for the halves of gated_layers.
+JINA_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **{role: name for role, name in ENCODER_TENSORS.items() if role != "positions"},
+        "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.gated_layers", 0, 2),
+        "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.gated_layers", 1, 2),
+        "layers.{i}.down": "encoder.layer.{i}.mlp.wo",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp.layernorm",
+    }
+)
 MODERNBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.tok_embeddings.weight",
@@ -127,6 +160,21 @@ NOMIC_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.gate": "encoder.layers.{i}.mlp.fc12",
         "layers.{i}.down": "encoder.layers.{i}.mlp.fc2",
         "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
+    }
+)
+# Source: text-embeddings-inference, backends/candle/src/models/nomic.rs.
+NOMIC_MOE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **{
+            role: name
+            for role, name in NOMIC_BERT_TENSORS.items()
+            if role.rpartition(".")[2] not in ("gate", "up")
+        },
+        "layers.{i}.up": "encoder.layers.{i}.mlp.fc1",
+        "layers.{i}.router": "encoder.layers.{i}.mlp.router.layer",
+        "layers.{i}.experts_up.weight": "encoder.layers.{i}.mlp.experts.mlp.w1",
+        "layers.{i}.experts_down.weight": "encoder.layers.{i}.mlp.experts.mlp.w2",
+        "layers.{i}.experts_down.bias": "encoder.layers.{i}.mlp.experts.bias",
     }
 )
 # The names of the model's own code, which transformers writes back.
@@ -168,5 +216,16 @@ GEMMA_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.attention_out_norm": "layers.{i}.post_attention_layernorm",
         "layers.{i}.mlp_norm": "layers.{i}.pre_feedforward_layernorm",
         "layers.{i}.mlp_out_norm": "layers.{i}.post_feedforward_layernorm",
+    }
+)
+EMBEDDING_GEMMA2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **GEMMA_TENSORS,
+        "layer_inputs": "ple.per_layer_model_projection",
+        "layer_inputs_norm": "ple.per_layer_projection_norm",
+        "layers.{i}.input_gate": "layers.{i}.ple_block.per_layer_input_gate",
+        "layers.{i}.input_projection": "layers.{i}.ple_block.per_layer_projection",
+        "layers.{i}.input_norm": "layers.{i}.ple_block.post_per_layer_input_norm",
+        "layers.{i}.scalar": "layers.{i}.layer_scalar",
     }
 )

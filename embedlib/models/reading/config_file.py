@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.families.row import Alternation, Family, Key
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.row import UNLIMITED_POSITIONS, Alternation, Family, Key
+from embedlib.models.families.table import FAMILIES, NESTED
 from embedlib.models.reading.config_keys import (
     FIXED_KEYS,
     HARMLESS_KEYS,
@@ -16,16 +16,30 @@ from embedlib.models.reading.config_keys import (
     WINDOW_KEYS,
 )
 from embedlib.models.reading.json_files import JsonObject, quote
-from embedlib.models.reading.refusals import ARCHITECTURES, MODEL_TYPES, QUANTIZED
+from embedlib.models.reading.refusals import (
+    ARCHITECTURES,
+    MODEL_TYPES,
+    NEAREST,
+    OWN_CLASSES,
+    QUANTIZED,
+)
 from embedlib.models.reading.rope_config import read_ropes
 from embedlib.models.reading.traits import (
     optional_integer,
     optional_number,
     read_activation,
     read_boolean,
+    read_integer,
     read_number,
 )
-from embedlib.models.spec import Encoder, RelativePositions
+from embedlib.models.spec import (
+    Encoder,
+    Experts,
+    LinearBias,
+    PositionBias,
+    RelativePositions,
+    WideHeads,
+)
 
 
 def architecture_of(config: JsonObject) -> str:
@@ -46,11 +60,46 @@ def family_of(config: JsonObject) -> Family:
     Raises:
         ModelUnsupportedError: if the table has no row for its `model_type`.
     """
+    config = flattened(config)
     _check_explained(config)
     family = config.choice("model_type", FAMILIES)
     own_class = config.child("auto_map").values.get("AutoModel")
-    rows = (row for row in family.own_rows if own_class in row.own_code["AutoModel"])
-    return next(rows, family)
+    for row in family.own_rows:
+        if row.chosen_by:
+            is_chosen = any(
+                _chooses(config.values.get(key), row.chosen_by[key]) for key in row.chosen_by
+            )
+        else:
+            is_chosen = row.implements("AutoModel", own_class)
+        if is_chosen:
+            return row
+    return family
+
+
+def flattened(config: JsonObject) -> JsonObject:
+    """Return the part of config.json that describes the transformer for texts.
+
+    Raises:
+        ModelUnsupportedError: if the file has an unknown key beside it.
+    """
+    model_type = config.values.get("model_type")
+    nested = NESTED.get(model_type) if isinstance(model_type, str) else None
+    if nested is None:
+        return config
+    config.check_keys(HARMLESS_KEYS | FIXED_KEYS.keys() | {nested.key} | nested.harmless)
+    for key, accepted in FIXED_KEYS.items():
+        config.check_fixed(key, accepted)
+    check_no_own_code(config)
+    inner = config.child(nested.key)
+    if inner.values.get("model_type") != nested.model_type:
+        raise inner.refuse("model_type", nested.model_type)
+    architectures = {key: config.values[key] for key in ("architectures",) if key in config.values}
+    return JsonObject(inner.name, {**inner.values, **architectures})
+
+
+def _chooses(found: object, values: tuple[object, ...]) -> bool:
+    """Return whether the value of a key chooses a row; see `Family.chosen_by`."""
+    return found in values if values else bool(found)
 
 
 def _check_explained(config: JsonObject) -> None:
@@ -68,14 +117,15 @@ def _check_explained(config: JsonObject) -> None:
 def positions_key(config: JsonObject) -> str:
     """Return the key that holds the number of positions."""
     names = family_of(config).num_positions
-    return next((name for name in names if name in config), names[-1])
+    config = flattened(config)
+    return next((name for name in names if name in config), next(iter(reversed(names)), ""))
 
 
 def positions_source(config: JsonObject) -> str:
     """Return the key that limits the length of a text, for messages."""
     if family_of(config).ends_at_original_length:
         return "original_max_position_embeddings"
-    return positions_key(config)
+    return positions_key(config) or "no limit"
 
 
 def read_encoder(config: JsonObject) -> Encoder:
@@ -85,13 +135,16 @@ def read_encoder(config: JsonObject) -> Encoder:
         ModelUnsupportedError: if a key is unknown or missing, or its value is not implemented.
     """
     family = family_of(config)
+    config = flattened(config)
     _check_implied(config, family)
     config = config.renamed(family.names)
     _check_keys(config, family)
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     num_layers = config.integer("num_hidden_layers")
-    num_positions = config.integer(positions_key(config))
+    num_positions = UNLIMITED_POSITIONS
+    if family.num_positions:
+        num_positions = config.integer(positions_key(config))
     num_kv_heads = optional_integer(config, family.num_kv_heads) or num_heads
     if num_heads % num_kv_heads:
         raise config.refuse(
@@ -114,8 +167,9 @@ def read_encoder(config: JsonObject) -> Encoder:
     if family.gelu_is_tanh and activation == "gelu":
         activation = "gelu_tanh"
     is_causal = _is_causal(config, family)
+    windows = _read_windows(config, family, num_layers, is_causal)
     return Encoder(
-        family=family.model_type,
+        family=family.key,
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
         num_layers=num_layers,
@@ -137,19 +191,23 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_token_types=optional_integer(config, family.num_token_types, minimum=0) or 0,
         rope=rope,
         window_rope=window_rope,
-        position_bias=family.position_bias,
+        position_bias=_read_position_bias(config, family),
         relative_positions=_read_relative(config, family, num_positions),
         is_causal=is_causal,
-        windows=_read_windows(config, family, num_layers, is_causal),
+        windows=windows,
         attention_scale=_attention_scale(config, family, head_dim),
         attention_cap=optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
+        has_v_norm=family.has_v_norm,
+        wide_heads=_read_wide_heads(config, family, windows, num_heads),
+        layer_input_size=optional_integer(config, family.layer_input_size),
         has_qkv_bias=read_boolean(config, family.has_qkv_bias),
         has_output_bias=read_boolean(config, family.has_output_bias),
         has_mlp_bias=read_boolean(config, family.has_mlp_bias),
         has_down_bias=read_boolean(
             config, family.has_mlp_bias if family.has_down_bias is None else family.has_down_bias
         ),
+        experts=_read_experts(config, family, num_layers),
     )
 
 
@@ -161,6 +219,64 @@ def _attention_scale(config: JsonObject, family: Family, head_dim: int) -> float
     if family.projections > 1:
         return 1 / math.sqrt(head_dim * family.projections)
     return None
+
+
+def _read_position_bias(config: JsonObject, family: Family) -> PositionBias | LinearBias | None:
+    """Return the bias of attention scores; None if the family has none."""
+    if family.has_alibi:
+        return LinearBias()
+    if family.bias_buckets is None or family.bias_distance is None:
+        return None
+    num_buckets = read_integer(config, family.bias_buckets)
+    max_distance = read_integer(config, family.bias_distance)
+    if isinstance(family.bias_buckets, Key) and (num_buckets < 4 or num_buckets % 4):
+        raise config.refuse(family.bias_buckets.name, "a multiple of 4")
+    if isinstance(family.bias_distance, Key) and max_distance <= num_buckets // 4:
+        raise config.refuse(family.bias_distance.name, f"more than {num_buckets // 4}")
+    return PositionBias(
+        num_buckets=num_buckets, max_distance=max_distance, is_alone=family.positions == "bias"
+    )
+
+
+def _read_wide_heads(
+    config: JsonObject, family: Family, windows: tuple[int | None, ...], num_heads: int
+) -> WideHeads | None:
+    """Return the heads of the layers without a window; None if they are as those of the others."""
+    if family.wide_heads is None:
+        return None
+    key = family.wide_heads.name
+    by_layer = config.child(key)
+    wide = {str(layer) for layer, window in enumerate(windows) if window is None}
+    if windows[-1] is not None:
+        # The class makes the last one full, whatever the file says.
+        raise config.refuse("layer_types", "full_attention in the last layer")
+    if by_layer.values.keys() != wide or any(
+        value != by_layer.values[min(wide)] for value in by_layer.values.values()
+    ):
+        raise config.refuse(
+            key, f"the same heads for each of the layers {', '.join(sorted(wide, key=int))} alone"
+        )
+    heads = by_layer.child(min(wide))
+    heads.check_keys({"head_dim", "num_key_value_heads"})
+    head_dim, num_kv_heads = heads.integer("head_dim"), heads.integer("num_key_value_heads")
+    if head_dim % 2 or num_heads % num_kv_heads:
+        raise config.refuse(
+            key, f"an even head_dim and a divisor of num_attention_heads = {num_heads}"
+        )
+    return WideHeads(head_dim=head_dim, num_kv_heads=num_kv_heads)
+
+
+def _read_experts(config: JsonObject, family: Family, num_layers: int) -> Experts | None:
+    """Return the mixture of experts; None if the family has none."""
+    keys = family.experts
+    if keys is None:
+        return None
+    count, every = config.integer(keys.count.name), config.integer(keys.every.name, minimum=2)
+    num_chosen = config.integer(keys.chosen.name)
+    if num_chosen > count:
+        raise config.refuse(keys.chosen.name, f"at most {keys.count.name} = {count}")
+    layers = tuple(layer for layer in range(num_layers) if layer % every == 1)
+    return Experts(count=count, num_chosen=num_chosen, layers=layers)
 
 
 def _read_relative(
@@ -187,9 +303,14 @@ def _check_keys(config: JsonObject, family: Family) -> None:
     """Reject unknown keys, and fixed keys whose value is not one of those implemented."""
     fixed = {**FIXED_KEYS, **family.fixed}
     traits = {trait.name for trait in vars(family).values() if isinstance(trait, Key)}
+    if family.projection is not None:
+        traits.add(family.projection.features.name)
+    if family.experts is not None:
+        traits |= {trait.name for trait in vars(family.experts).values()}
     if family.alternation is not None and isinstance(family.alternation.every, Key):
         traits.add(family.alternation.every.name)
     known = HARMLESS_KEYS | SHAPE_KEYS | fixed.keys() | family.harmless | traits
+    known |= family.chosen_by.keys()
     known |= set(family.num_positions)
     if family.rope_theta is not None:
         known |= ROPE_KEYS
@@ -205,6 +326,14 @@ def _check_keys(config: JsonObject, family: Family) -> None:
     check_own_code(config, "AutoModel")
 
 
+def check_no_own_code(config: JsonObject) -> None:
+    """Reject a custom model class."""
+    if "AutoModel" in config.child("auto_map").values:
+        raise config.refuse(
+            "auto_map", "a model without custom code, which embedlib never runs (no AutoModel)"
+        )
+
+
 def check_own_code(config: JsonObject, key: str) -> None:
     """Reject a custom model class, unless the family's row implements that class.
 
@@ -213,16 +342,18 @@ def check_own_code(config: JsonObject, key: str) -> None:
         key: the key of `auto_map`: the transformers class that the custom class replaces.
     """
     own_code = config.child("auto_map").values.get(key)
+    if own_code is None or family_of(config).implements(key, own_code):
+        return
     family = config.choice("model_type", FAMILIES)
     rows = (family, *family.own_rows)
-    known = [name for row in rows for name in row.own_code.get(key, ())]
-    if own_code is not None and own_code not in family_of(config).own_code.get(key, ()):
-        accepted = "".join(f", or {name}" for name in known)
-        raise config.refuse(
-            "auto_map",
-            f"a model without custom code, which embedlib never runs (no {key} in auto_map"
-            f"{accepted})",
-        )
+    known = dict.fromkeys(name for row in rows for name in row.own_code.get(key, ()))
+    accepted = "".join(f", or {name}" for name in known)
+    short = str(own_code).rpartition(".")[2]
+    raise config.refuse(
+        "auto_map",
+        f"a model without custom code, which embedlib never runs (no {key} in auto_map"
+        f"{accepted}); {OWN_CLASSES.get(short, NEAREST)}",
+    )
 
 
 def _is_causal(config: JsonObject, family: Family) -> bool:

@@ -40,6 +40,7 @@ from embedlib.models.reading.late_interaction import (
 )
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
+from embedlib.models.reading.projection import check_commutes, projection_tensor, read_projection
 from embedlib.models.reading.refusals import no_config
 from embedlib.models.reading.settings_file import read_settings
 from embedlib.models.spec import (
@@ -279,15 +280,22 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
             "5.4 and later write every text into the template, a program that embedlib does not "
             "run; for plain texts, delete the template, or add the model's modules.json"
         )
-    dim = parts.encoder.hidden_size
+    projection = read_projection(parts.config, parts.encoder.hidden_size)
+    dim = parts.encoder.hidden_size if projection is None else projection.out_features
     modules: list[Module] = []
     for kind, path in parts.modules:
         module = read_module(kind, parts.module_config(path), dim)
         dim = output_dim(module, dim)
         modules.append(module)
-    module_dirs = tuple(path for _, path in parts.modules)
+    module_dirs = [path for _, path in parts.modules]
     if not parts.has_modules:
-        modules, module_dirs = [_default_pooling(parts.config)], (parts.folder,)
+        modules, module_dirs = [_default_pooling(parts.config)], [parts.folder]
+    module_tensors: dict[int, str | AnswerRows] = {}
+    if projection is not None:
+        check_commutes(modules[0], parts.config)
+        modules.insert(1, projection)
+        module_dirs.insert(1, parts.transformer_dir)
+        module_tensors[1] = projection_tensor(parts.config)
     spec = ModelSpec(
         modules=tuple(modules),
         embedding_dim=dim,
@@ -298,7 +306,8 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
         folder=parts.folder,
         spec=spec,
         transformer_dir=parts.transformer_dir,
-        module_dirs=module_dirs,
+        module_dirs=tuple(module_dirs),
+        module_tensors=module_tensors,
     )
 
 

@@ -23,6 +23,7 @@ from embedlib.models.spec import (
     Normalize,
     Pooling,
     PoolingMode,
+    RoundTanh,
 )
 
 POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = MappingProxyType(
@@ -73,6 +74,9 @@ STATIC: Final = "StaticEmbedding"
 
 AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
 
+QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
+"""The module of pplx-embed-v1, whose code is in its folder; computed here as `RoundTanh`."""
+
 MAX_PATH_PARTS: Final = 8
 """Of a module's path; known models have at most 2."""
 
@@ -113,7 +117,8 @@ def read_module_list(
         entry = JsonObject(f"{name}: [{position}]", values)
         entry.check_keys({"idx", "name", "path", "type", "kwargs"})
         # kwargs lists arguments of `encode` that the module receives; adapters use it.
-        entry.check_fixed("kwargs", ([], {}, None))
+        takes = (["quantization"],) if entry.values.get("type") == QUANTIZER else ()
+        entry.check_fixed("kwargs", ([], {}, None, *takes))
         _check_own_name(entry, names)
         before = [kind for kind, _ in entries]
         accepted = OF_TOKENS if is_late and before else _accepted(before, with_head)
@@ -153,17 +158,21 @@ def _module_kind(entry: JsonObject, accepted: Sequence[str], *, is_late: bool) -
     Args:
         entry: its entry in modules.json.
         accepted: the classes that it may have.
-        is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers.
+        is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers;
+            else the module of pplx-embed-v1 is.
     """
     name = entry.text("type") or ""
     first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
-    is_known = first == "sentence_transformers" or (is_late and name == PYLATE_DENSE)
+    others = (PYLATE_DENSE,) if is_late else (QUANTIZER,)
+    is_known = first == "sentence_transformers" or name in others
     if not is_known or kind not in accepted:
         reason = explain_module(kind, first)
         if reason is not None:
             raise ModelUnsupportedError(f"{entry.name}: type = {quote(kind)} {reason}")
-        names = ", ".join(f"sentence_transformers.….{name}" for name in accepted)
+        names = ", ".join(
+            f"sentence_transformers.….{name}" for name in accepted if name != "FlexibleQuantizer"
+        )
         raise entry.refuse("type", names or "nothing behind it")
     return kind
 
@@ -174,7 +183,9 @@ def _accepted(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
         return ("Transformer",) if with_head else ("Transformer", STATIC)
     if before[-1] == "Transformer":
         return ("Pooling", "LogitScore") if with_head else ("Pooling",)
-    return () if before[-1] == "LogitScore" else AFTER_POOLING
+    if before[-1] == "Pooling" and not with_head:
+        return (*AFTER_POOLING, "FlexibleQuantizer")
+    return () if before[-1] in ("LogitScore", "FlexibleQuantizer") else AFTER_POOLING
 
 
 def read_module(
@@ -203,6 +214,7 @@ def read_module(
         "Dense": partial(_read_dense, inputs=inputs, outputs=outputs),
         "LayerNorm": _read_layer_norm,
         "Normalize": partial(_read_normalize, inputs=inputs),
+        "FlexibleQuantizer": _read_quantizer,
     }
     return readers[kind](config, dim)
 
@@ -213,7 +225,7 @@ def output_dim(module: Module, dim: int) -> int:
         return dim * len(module.modes)
     if isinstance(module, Dense):
         return module.out_features
-    assert isinstance(module, (LayerNorm, Normalize))
+    assert isinstance(module, (LayerNorm, Normalize, RoundTanh))
     return dim
 
 
@@ -304,3 +316,9 @@ def _read_normalize(config: JsonObject, dim: int, inputs: tuple[str | None, ...]
     config.check_fixed("module_input_name", inputs)
     config.check_fixed("module_output_name", inputs)
     return Normalize()
+
+
+def _read_quantizer(config: JsonObject, dim: int) -> RoundTanh:
+    del dim  # every number on its own
+    config.check_keys(())
+    return RoundTanh()

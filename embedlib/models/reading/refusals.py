@@ -28,10 +28,8 @@ _IMAGES: Final = (
 MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2"), _LINEAR),
-        **dict.fromkeys(("t5", "mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
+        **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
-        "embedding_gemma2": "is EmbeddingGemma 2, whose layers embedlib does not compute yet; "
-        "embeddinggemma-300m is the nearest that loads",
         "nvembed": "pools with layers of its own, which embedlib does not compute; "
         "Qwen3-Embedding-8B is the nearest that loads",
     }
@@ -45,6 +43,23 @@ ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """By the first of `architectures`."""
+
+NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
+"""For a class of which nothing else is known."""
+
+OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "QZhouModel": "QZhou-Embedding's is not yet seen; Qwen3-Embedding-8B is the nearest that "
+        "loads",
+        "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
+        "ettin-reranker are the nearest that load",
+        "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
+        "that loads",
+        "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that "
+        "loads",
+    }
+)
+"""By the class that `auto_map` names, without its file: what is known of it."""
 
 _SPARSE: Final = (
     "belongs to a sparse model, with a number for every word of the vocabulary; BAAI/bge-m3 has "

@@ -43,8 +43,9 @@ EMBEDDING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyTyp
         "query_length": (None,),
         "document_length": (None,),
         "query_expansion": (None,),
-        # arguments for transformers, which could change any vector
-        "model_args": ({}, None),
+        # arguments for transformers, which could change any vector. That the folder's own code be
+        # run asks for nothing: config.json names it.
+        "model_args": ({}, None, {"trust_remote_code": True}),
         "tokenizer_args": ({}, None),
         "config_args": ({}, None),
         "model_kwargs": ({}, None),

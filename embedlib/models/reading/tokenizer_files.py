@@ -145,14 +145,19 @@ def _apply_ends(
         or family_of(model_config).tokenizer_class
         or ""
     ).removesuffix("Fast")
-    if name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
+    if family_of(model_config).ends_by_flags:
+        if "add_eos_token" not in config:
+            raise config.refuse("add_eos_token", "true or false, which the folder's class reads")
+        defaults = CLASSES["Qwen2Tokenizer"].defaults
+        _set_ends(tokenizer, config, (None, defaults["eos_token"]), num_tokens, file)
+    elif name in BOS_EOS_CLASSES and ("add_bos_token" in config or "add_eos_token" in config):
         _set_ends(tokenizer, config, BOS_EOS_CLASSES[name], num_tokens, file)
 
 
 def _set_ends(
     tokenizer: Tokenizer,
     config: JsonObject,
-    defaults: tuple[str, str],
+    defaults: tuple[str | None, str],
     num_tokens: int,
     file: str,
 ) -> None:
@@ -171,10 +176,10 @@ def _set_ends(
         ("add_bos_token", "bos_token", defaults[0]),
         ("add_eos_token", "eos_token", defaults[1]),
     ):
-        if not config.boolean(flag, flag == "add_bos_token"):
+        if not config.boolean(flag, flag == "add_bos_token" and default is not None):
             ends.append([])
             continue
-        content = str(read_token(config, key) or default)
+        content = str(read_token(config, key) or default or "")
         token_id = tokenizer.token_to_id(content)
         if token_id is None or token_id >= num_tokens:  # or only just added
             raise config.refuse(key, "a token of tokenizer.json")

@@ -15,6 +15,11 @@ def optional_integer(config: JsonObject, trait: Key | None, minimum: int = 1) ->
     return config.optional_integer(trait.name, trait.default, minimum)
 
 
+def read_integer(config: JsonObject, trait: int | Key) -> int:
+    """Return a trait that is a positive integer; reject null."""
+    return trait if isinstance(trait, int) else config.integer(trait.name, trait.default)
+
+
 def read_activation(config: JsonObject, trait: Activation | Key) -> Activation:
     """Return a trait that is an activation."""
     if isinstance(trait, str):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedlib.errors import ModelWeightsError
 from embedlib.models.families.row import Family, FusedSlice
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.reading.json_files import JsonObject, show
@@ -116,7 +116,7 @@ def load_weights(files: ModelFiles) -> Weights:
     if files.spec.encoder.is_table:
         tensors["tokens"] = find_table(files.transformer_dir / WEIGHTS_NAME, files.folder)
     else:
-        encoder = _load_encoder(files, FAMILIES[files.spec.encoder.family])
+        encoder = _load_encoder(files, ROWS[files.spec.encoder.family])
     tensors |= encoder
     for position, (module, path) in enumerate(
         zip(files.spec.modules, files.module_dirs, strict=True)
@@ -185,7 +185,8 @@ def _load_module(
     stem = MODULE_TENSORS[type(module)]
     if isinstance(place, str):
         # The files also contain the transformer.
-        stem = place
+        prefix = tensor_prefix(ROWS[files.spec.encoder.family], stored) or ""
+        stem = next((name for name in (place, prefix + place) if f"{name}.weight" in stored), place)
         stored = {name: stored[name] for name in stored if name.startswith(f"{stem}.")}
     names = {leaf: leaf if leaf == RESIDUAL else f"{stem}.{leaf}" for leaf in leaves}
     rows = {f"modules.{position}.{leaf}": FusedSlice(names[leaf], 0, 1) for leaf in leaves}

@@ -9,6 +9,12 @@ head_dim:
   `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
   `.mlp_norm` [H], and with sandwich norms `.attention_out_norm` and `.mlp_out_norm` [H];
   `.q_norm.weight` and `.k_norm.weight` [head_dim]
+- in a layer with E experts, in place of `.gate`, `.up` and `.down`: `.router.weight` [E, H],
+  `.experts_up.weight` [E I, H], `.experts_down.weight` [E I, H], which is not transposed, and
+  `.experts_down.bias` [H]; experts lie one behind the other
+- with inputs of width P to each of N layers: `layer_inputs.weight` [N P, H] and
+  `layer_inputs_norm.weight` [P]; per layer `.input_gate.weight` [P, H],
+  `.input_projection.weight` [H, P], `.input_norm.weight` [H] and `.scalar` [1]
 - `final_norm.weight` [H]
 - per module j of the spec: `modules.{j}.weight` and `.bias`; those of a head are in the
   transformer's files
@@ -24,7 +30,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from embedlib.models.families.row import Family, FusedSlice
-from embedlib.models.spec import Dense, Encoder, LayerNorm
+from embedlib.models.spec import Dense, Encoder, Experts, LayerNorm, PositionBias
 
 Shapes = dict[str, tuple[int, ...]]
 ArraysByRole = Mapping[str, NDArray[Any]]
@@ -40,6 +46,11 @@ Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/mode
 """
 
 
+MLP_LAYERS: Final = ("gate", "up", "down")
+EXPERT_LAYERS: Final = ("router", "experts_up", "experts_down")
+"""The matrices of experts; engines do not keep them in a lower precision."""
+
+
 def encoder_shapes(encoder: Encoder) -> Shapes:
     """Return the shape of every role of a transformer."""
     hidden = encoder.hidden_size
@@ -50,19 +61,25 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
     if relative is not None:
         shapes["relative"] = (2 * relative.num_buckets, hidden)
         shapes |= _norm_shapes("relative_norm", encoder)
-    elif encoder.rope is None:
+    elif encoder.has_position_table:
         shapes["positions"] = (encoder.num_positions, hidden)
     if encoder.num_token_types:
         shapes["token_types"] = (encoder.num_token_types, hidden)
-    if encoder.position_bias is not None:
+    if isinstance(encoder.position_bias, PositionBias):
         shapes["position_bias"] = (encoder.position_bias.num_buckets, encoder.num_heads)
     if encoder.norm_placement == "post" or encoder.norms_embeddings:
         shapes |= _norm_shapes("embedding_norm", encoder)
     if encoder.norm_placement != "post":
         shapes |= _norm_shapes("final_norm", encoder)
-    in_a_layer = _layer_shapes(encoder)
-    for layer in range(encoder.num_layers):
-        shapes |= {f"layers.{layer}.{role}": shape for role, shape in in_a_layer.items()}
+    if encoder.layer_input_size is not None:
+        shapes["layer_inputs.weight"] = (encoder.num_layers * encoder.layer_input_size, hidden)
+        shapes["layer_inputs_norm.weight"] = (encoder.layer_input_size,)
+    by_window = {window: _layer_shapes(encoder.with_window(window)) for window in encoder.windows}
+    for layer, window in enumerate(encoder.windows):
+        roles = by_window[window]
+        if encoder.experts is not None and layer in encoder.experts.layers:
+            roles = _with_experts(roles, encoder, encoder.experts)
+        shapes |= {f"layers.{layer}.{role}": shape for role, shape in roles.items()}
     if encoder.norms_embeddings:
         # The norm of the embeddings replaces it.
         for name in _norm_shapes("layers.0.attention_norm", encoder):
@@ -75,8 +92,13 @@ def linear_roles(encoder: Encoder) -> tuple[str, ...]:
     return tuple(
         role.removesuffix(".weight")
         for role, shape in encoder_shapes(encoder).items()
-        if role.startswith("layers.") and len(shape) == 2
+        if role.startswith("layers.") and len(shape) == 2 and not is_expert(role)
     )
+
+
+def is_expert(role: str) -> bool:
+    """Return whether a role is a matrix of experts."""
+    return role.startswith("layers.") and role.split(".")[2] in EXPERT_LAYERS
 
 
 def linear_weights(encoder: Encoder) -> int:
@@ -167,7 +189,26 @@ def _layer_shapes(encoder: Encoder) -> Shapes:
         shapes |= _norm_shapes("mlp_out_norm", encoder)
     if encoder.has_qk_norm:
         shapes |= {"q_norm.weight": (encoder.head_dim,), "k_norm.weight": (encoder.head_dim,)}
+    if encoder.layer_input_size is not None:
+        shapes |= {
+            "input_gate.weight": (encoder.layer_input_size, hidden),
+            "input_projection.weight": (hidden, encoder.layer_input_size),
+            "input_norm.weight": (hidden,),
+            "scalar": (1,),
+        }
     return shapes
+
+
+def _with_experts(shapes: Shapes, encoder: Encoder, experts: Experts) -> Shapes:
+    """Return a layer's shapes with experts in place of its MLP."""
+    hidden, inner = encoder.hidden_size, experts.count * encoder.intermediate_size
+    kept = {role: shape for role, shape in shapes.items() if role.split(".")[0] not in MLP_LAYERS}
+    return kept | {
+        "router.weight": (experts.count, hidden),
+        "experts_up.weight": (inner, hidden),
+        "experts_down.weight": (inner, hidden),
+        "experts_down.bias": (hidden,),
+    }
 
 
 def _norm_shapes(stem: str, encoder: Encoder) -> Shapes:

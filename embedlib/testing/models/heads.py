@@ -12,12 +12,10 @@ from embedlib.testing.models.encoders import (
     BERT,
     DEBERTA_V2,
     ELECTRA,
-    GTE_NATIVE,
-    MODERNBERT,
     MPNET,
-    NEW,
     ROBERTA,
 )
+from embedlib.testing.models.rotary_encoders import GTE_NATIVE, MODERNBERT, NEW
 from embedlib.testing.models.variant import (
     ST6,
     ST6_BASE,

@@ -13,9 +13,13 @@ from embedlib.testing.models.decoders import DECODERS
 from embedlib.testing.models.encoders import ENCODERS
 from embedlib.testing.models.heads import HEADS
 from embedlib.testing.models.late import LATE
+from embedlib.testing.models.own_decoders import OWN_DECODERS
+from embedlib.testing.models.rotary_encoders import ROTARY_ENCODERS
 from embedlib.testing.models.variant import TinyVariant
 
-VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType({**ENCODERS, **DECODERS})
+VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
+    {**ENCODERS, **ROTARY_ENCODERS, **DECODERS, **OWN_DECODERS}
+)
 """Every variant that computes embeddings."""
 
 SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
@@ -24,7 +28,9 @@ SCORING_VARIANTS: Final[Mapping[str, TinyVariant]] = HEADS
 LATE_VARIANTS: Final[Mapping[str, TinyVariant]] = LATE
 """Every variant that computes a vector for each token; the GPU engines refuse them."""
 
-OPENVINO_ALONE: Final = frozenset({"deberta-v2", "deberta-v2-classifier"})
+OPENVINO_ALONE: Final = frozenset(
+    {"deberta-v2", "deberta-v2-classifier", "nomic_bert-moe", "embedding_gemma2_text"}
+)
 """Variants that the GPU engines refuse."""
 
 ALIKE: Final = frozenset(

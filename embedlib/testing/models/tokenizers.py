@@ -161,6 +161,17 @@ def _xlm_roberta() -> tuple[Tokenizer, dict[str, Any]]:
     return tokenizer, special
 
 
+def _t5() -> tuple[Tokenizer, dict[str, Any]]:
+    """text </s> with SentencePiece, as in T5."""
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer, vocab = _unigram(["<pad>", "</s>", "<unk>"], ["<extra_id_0>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    tokenizer.post_processor = _ends(vocab, None, "</s>", second_type=0)
+    return tokenizer, special | {"extra_ids": 0}
+
+
 def _mistral() -> tuple[Tokenizer, dict[str, Any]]:
     """<s> text </s> with SentencePiece, as in e5-mistral."""
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
@@ -203,6 +214,7 @@ TOKENIZERS: Final[Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]]] 
         "mpnet": _mpnet,
         "roberta": _roberta,
         "xlm-roberta": _xlm_roberta,
+        "t5": _t5,
         "mistral": _mistral,
         "gemma": _gemma,
         "begin": _begin,

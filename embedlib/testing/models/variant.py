@@ -41,6 +41,8 @@ class TinyVariant:
     reference_config: Json | None = None
     """The same model with keys that transformers reads, for a `config` that transformers can read
     only with the model's own code."""
+    has_own_reference: bool = False
+    """Whether transformers has no such model: tests/goldens/own_models.py computes its vectors."""
     with_head: bool = False
     """Whether the model is a reranker or classifier."""
     metadata: Json | None = None

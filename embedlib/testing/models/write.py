@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
@@ -92,7 +92,7 @@ def _write_modules(folder: Path, row: TinyVariant) -> None:
 def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
     """Write the weights of the transformer and of the modules."""
     files = read_model_files(folder, with_head=row.with_head, template=row.template)
-    family = FAMILIES[files.spec.encoder.family]
+    family = ROWS[files.spec.encoder.family]
     blocks: dict[str, dict[int, Array]] = {}
     for role, shape in encoder_shapes(files.spec.encoder).items():
         values = _values(variant, role, shape)

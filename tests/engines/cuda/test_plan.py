@@ -12,6 +12,7 @@ from embedlib.errors import EngineUnsupportedError
 from embedlib.models.spec import (
     Dense,
     Encoder,
+    Experts,
     LayerNorm,
     ModelSpec,
     Module,
@@ -20,6 +21,8 @@ from embedlib.models.spec import (
     PoolingMode,
     RelativePositions,
     Rope,
+    RoundTanh,
+    WideHeads,
 )
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
@@ -134,6 +137,10 @@ def test_a_norm_behind_the_sum_is_written_once() -> None:
             (),
             r"relative_positions, as DeBERTa has them",
         ),
+        ({"experts": Experts(count=4, num_chosen=2, layers=(1,))}, (), "experts, as nomic-embed"),
+        ({"has_v_norm": True}, (), "has_v_norm and wide_heads, as EmbeddingGemma 2 has"),
+        ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads, as Embedding"),
+        ({"layer_input_size": 4}, (), "layer_input_size, has_v_norm"),
         ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 needs multiples of 16"),
         ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 needs mul"),
         ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not; q, k, v are"),
@@ -153,11 +160,11 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
     norms_embeddings embedding_scale num_positions position_offset pad_token_id
     num_token_types rope window_rope position_bias is_causal windows attention_scale
     attention_cap has_qk_norm has_qkv_bias has_output_bias has_mlp_bias has_down_bias
-    relative_positions"""
+    relative_positions experts has_v_norm wide_heads layer_input_size"""
     assert {field.name for field in fields(Encoder)} == set(names.split())
     pooling = {"modes", "include_prompt", "skipped_token_id"}
     assert {field.name for field in fields(Pooling)} == pooling
-    assert set(get_args(Module)) == {Pooling, Dense, LayerNorm, Normalize}
+    assert set(get_args(Module)) == {Pooling, Dense, LayerNorm, Normalize, RoundTanh}
 
 
 def test_skipping_tokens_goes_with_single_tokens_only() -> None:

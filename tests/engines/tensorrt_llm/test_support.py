@@ -32,6 +32,11 @@ REFUSED = {
     "gemma2": "norm_placement sandwich with rms_norm; norm weights stored minus one; "
     "embedding_scale .*; attention_cap 0.7; attention_scale .*; a gated MLP with gelu_tanh; att",
     "gemma3_text": "window_rope",
+    "t5": "position_bias; attention_scale 1",
+    "jina_bert": "position_bias",
+    "nomic_bert-moe": "experts",
+    "embedding_gemma2_text": "layer_input_size 12; has_v_norm; wide_heads; ",
+    "pplx": "the module RoundTanh",
     "bert-prompt": "pooling that excludes the prompt",
     "bert-concat": "pooling max; pooling mean_sqrt_len; pooling weighted_mean",
 }

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.families.table import FAMILIES
+from embedlib.models.families.table import FAMILIES, ROWS
 from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.json_files import JsonObject
@@ -161,14 +161,38 @@ def test_a_decoder_is_causal_unless_it_says_otherwise(variant: str) -> None:
     assert not _read(variant, is_causal=False).is_causal
 
 
-def test_rows_chosen_by_own_code_differ_in_traits_alone() -> None:
-    # Weights are read by the row of the model_type.
-    for family in FAMILIES.values():
-        for row in family.own_rows:
-            assert row.own_code["AutoModel"]
-            for name in ("model_type", "tensors", "prefixes", "ignored_tensors", "lm_head"):
-                assert getattr(row, name) == getattr(family, name)
-            assert row.stores_norms_less_one == family.stores_norms_less_one
+def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_chooses_them() -> None:
+    own = [row for family in FAMILIES.values() for row in family.own_rows]
+    assert {row.name for row in own} == ROWS.keys() - FAMILIES.keys()
+    assert len(own) == len(ROWS) - len(FAMILIES)
+    for row in own:
+        assert row.chosen_by or row.own_code["AutoModel"]
+        assert row.model_type in FAMILIES
+        assert not row.own_rows
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "family"),
+    [
+        ("t5", {}, "t5"),
+        ("t5", {"feed_forward_proj": "gated-gelu"}, "t5-gated"),
+        ("bert", {}, "bert"),
+        ("jina_bert", {}, "jina_bert"),
+        ("nomic_bert-own-keys", {}, "nomic_bert"),
+        ("nomic_bert-own-keys", {"num_experts": 0}, None),
+        ("nomic_bert-moe", {}, "nomic_bert-moe"),
+        ("qwen2-both-ways", {}, "qwen2-both-ways"),
+        ("qwen2-both-ways", {"auto_map": MISSING}, "qwen2"),
+        ("qwen3-voyage", {}, "qwen3-voyage"),
+        ("new", {"auto_map": {"AutoModel": "modeling.NewModel"}}, "new"),
+    ],
+)
+def test_which_row_reads_a_file(variant: str, changes: dict[str, Any], family: str | None) -> None:
+    if family is None:
+        with pytest.raises(ModelUnsupportedError, match="num_experts = 0 is not a known key"):
+            _read(variant, **changes)
+    else:
+        assert _read(variant, **changes).family == family
 
 
 def test_texts_end_where_the_class_begins_to_scale_queries() -> None:
@@ -399,7 +423,51 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("nomic_bert-own-keys", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction = 0.5"),
         ("nomic_bert-own-keys", {"rotary_scaling_factor": 2}, "rotary_scaling_factor = 2"),
         ("nomic_bert-own-keys", {"prenorm": True}, "prenorm = true"),
-        ("nomic_bert-own-keys", {"num_experts": 8}, "num_experts = 8 is not a known key"),
+        ("nomic_bert-own-keys", {"num_experts": 8}, "moe_normalize_expert_weights is missing"),
+        (
+            "nomic_bert-moe",
+            {"moe_normalize_expert_weights": True},
+            "moe_normalize_expert_weights = t",
+        ),
+        ("nomic_bert-moe", {"num_shared_experts": 1}, "num_shared_experts = 1"),
+        ("nomic_bert-moe", {"expert_choice_router": True}, "expert_choice_router = true"),
+        ("nomic_bert-moe", {"moe_top_k": 7}, "moe_top_k = 7 .* at most num_experts = 6"),
+        ("nomic_bert-moe", {"moe_every_n_layers": 1}, "moe_every_n_layers = 1"),
+        ("nomic_bert-moe", {"activation_function": "swiglu"}, 'activation_function = "swiglu"'),
+        ("t5", {"feed_forward_proj": "gated-silu"}, 'feed_forward_proj = "gated-silu"'),
+        ("t5", {"relative_attention_num_buckets": 6}, "relative_attention_num_buckets = 6"),
+        ("t5", {"relative_attention_max_distance": 4}, "relative_attention_max_distance = 4"),
+        ("t5", {"model_type": "mt5"}, 'model_type = "mt5" has an encoder and a decoder'),
+        ("jina_bert", {"position_embedding_type": "absolute"}, 'position_embedding_type = "abs'),
+        ("jina_bert", {"feed_forward_type": "reglu"}, 'feed_forward_type = "reglu"'),
+        ("jina_bert", {"feed_forward_type": MISSING}, "feed_forward_type is missing"),
+        ("qwen2-both-ways", {"is_causal": MISSING}, "is_causal is missing"),
+        ("qwen2-both-ways", {"is_causal": True}, "is_causal = true"),
+        ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
+        ("pplx", {"use_bidirectional_attention": False}, "use_bidirectional_attention = false"),
+        ("pplx", {"auto_map": {"AutoModel": "modeling.Other"}}, "auto_map = .*or PPLXQwen3Model"),
+        ("qwen2", {"auto_map": {"AutoModel": "x.QZhouModel"}}, "auto_map = .*QZhou.* nearest"),
+        (
+            "mistral",
+            {"auto_map": {"AutoModel": "x.y"}},
+            "auto_map = .* Qwen3-Embedding is the near",
+        ),
+        ("embedding_gemma2_text", {"per_layer_config": MISSING}, "per_layer_config is missing"),
+        (
+            "embedding_gemma2_text",
+            {"layer_types": ["full_attention", "sliding_attention"] * 2},
+            "layer_types = .* full_attention in the last layer",
+        ),
+        (
+            "embedding_gemma2_text",
+            {"per_layer_config": {"1": {"head_dim": 12, "num_key_value_heads": 1}}},
+            "per_layer_config = .* the layers 1, 3 alone",
+        ),
+        (
+            "embedding_gemma2_text",
+            {"per_layer_config": {key: {"head_dim": 7, "num_key_value_heads": 1} for key in "13"}},
+            "per_layer_config = .* even head_dim",
+        ),
         ("nomic_bert-own-keys", {"auto_map": {"AutoModel": "x.Model"}}, "auto_map = .*or nomic-ai"),
         ("new", {"auto_map": {"AutoModel": "x.NewModel"}}, "auto_map = .*or Alibaba-NLP/new-impl"),
         ("new", {"logn_attention_scale": True}, "logn_attention_scale = true"),
@@ -473,7 +541,8 @@ def test_harmless_keys_change_nothing(variant: str) -> None:
         "torch_dtype": "bfloat16",
         "transformers_version": "9.9",
         "id2label": {"0": "LABEL_0"},
-        "auto_map": {"AutoTokenizer": ["own.Tokenizer", None]},
+        "auto_map": VARIANTS[variant].config.get("auto_map", {})
+        | {"AutoTokenizer": ["own.Tokenizer", None]},
     }
     assert _read(variant, **changes) == _read(variant)
 

@@ -20,11 +20,19 @@ from embedlib.engines.base import Batch
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.families.row import Key
 from embedlib.models.families.table import FAMILIES
-from embedlib.models.reading.config_file import read_encoder
+from embedlib.models.reading.config_file import family_of, read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.spec import Encoder, ModelSpec, PositionBias, RelativePositions, Rope
+from embedlib.models.spec import (
+    Encoder,
+    Experts,
+    ModelSpec,
+    PositionBias,
+    RelativePositions,
+    Rope,
+    WideHeads,
+)
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole, encoder_shapes
 from embedlib.testing import make_batch
@@ -35,12 +43,17 @@ if TYPE_CHECKING:
 
 DEFAULTS = Path(__file__).parents[2] / "goldens" / "defaults.json"
 
+WITHOUT_WINDOW = (*("qwen3", "qwen3-bidirectional", "qwen2-both-ways", "qwen3-voyage", "pplx"),)
 COUNTS_ELSEWHERE = {
     # n_positions, of the model's own code, takes precedence.
     ("nomic_bert-both-keys", "max_position_embeddings"),
     # These models have no window.
-    *((name, "use_sliding_window") for name in ("qwen3", "qwen3-bidirectional")),
-    *((name, "max_window_layers") for name in ("qwen3", "qwen3-bidirectional")),
+    *((name, "use_sliding_window") for name in WITHOUT_WINDOW),
+    *((name, "max_window_layers") for name in WITHOUT_WINDOW),
+    # The encoder is the same with a decoder beside it and without.
+    *((name, "is_encoder_decoder") for name in ("t5", "t5-gated")),
+    # The width of a matrix behind the transformer, which its tensor must have.
+    ("embedding_gemma2_text", "embedding_dim"),
     # layer_types takes precedence.
     ("gemma3_text", "_sliding_window_pattern"),
     # Texts end at the original length; two numbers of the rope matter only behind it.
@@ -81,8 +94,9 @@ def _others(value: Any) -> Iterator[Any]:
 def _keys(variant: str) -> list[str]:
     """Return the keys of a variant that may change its vectors."""
     config = VARIANTS[variant].config
-    harmless = HARMLESS_KEYS | FAMILIES[config["model_type"]].harmless
-    if FAMILIES[config["model_type"]].positions == "learned_after_padding":
+    row = family_of(JsonObject("config.json", config))
+    harmless = HARMLESS_KEYS | row.harmless
+    if row.positions == "learned_after_padding":
         harmless -= {"pad_token_id"}
     return [
         key for key in config if key not in harmless and (variant, key) not in COUNTS_ELSEWHERE
@@ -150,6 +164,10 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "has_mlp_bias": ("modernbert-biases", False),
     "has_down_bias": ("new", False),
     "num_token_types": ("nomic_bert", 0),
+    "experts": ("nomic_bert-moe", Experts(count=6, num_chosen=3, layers=(1, 3))),
+    "has_v_norm": ("embedding_gemma2_text", False),
+    "wide_heads": ("embedding_gemma2_text", WideHeads(head_dim=6, num_kv_heads=2)),
+    "layer_input_size": ("embedding_gemma2_text", None),
 }
 """Field of the spec to a variant that uses it and a different value."""
 

@@ -45,9 +45,8 @@ def test_every_variant_loads(variant: str, tiny_folder: Callable[[str], Path]) -
     weights = load_weights(files)
     assert len(weights) == len(list(weights))
     assert weights["tokens"].shape == (encoder.vocab_size, encoder.hidden_size)
-    has_table = encoder.rope is None and encoder.relative_positions is None
-    assert ("positions" in weights) == has_table
-    assert ("layers.1.gate.weight" in weights) == encoder.is_gated
+    assert ("positions" in weights) == encoder.has_position_table
+    assert ("layers.0.gate.weight" in weights) == encoder.is_gated
     assert ("layers.0.q_norm.weight" in weights) == encoder.has_qk_norm
     assert ("layers.0.v.bias" in weights) == encoder.has_qkv_bias
     assert ("layers.0.o.bias" in weights) == encoder.has_output_bias

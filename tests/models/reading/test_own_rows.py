@@ -1,0 +1,138 @@
+"""Folders of models with a class of their own, or with more in them than the model for texts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.files import load_spec, read_model_files
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.spec import Dense, Normalize, Pooling, RoundTanh
+from embedlib.models.weights.load import load_weights
+from embedlib.testing.models.write import write_tiny_model
+
+
+def _change(path: Path, **changes: Any) -> None:
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(values | changes))
+
+
+def _nest(folder: Path) -> None:
+    """Make a folder of the text model one of EmbeddingGemma 2: all of it, with an image tower."""
+    text = json.loads((folder / "config.json").read_text())
+    del text["architectures"]
+    whole = {
+        "architectures": ["EmbeddingGemma2Model"],
+        "model_type": "embedding_gemma2",
+        "image_token_id": 258880,
+        "text_config": text,
+        "vision_config": {"model_type": "gemma4_vision"},
+        "audio_config": None,
+    }
+    (folder / "config.json").write_text(json.dumps(whole))
+    tensors = load_file(folder / "model.safetensors")
+    stored = {f"language_model.{name}": array for name, array in tensors.items()}
+    stored["vision_tower.weight"] = tensors["norm.weight"]
+    save_file(stored, folder / "model.safetensors")
+
+
+def test_the_text_half_of_embedding_gemma2_is_read_from_the_whole(
+    tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    alone = tiny_folder("embedding_gemma2_text")
+    folder = Path(shutil.copytree(alone, tmp_path / "whole"))
+    _nest(folder)
+    files = read_model_files(folder)
+    assert files.spec == read_model_files(alone).spec
+    weights, expected = load_weights(files), load_weights(read_model_files(alone))
+    assert set(weights) == set(expected)
+    assert all((weights[role] == expected[role]).all() for role in expected)
+    assert load_tokenizer(files).encode("a fox").ids
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text_config": {}}, "text_config: model_type is missing"),
+        ({"text_config": None}, "text_config: model_type is missing"),
+        ({"text_config": {"model_type": "gemma"}}, 'text_config: model_type = "gemma"'),
+        ({"new_key": 1}, "new_key = 1 is not a known key"),
+        ({"auto_map": {"AutoModel": "own.Model"}}, "auto_map = .*never runs"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config = "),
+    ],
+)
+def test_what_stands_beside_the_text_half_is_checked(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder = write_tiny_model(tmp_path, "embedding_gemma2_text")
+    _nest(folder)
+    _change(folder / "config.json", **changes)
+    with pytest.raises(ModelUnsupportedError, match=f"^config.json: {message}"):
+        load_spec(folder)
+
+
+def test_a_matrix_of_the_class_comes_behind_the_pooling(
+    tmp_path: Path, tiny_folder: Callable[[str], Path]
+) -> None:
+    modules = load_spec(tiny_folder("qwen3-voyage")).modules
+    matrix = Dense(in_features=32, out_features=40, has_bias=False, activation="identity")
+    assert modules == (Pooling(modes=("mean",)), matrix, Normalize())
+    folder = write_tiny_model(tmp_path, "qwen3-voyage")
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    flags = {"pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": True}
+    _change(folder / "1_Pooling" / "config.json", **flags)
+    with pytest.raises(ModelUnsupportedError, match=r"a matrix for every token, .* max; accepted"):
+        load_spec(folder)
+    _change(folder / "1_Pooling" / "config.json", **pooling | {"word_embedding_dimension": 32})
+    with pytest.raises(ModelUnsupportedError, match="word_embedding_dimension = 32"):
+        load_spec(folder)
+
+
+@pytest.mark.parametrize("name", ["st_quantize.Other", "other.FlexibleQuantizer"])
+def test_whole_numbers_come_from_the_known_module_alone(
+    tmp_path: Path, tiny_folder: Callable[[str], Path], name: str
+) -> None:
+    assert load_spec(tiny_folder("pplx")).modules[1:] == (RoundTanh(),)
+    folder = write_tiny_model(tmp_path, "pplx")
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[2]["kwargs"] = ["quantization"]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    assert load_spec(folder).modules[1:] == (RoundTanh(),)
+    entries[2]["type"] = name
+    (folder / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(ModelUnsupportedError, match=r"modules.json: \[2\]: (kwargs|type) = "):
+        load_spec(folder)
+
+
+@pytest.mark.parametrize(("flag", "ends"), [(True, 1), (False, 0)])
+def test_a_tokenizer_of_the_folder_adds_the_end_that_its_flag_asks_for(
+    tmp_path: Path, flag: bool, ends: int
+) -> None:
+    folder = write_tiny_model(tmp_path, "qwen2-both-ways")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["post_processor"] = None
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    _change(folder / "tokenizer_config.json", add_eos_token=flag)
+    ids = load_tokenizer(read_model_files(folder)).encode("a fox").ids
+    without = load_tokenizer(read_model_files(folder)).encode("a fox", add_special_tokens=False).ids
+    end = [token["id"] for token in content["added_tokens"] if token["content"] == "<|end|>"]
+    assert ids == without + end * ends
+
+
+def test_a_tokenizer_of_the_folder_without_the_flag_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, "qwen2-both-ways")
+    path = folder / "tokenizer_config.json"
+    values = json.loads(path.read_text())
+    del values["add_eos_token"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(
+        ModelUnsupportedError, match=r"^tokenizer_config.json: add_eos_token is mis"
+    ):
+        load_tokenizer(read_model_files(folder))
