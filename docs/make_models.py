@@ -18,10 +18,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from embedlib.cli.models import row_of as models_row
 from embedlib.config import Config
 from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.tensorrt_llm.support import check_supported
 from embedlib.errors import EngineUnsupportedError
+from embedlib.models.catalog import catalog
 from embedlib.models.families.row import Family
 from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import known_model, read_entries
@@ -98,6 +100,10 @@ def tables() -> dict[str, str]:
         "models": table(
             ("model", "pooling", "D", "tokens", "query prompt", "document prompt", "engines"),
             model_rows(),
+        ),
+        "catalog": table(
+            ("model", "kind", "family", "D", "tokens", "licence", "parameters", "float32", "int8"),
+            catalog_rows(),
         ),
         "prompts": table(("models", "query prompt", "document prompt"), prompt_rows()),
         "templates": table(("template", "models", "answers"), template_rows()),
@@ -251,6 +257,13 @@ def model_rows() -> Iterator[tuple[str, ...]]:
             code(prompts.resolve(role="document").prefix),
             ", ".join(engines(spec)),
         )
+
+
+def catalog_rows() -> Iterator[tuple[str, ...]]:
+    """Yield a row for every model of catalog.json."""
+    for entry in catalog():
+        name, *others, _ = models_row(entry)
+        yield name, entry.kind, *others
 
 
 def prompt_rows() -> Iterator[tuple[str, ...]]:

@@ -26,10 +26,13 @@ from embedlib.version import __version__
 _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "completion", "config", "convert", "doctor"),
     *("encode", "index", "inspect", "rerank", "search", "serve", "status", "tune", "verify"),
+    *("bench", "bench-write", "classify", "compile", "completion", "config", "doctor"),
+    *("encode", "index", "inspect", "models", "rerank", "search", "serve", "status", "tune"),
+    "verify",
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
-_WITHOUT_PROGRESS = {"completion", "config", "doctor", "serve", "status"}
+_WITHOUT_PROGRESS = {"completion", "config", "doctor", "models", "serve", "status"}
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
 _DEBUG = "embedlib.debug"

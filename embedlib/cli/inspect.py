@@ -113,9 +113,10 @@ def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:
     heads = f"{encoder.num_heads} heads"
     if encoder.num_kv_heads != encoder.num_heads:
         heads += f" on {encoder.num_kv_heads} key/value heads"
-    if encoder.rope is None:
+    positions = "none; scores depend on the distance"
+    if encoder.has_position_table:
         positions = f"learned, {encoder.num_positions}"
-    else:
+    elif encoder.rope is not None:
         positions = f"rotary ({encoder.rope.kind}, theta {encoder.rope.theta:g})"
     windows = sorted({window for window in encoder.windows if window is not None})
     seen = "only what is before it" if encoder.is_causal else "the whole text"
@@ -133,11 +134,15 @@ def _encoder_rows(encoder: Encoder) -> list[tuple[str, str]]:
 
 
 def _feed_forward(encoder: Encoder) -> str:
-    return f"{encoder.activation}, gated" if encoder.is_gated else encoder.activation
+    told = f"{encoder.activation}, gated" if encoder.is_gated else encoder.activation
+    if encoder.experts is not None:
+        experts, layers = encoder.experts, len(encoder.experts.layers)
+        told += f"; {experts.num_chosen} of {experts.count} experts in {layers} layers"
+    return told
 
 
 def _describe(module: Module) -> str:
-    from embedlib.models.spec import Dense, LayerNorm, Pooling
+    from embedlib.models.spec import Dense, LayerNorm, Pooling, RoundTanh
 
     if isinstance(module, Pooling):
         note = "" if module.include_prompt else ", without the prompt's tokens"
@@ -146,6 +151,8 @@ def _describe(module: Module) -> str:
         return f"dense: {module.in_features} to {module.out_features}, {module.activation}"
     if isinstance(module, LayerNorm):
         return f"layer norm: {module.dim}"
+    if isinstance(module, RoundTanh):
+        return "round(127 tanh(x)): whole numbers"
     return "normalize: to unit length"
 
 

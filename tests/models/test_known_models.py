@@ -174,6 +174,7 @@ def test_nomic_v2_moe(tmp_path: Path) -> None:
     encoder = _load(
         tmp_path,
         NOMIC,
+        hidden_act="gelu",
         activation_function="gelu",
         **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
         num_experts=8,

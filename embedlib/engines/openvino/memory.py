@@ -140,6 +140,22 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
     )
 
 
+def most_bytes(num_parameters: int, precision: str) -> int:
+    """Return what a model takes at most, of which only the number of parameters is known.
+
+    As `memory_needs`, with all of them in matrices, one compiled model for both lanes, and without
+    the activations of a batch.
+
+    Args:
+        num_parameters: of the model.
+        precision: int8 takes one byte for each, float32 four.
+    """
+    packed = num_parameters * (1 if precision == "int8" else 4)
+    is_packed_once = precision == "float32" and packed > SMALL_BYTES
+    copies = int((MLAS_COPIES if is_packed_once else ONEDNN_COPIES) * packed)
+    return LIBRARY_BYTES + copies + min(packed, MAPPED_BYTES)
+
+
 def stores_16_bits(folder: Path) -> bool:
     """Return whether a folder stores weights in 16 bits."""
     try:

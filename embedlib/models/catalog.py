@@ -1,0 +1,67 @@
+"""Published models that load, with what is known of each before it is downloaded.
+
+`catalog.json` is a list of them. Source: mteb 2.26.24, models/model_implementations, and for
+rerankers the models' cards; what neither states is left out. Prompts come from
+`known_models.json` and `known_rerankers.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from embedlib.models.families.table import ROWS
+from embedlib.models.known_models import known_model
+from embedlib.models.known_rerankers import template_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogEntry:
+    """One published model."""
+
+    name: str
+    """On the hub."""
+    kind: Literal["embedder", "reranker"]
+    family: str
+    """The key of its row in the table of families."""
+    millions: float | None = None
+    """Of parameters."""
+    dim: int | None = None
+    """Of its vectors."""
+    tokens: int | None = None
+    """The longest text."""
+    licence: str = ""
+
+    @property
+    def model_type(self) -> str:
+        """The `model_type` of its config.json."""
+        return ROWS[self.family].model_type
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that embedlib adds where the folder has none, by name."""
+        known = known_model(self.name)
+        found = dict(known.prompts)
+        if known.query_template is not None:
+            found["query"] = known.query_template
+        return found
+
+    @property
+    def template(self) -> str | None:
+        """The template of a reranker that needs one."""
+        return template_of(self.name) if self.kind == "reranker" else None
+
+    def matches(self, words: str) -> bool:
+        """Return whether every word is part of the name, the kind, the family or the licence."""
+        text = f"{self.name} {self.kind} {self.family} {self.model_type} {self.licence}".lower()
+        return all(word in text for word in words.lower().split())
+
+
+def catalog() -> Iterator[CatalogEntry]:
+    """Yield every model of `catalog.json`."""
+    path = Path(__file__).with_suffix(".json")
+    for entry in json.loads(path.read_text(encoding="utf-8")):
+        yield CatalogEntry(**entry)

@@ -1,0 +1,41 @@
+"""The list of published models fits the tables that it names."""
+
+from __future__ import annotations
+
+from embedlib.models.catalog import catalog
+from embedlib.models.families.table import ROWS
+from embedlib.models.known_models import read_entries
+from embedlib.models.known_rerankers import known_reranker, template_names
+
+ENTRIES = list(catalog())
+
+
+def test_names_are_unique_and_families_exist() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(set(names)) == len(names) > 100
+    assert names == sorted(names, key=lambda name: (_kind(name), name.lower()))
+    for entry in ENTRIES:
+        assert entry.family in ROWS, entry.name
+        assert entry.dim is None or entry.kind == "embedder"
+        assert entry.millions is None or entry.millions > 0
+
+
+def _kind(name: str) -> str:
+    return next(entry.kind for entry in ENTRIES if entry.name == name)
+
+
+def test_prompts_and_templates_are_those_of_the_other_tables() -> None:
+    known = {name for entry in read_entries() for name in entry["models"]}
+    for entry in ENTRIES:
+        # Of harrier, only the name of the folder's own prompt is known.
+        if "harrier" not in entry.name:
+            assert bool(entry.prompts) == (entry.name in known and entry.kind == "embedder")
+    with_template = {name for key in template_names() for name in known_reranker(key).names}
+    assert {entry.name for entry in ENTRIES if entry.template} <= with_template
+
+
+def test_words_narrow_the_list() -> None:
+    found = {entry.name for entry in ENTRIES if entry.matches("QWEN3 apache embedder")}
+    assert "Qwen/Qwen3-Embedding-0.6B" in found
+    assert found < {entry.name for entry in ENTRIES if entry.matches("qwen3")}
+    assert not [entry for entry in ENTRIES if entry.matches("qwen3 no-such-word")]
