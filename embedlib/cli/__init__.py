@@ -25,8 +25,6 @@ from embedlib.version import __version__
 
 _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "completion", "config", "convert", "doctor"),
-    *("encode", "index", "inspect", "rerank", "search", "serve", "status", "tune", "verify"),
-    *("bench", "bench-write", "classify", "compile", "completion", "config", "doctor"),
     *("encode", "index", "inspect", "models", "rerank", "search", "serve", "status", "tune"),
     "verify",
 )

@@ -151,9 +151,11 @@ def most_bytes(num_parameters: int, precision: str) -> int:
         precision: int8 takes one byte for each, float32 four.
     """
     packed = num_parameters * (1 if precision == "int8" else 4)
-    is_packed_once = precision == "float32" and packed > SMALL_BYTES
-    copies = int((MLAS_COPIES if is_packed_once else ONEDNN_COPIES) * packed)
-    return LIBRARY_BYTES + copies + min(packed, MAPPED_BYTES)
+    if packed > SMALL_BYTES:
+        copies = MLAS_COPIES if precision == "float32" else 1.0
+    else:
+        copies = SMALL_COPIES
+    return LIBRARY_BYTES + int(copies * packed) + min(packed, MAPPED_BYTES)
 
 
 def stores_16_bits(folder: Path) -> bool:

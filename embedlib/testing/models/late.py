@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from embedlib.testing.models.encoders import BERT, MODERNBERT, ROBERTA
+from embedlib.testing.models.encoders import BERT, ROBERTA
+from embedlib.testing.models.rotary_encoders import MODERNBERT
 from embedlib.testing.models.variant import (
     ST5,
     ST6_BASE,
