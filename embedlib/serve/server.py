@@ -6,6 +6,7 @@ Source: uvicorn 0.54, `server.py` and `protocols/http/httptools_impl.py`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -25,6 +26,9 @@ from embedlib.serve.slow_readers import ReadLimitedProtocol
 
 MAX_OPEN_FILES = 65_536
 """Connections are bounded by what waits for an answer, not by this."""
+GC_OBJECTS = 20_000
+"""New objects before the garbage collector looks for cycles among them. A turn of some requests
+makes the usual 700, and all are freed with their answers: a twentieth of a request was that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,7 @@ def serve(application: Application, listen: Listen) -> None:
         SinkError: a destination has rows of a model that is not served.
     """
     _allow_connections()
+    gc.set_threshold(GC_OBJECTS, *gc.get_threshold()[1:])
     options = application.options
     config = uvicorn.Config(
         application,
