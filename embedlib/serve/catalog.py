@@ -21,7 +21,13 @@ from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.gathering import Gathering
 from embedlib.serve.options import ServeOptions
-from embedlib.serve.sessions import AnyModel, engine_of, precision_of, texts_per_second
+from embedlib.serve.sessions import (
+    AnyModel,
+    EmbeddingForms,
+    engine_of,
+    precision_of,
+    texts_per_second,
+)
 from embedlib.session.late_interaction import check_one_vector
 
 Task = Literal["embed", "rerank", "classify"]
@@ -48,6 +54,7 @@ class ServedModel:
     created: int = field(default_factory=lambda: int(time()))
     admission: Admission = field(init=False)
     gathering: Gathering = field(default_factory=Gathering)
+    forms: EmbeddingForms = field(default_factory=EmbeddingForms)
     feeders: ThreadPoolExecutor = field(init=False)
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""

@@ -25,7 +25,6 @@ from embedlib.serve.catalog import ServedModel
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.sessions import (
     AnyModel,
-    embedding_call,
     pair_call,
     pipeline_of,
     text_call,
@@ -78,14 +77,9 @@ async def embed(
     """
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
-    num_dims = session.get_embedding_dimension()
-    if dimensions is not None and not 1 <= dimensions <= num_dims:
-        raise HTTPError(
-            400,
-            f"dimensions = {dimensions}; {model.name} has {num_dims}, ask for 1 to {num_dims}",
-            param="dimensions",
-        )
-    call = embedding_call(
+    if dimensions is not None:
+        _check_dimensions(model, dimensions, session.get_embedding_dimension())
+    call, finish = model.forms.call(
         session,
         texts,
         PromptArguments(prompt_name, None, role, None, None),
@@ -93,7 +87,7 @@ async def embed(
         work.usage,
         work.on_truncate,
     )
-    rows = call.finish(await run(model, session, call, work))
+    rows = finish(await run(model, session, call, work))
     work.dimensions = rows.shape[1]
     return rows
 
@@ -200,6 +194,15 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
     call.count(job)
     model.note_answer()
     return rows
+
+
+def _check_dimensions(model: ServedModel, dimensions: int, num_dims: int) -> None:
+    if not 1 <= dimensions <= num_dims:
+        raise HTTPError(
+            400,
+            f"dimensions = {dimensions}; {model.name} has {num_dims}, ask for 1 to {num_dims}",
+            param="dimensions",
+        )
 
 
 def _needs_thread(model: ServedModel, call: Call) -> bool:

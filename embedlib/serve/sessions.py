@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ from embedlib.vectors.arrays import Vectors
 AnyModel: TypeAlias = "Embedder | Reranker | Classifier"
 MakeScores = Callable[[Vectors], Scores]
 """Makes scores float32[N, labels] of the engine's rows."""
+Finish = Callable[[Vectors], NDArray[Any]]
+"""Makes the vectors that `encode` returns of the engine's rows."""
+MAX_FORMS = 256
+"""Combinations of options that are kept for a model."""
 
 
 def pipeline_of(session: AnyModel) -> Pipeline:
@@ -55,24 +59,39 @@ def texts_per_second(session: AnyModel, stats: Stats) -> float:
     return stats.num_texts * parallel / seconds if seconds else 0.0
 
 
-def embedding_call(
-    embedder: Embedder,
-    texts: Sequence[str],
-    prompt: PromptArguments,
-    vectors: VectorArguments,
-    usage: Usage,
-    on_truncate: OnTruncate,
-) -> EmbeddingCall:
-    """Return the call of `encode` with these arguments, which treats long texts in its own way.
+class EmbeddingForms:
+    """Makes the calls of one embedder; what the options of requests mean is found out once."""
 
-    Raises:
-        ConfigError: an argument is out of range.
-    """
-    call = embedder._calls.make(list(texts), embedder._tokenizer, prompt, vectors, usage)
-    if on_truncate == embedder.config.on_truncate:
-        return call
-    tokenizer = call.tokenizer.with_on_truncate(on_truncate)
-    return replace(call, tokenize=partial(tokenizer, prompt=call.prompt))
+    def __init__(self) -> None:
+        """Start without any."""
+        self._forms: dict[Hashable, EmbeddingCall] = {}
+
+    def call(
+        self,
+        embedder: Embedder,
+        texts: Sequence[str],
+        prompt: PromptArguments,
+        vectors: VectorArguments,
+        usage: Usage,
+        on_truncate: OnTruncate,
+    ) -> tuple[Call, Finish]:
+        """Return the call of `encode` with these arguments, which treats long texts in its own way.
+
+        Raises:
+            ConfigError: an argument is out of range.
+        """
+        key = (embedder._tokenizer, prompt, vectors, on_truncate)
+        form = self._forms.get(key)
+        if form is None:
+            form = embedder._calls.make([], embedder._tokenizer, prompt, vectors)
+            if on_truncate != embedder.config.on_truncate:
+                tokenizer = form.tokenizer.with_on_truncate(on_truncate)
+                form = replace(form, tokenize=partial(tokenizer, prompt=form.prompt))
+            if len(self._forms) >= MAX_FORMS:  # clients choose the options
+                self._forms.clear()
+            self._forms[key] = form
+        lane = embedder._calls.lane_of(len(texts), prompt.role)
+        return Call(texts=texts, lane=lane, tokenize=form.tokenize, usage=usage), form.finish
 
 
 def pair_call(

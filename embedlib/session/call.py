@@ -182,7 +182,7 @@ class CallFactory:
         resolved = self.prompts.resolve(*prompt)
         return EmbeddingCall(
             texts=texts,
-            lane=self._lane(len(texts), prompt.role),
+            lane=self.lane_of(len(texts), prompt.role),
             tokenize=partial(tokenizer, prompt=resolved),
             # Windows support only a prompt in front, and one vector per text.
             can_divide=not resolved.suffix and not is_late,
@@ -226,7 +226,7 @@ class CallFactory:
             return None
         return truncate_dim
 
-    def _lane(self, num_texts: int, role: Role | None) -> Lane:
+    def lane_of(self, num_texts: int, role: Role | None) -> Lane:
         """Return the lane of a call: a caller waits for one text, a backfill sends many."""
         is_query = role != "document" and num_texts == 1
         is_query |= role == "query" and num_texts <= self._max_query_texts

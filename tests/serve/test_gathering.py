@@ -1,4 +1,4 @@
-"""Queries of one turn of the event loop are queued together."""
+"""What requests share: a wake-up for the queries of a turn, and what their options mean."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import pytest
 
 from embedlib.batching.sequence import Job, TokenizedText
+from embedlib.batching.usage import Usage
+from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
 from embedlib.serve.gathering import Gathering
+from embedlib.serve.sessions import MAX_FORMS, EmbeddingForms
+from embedlib.session.call import PromptArguments, VectorArguments
+from embedlib.testing import fake_embedder
 
 
 class Pipeline:
@@ -92,3 +98,34 @@ def test_the_answers_of_a_batch_wake_the_loop_once() -> None:
         assert len(calls) == 2
 
     asyncio.run(fetch())
+
+
+def test_options_are_understood_once_but_a_new_length_limit_counts() -> None:
+    forms = EmbeddingForms()
+
+    def tokenizes(dimensions: int | None = None, on_truncate: OnTruncate = "ignore") -> Any:
+        vectors = VectorArguments(truncate_dim=dimensions)
+        call, finish = forms.call(
+            embedder, ["abc"], PromptArguments(), vectors, Usage(), on_truncate
+        )
+        assert call.lane is Lane.QUERY
+        assert finish(np.ones((1, 6), np.float32)).shape == (1, dimensions or 6)
+        return call.tokenize
+
+    with fake_embedder() as embedder:
+        first = tokenizes()
+        assert tokenizes() is first
+        assert tokenizes(on_truncate="error") is not first
+        assert tokenizes(dimensions=2) is not first
+        embedder.max_seq_length = 2
+        assert len(tokenizes()(Job(1, 6, Lane.QUERY), 0, ["abc"])[0].token_ids) == 2
+        for dimensions in range(1, MAX_FORMS + 9):
+            forms.call(
+                embedder,
+                [],
+                PromptArguments(),
+                VectorArguments(truncate_dim=dimensions),
+                Usage(),
+                "ignore",
+            )
+        assert len(forms._forms) <= MAX_FORMS
