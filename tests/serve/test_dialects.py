@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from typing import Any
 
@@ -11,10 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from embedlib import Config, Embedder, Reranker
-from embedlib.models.spec import Head
-from embedlib.testing import FAKE_DIM, byte_tokenizer, fake_spec, fake_vector
-from tests.serve.conftest import LABELS, Client, ScoreEngine
+from embedlib import Embedder
+from embedlib.testing import FAKE_DIM, fake_vector
+from tests.serve.conftest import LABELS, Client
 
 TEXTS = ["a", "bc", "def"]
 
@@ -60,58 +58,6 @@ def test_plain_bytes(client: Client) -> None:
     assert (rows == rows_of(TEXTS)).all()
     metadata = msgspec.json.decode(sent.headers["metadata"])
     assert metadata["data"][1]["start"] == FAKE_DIM * 4
-
-
-def test_other_types_of_numbers(client: Client) -> None:
-    right = rows_of(["a", "bc"])
-    for dtype, numpy_type in (("float32", "f4"), ("float16", "f2"), ("bfloat16", "u2")):
-        for order, sign in (("little", "<"), ("big", ">"), ("native", "=")):
-            asked = {"input": ["a", "bc"], "embed_dtype": dtype, "endianness": order}
-            answer = client.post("/v1/embeddings", asked | {"encoding_format": "base64"})
-            sent = [base64.b64decode(entry["embedding"]) for entry in answer["data"]]
-            plain = client.send("POST", "/v1/embeddings", asked | {"encoding_format": "bytes"})
-            assert plain.content == b"".join(sent)
-            item = json.loads(plain.headers["metadata"])["data"][1]
-            assert (item["embed_dtype"], item["endianness"]) == (dtype, order)
-            assert plain.content[item["start"] : item["end"]] == sent[1]
-            numbers = np.frombuffer(plain.content, sign + numpy_type)
-            if dtype == "bfloat16":
-                numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
-            assert np.allclose(numbers.reshape(2, -1), right, rtol=2**-8)
-    status, error = client.refuse("/v1/embeddings", {"input": "a", "embed_dtype": "fp8_e4m3"})
-    assert (status, error["error"]["param"]) == (400, "embed_dtype")
-
-
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/rerank", "/score"])
-@pytest.mark.parametrize(
-    ("field", "same", "other"),
-    [
-        ("truncate_prompt_tokens", -1, 5),
-        ("truncation_side", "right", "left"),
-        ("padding", "do_not_pad", "max_length"),
-        ("add_special_tokens", True, False),
-    ],
-)
-def test_what_would_be_ignored_is_refused(
-    client: Client, path: str, field: str, same: object, other: object
-) -> None:
-    bodies: dict[str, dict[str, Any]] = {
-        "/rerank": {"query": "q", "documents": ["a"]},
-        "/score": {"text_1": "q", "text_2": "a"},
-    }
-    body = bodies.get(path, {"input": "a"})
-    client.post(path, body | {field: same})
-    status, error = client.refuse(path, body | {field: other})
-    assert (status, error["error"]["param"]) == (400, field)
-
-
-def test_vectors_keep_their_activation(client: Client) -> None:
-    status, error = client.refuse("/v1/embeddings", {"input": "a", "use_activation": False})
-    assert (status, error["error"]["param"]) == (400, "use_activation")
-    classified = client.post("/classify", {"input": "a", "use_activation": False})
-    raw = client.post("/classify", {"input": "a", "raw_scores": True})
-    scores = {entry["label"]: entry["score"] for entry in raw["data"][0]}
-    assert classified["data"][0]["probs"] == pytest.approx([scores[name] for name in LABELS])
 
 
 def test_many_rows_are_encoded_as_few_are(client: Client) -> None:
@@ -216,43 +162,6 @@ def test_score(client: Client) -> None:
     assert (status, error["error"]["param"]) == (400, "text_1")
 
 
-def test_without_activation_scores_are_the_outputs(make_client: Any) -> None:
-    head = Head(labels=("LABEL_0",), activation="sigmoid", reranker_activation="sigmoid")
-    spec = fake_spec(64, head=head)
-    client = make_client(
-        {"rank": Reranker.from_engine(ScoreEngine(1), spec, byte_tokenizer(), Config())}
-    )
-    right = score("q", "ab")
-    for more, expected in (({}, sigmoid(right)), ({"use_activation": False}, right)):
-        [ranked] = client.post("/rerank", {"query": "q", "documents": ["ab"]} | more)["results"]
-        [scored] = client.post("/score", {"text_1": "q", "text_2": "ab"} | more)["data"]
-        assert ranked["relevance_score"] == scored["score"] == pytest.approx(expected)
-
-
-def test_a_model_with_several_scores_does_not_rank(make_client: Any) -> None:
-    head = Head(labels=LABELS, activation="softmax", reranker_activation="identity")
-    spec = fake_spec(64, head=head)
-    client = make_client(
-        {"rank": Reranker.from_engine(ScoreEngine(3), spec, byte_tokenizer(), Config())}
-    )
-    for path, body in (
-        ("/score", {"text_1": "q", "text_2": "a"}),
-        ("/rerank", {"query": "q", "documents": ["a"]}),
-    ):
-        status, error = client.refuse(path, body)
-        assert (status, error["error"]["param"]) == (400, "model")
-
-
-def test_documents_are_cut_to_their_tokens(client: Client) -> None:
-    body = {"query": "q", "documents": ["abcdef", "ab"], "max_tokens_per_doc": 3}
-    answer = client.post("/rerank", body)
-    scores = {entry["index"]: entry["relevance_score"] for entry in answer["results"]}
-    assert scores == pytest.approx({0: sigmoid(score("q", "abc")), 1: sigmoid(score("q", "ab"))})
-    assert client.post("/rerank", body | {"max_tokens_per_doc": 0})["usage"]["total_tokens"] == 10
-    status, error = client.refuse("/rerank", body | {"max_tokens_per_doc": -1})
-    assert (status, error["error"]["param"]) == (400, "max_tokens_per_doc")
-
-
 def test_predict_takes_texts_and_pairs(client: Client) -> None:
     [one] = [client.post("/predict", {"inputs": "abc"})]
     assert {entry["label"] for entry in one} == set(LABELS)
@@ -320,23 +229,6 @@ def test_vertex_and_the_root_answer_by_what_is_asked(client: Client) -> None:
     assert first[0]["index"] == 0
     assert np.allclose(second, unit(rows_of(["a"])))
     assert np.allclose(client.post("/", {"inputs": "a", "model": "embed"}), unit(rows_of(["a"])))
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/embeddings", {"input": ["a"], "model": "embed"}),
-        ("/classify", {"input": ["a"], "model": "label"}),
-        ("/rerank", {"query": "q", "documents": ["a"], "model": "rank"}),
-        ("/score", {"text_1": "q", "text_2": "a", "model": "rank"}),
-        ("/score", {"queries": "q", "documents": "a"}),
-    ],
-)
-def test_invocations_take_the_bodies_of_other_routes(
-    client: Client, path: str, body: dict[str, Any]
-) -> None:
-    first, second = client.post(path, body), client.post("/invocations", body)
-    assert {**first, "id": 0, "created": 0} == {**second, "id": 0, "created": 0}
 
 
 def test_models_are_described(client: Client) -> None:

@@ -1,0 +1,1 @@
+"""A server under load for long; see __main__."""
