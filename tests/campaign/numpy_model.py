@@ -72,6 +72,8 @@ def _apply(values: Array, folder: Path, module: TinyModule) -> Array:
     if kind == "Pooling":
         modes = _modes(config)
         return np.concatenate([_pool(values, mode) for mode in modes])
+    if kind == "FlexibleQuantizer":
+        return np.rint(127 * np.tanh(values))
     if kind == "Normalize":
         return values / max(float(np.linalg.norm(values)), 1e-12)
     weights = {

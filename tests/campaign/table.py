@@ -37,6 +37,14 @@ PARTS: Final = (
         share=2,
     ),
     Part(
+        name="families",
+        what="random folders of the families that came last, beside references of their own",
+        case_seconds=60,
+        memory_gib=16,
+        ci_count=8,
+        share=1,
+    ),
+    Part(
         name="tokenizers",
         what="tokenizer files with one edit, beside transformers",
         case_seconds=60,
