@@ -38,6 +38,15 @@ BASES: Final = (
 )
 OWN: Final = ("jina_bert", "nomic_bert-moe", "qwen3-voyage", "pplx")
 """Those that sentence-transformers does not load."""
+STRINGS: Final = 40
+"""Of which token ids are compared, in every case."""
+LETTERS: Final = (
+    *"abcdefghij tenrsAEZ",
+    *" .,-'!?/0123",
+    *"éüß\u00a0你好世日本🙂ער\t\n",
+    "the ",
+    " and",
+)
 OWN_MODELS: Final = Path(__file__).parents[1] / "goldens" / "own_models.py"
 
 
@@ -73,10 +82,30 @@ def judge_folder(rng: random.Random, place: Path) -> Verdict:
             return finding("different", f"{what}: {complaint}")
         if not reference.is_installed():
             return Verdict("same by numpy", what)
+        verdict = None
         if base in OWN:
-            return compare_with_own(embedder, place, row, what)
-        _without_own_code(place)
-        return compare_with_reference(embedder, place, what)
+            verdict = compare_with_own(embedder, place, row, what)
+        folder = _without_own_code(place)
+        verdict = verdict or compare_with_reference(embedder, place, what)
+        if verdict.is_finding:
+            return verdict
+        return compare_ids(embedder, folder, rng, verdict)
+
+
+def compare_ids(embedder: Embedder, folder: Path, rng: random.Random, verdict: Verdict) -> Verdict:
+    """Judge the token ids of drawn strings beside those of transformers."""
+    from transformers import AutoTokenizer
+
+    try:
+        peer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:
+        return replace(verdict, kind=f"{verdict.kind}, ids fail: {type(error).__name__}")
+    for _ in range(STRINGS):
+        text = "".join(rng.choices(LETTERS, k=rng.randrange(1, 40)))
+        got, wanted = embedder.tokenizer.encode(text).ids, peer(text)["input_ids"]
+        if got != wanted:
+            return finding("other ids", f"{verdict.what}: {text!r}: {got}, not {wanted}")
+    return replace(verdict, counts={"strings": STRINGS})
 
 
 def compare_with_own(embedder: Embedder, place: Path, row: TinyVariant, what: str) -> Verdict:
@@ -107,13 +136,18 @@ def compare_with_own(embedder: Embedder, place: Path, row: TinyVariant, what: st
     return Verdict("same", what)
 
 
-def _without_own_code(place: Path) -> None:
-    """Name no class of the folder's own, so that the reference takes that of transformers."""
+def _without_own_code(place: Path) -> Path:
+    """Name no class of the folder's own, so that the reference takes that of transformers.
+
+    Returns:
+        the folder of the transformer.
+    """
     (tokenizer,) = place.glob("**/tokenizer.json")
     path = tokenizer.with_name("config.json")
     config = json.loads(path.read_text())
     config.pop("auto_map", None)
     path.write_text(json.dumps(config))
+    return path.parent
 
 
 @cache
