@@ -78,19 +78,14 @@ _MODULES = {
     "models.spec": (
         "Encoder",
         "Head",
+        "ModelSpec",
         "Module",
         "Pooling",
     ),
     "models.weights.load": ("Weights",),
-    "reranker": (
-        "RankedDocument",
-        "Ranking",
-    ),
+    "reranker": ("Ranking",),
     "session.model_card": ("ModelCardData",),
-    "session.result_types": (
-        "Encode",
-        "Predict",
-    ),
+    "session.result_types": ("Encode", "Predict", "RankedDocument"),
     "session.scoring": (
         "Activation",
         "Scores",
