@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from embedlib.batching.policy import BatchingPolicy
     from embedlib.batching.stats import Stats
     from embedlib.classifier import LabelScore, LabelScores
-    from embedlib.config import OnTruncate, PrecisionName, Similarity, VectorPrecision
+    from embedlib.config import (
+        AnySimilarity,
+        LateSimilarity,
+        OnTruncate,
+        PrecisionName,
+        Similarity,
+        VectorPrecision,
+    )
     from embedlib.engines.kind import DeviceType
     from embedlib.engines.profile import Profile, ProfileKey
     from embedlib.indexing.filters.expression import FieldPath, Matches, Scalar
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     from embedlib.models.known_models import KnownModel, Truncation
     from embedlib.models.prompts import Examples, Role
     from embedlib.models.reading.head_modules import AnswerRows
-    from embedlib.models.spec import Encoder, Head, ModelSpec, Module, Pooling
+    from embedlib.models.spec import Encoder, Head, LateInteraction, ModelSpec, Module, Pooling
     from embedlib.models.weights.load import Weights
     from embedlib.reranker import Ranking
     from embedlib.session.model_card import ModelCardData
@@ -46,6 +53,8 @@ _MODULES = {
         "LabelScores",
     ),
     "config": (
+        "AnySimilarity",
+        "LateSimilarity",
         "OnTruncate",
         "PrecisionName",
         "Similarity",
@@ -78,6 +87,7 @@ _MODULES = {
     "models.spec": (
         "Encoder",
         "Head",
+        "LateInteraction",
         "ModelSpec",
         "Module",
         "Pooling",
@@ -85,7 +95,11 @@ _MODULES = {
     "models.weights.load": ("Weights",),
     "reranker": ("Ranking",),
     "session.model_card": ("ModelCardData",),
-    "session.result_types": ("Encode", "Predict", "RankedDocument"),
+    "session.result_types": (
+        "Encode",
+        "Predict",
+        "RankedDocument",
+    ),
     "session.scoring": (
         "Activation",
         "Scores",
@@ -102,6 +116,7 @@ _LAZY = {name: f"embedlib.{module}" for module, names in _MODULES.items() for na
 __all__ = [
     "Activation",
     "AnswerRows",
+    "AnySimilarity",
     "AnyVectors",
     "ArrowTable",
     "BatchingPolicy",
@@ -115,6 +130,8 @@ __all__ = [
     "KnownModel",
     "LabelScore",
     "LabelScores",
+    "LateInteraction",
+    "LateSimilarity",
     "LoadOptions",
     "Matches",
     "Memory",
