@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.index_lines import Watch, summary
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
@@ -24,12 +24,11 @@ from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
-from embedlib.progress import Progress, Reading, duration
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
-    from embedlib.indexing.report import IndexProgress, IndexReport
     from embedlib.indexing.sinks.protocol import Sink, Tell
+    from embedlib.indexing.workers import ClusterEmbedder
 
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
 _EXIT_BAD_ROWS = 3
@@ -137,11 +136,25 @@ _EXIT_BAD_ROWS = 3
     help="Read only part I of N; the parts may run on different machines.",
 )
 @click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="Let the workers of a Ray cluster embed: auto, the running one; local, one for this "
+    "command; or HOST:PORT. Write it after SOURCES.",
+)
+@click.option(
+    "--ray-workers",
+    type=int,
+    metavar="N",
+    help="Workers of --ray.  [default: one for each GPU, or for each machine]",
+)
+@click.option(
     "--batch-rows",
     type=int,
     default=_DEFAULTS["batch_rows"],
     show_default=True,
-    help="Maximum rows in flight; a killed run re-embeds at most this many.",
+    help="Maximum rows in flight, of each worker; a killed run re-embeds at most this many.",
 )
 @click.option(
     "--on-error",
@@ -174,6 +187,8 @@ def index(
     text_fields: tuple[str, ...],
     metadata_fields: tuple[str, ...],
     sql: str | None,
+    ray: str | None,
+    ray_workers: int | None,
     halfvec: bool,
     as_json: bool,
     **options: Any,
@@ -205,6 +220,7 @@ def index(
     from embedlib.indexing.sources.files import open_source
     from embedlib.indexing.sources.protocol import SourceOptions
     from embedlib.indexing.sources.sql import open_sql_source
+    from embedlib.indexing.workers import check_ray
 
     # Its warnings about every PDF that is a little damaged would stand between our lines.
     logging.getLogger("pypdf").setLevel(logging.ERROR)
@@ -219,13 +235,14 @@ def index(
     )
     with loading(model, config.cache_folder) as progress:
         tell = progress.say
-        watch = _Watch(progress)
+        watch = Watch(progress)
         if sql is None and (not sources or "-" in sources) and sys.stdin is None:
             raise click.UsageError("standard input is closed; name files or folders")
         if not sources and sql is None and sys.stdin.isatty():
             raise click.UsageError("name files or folders, or pipe texts in")
         # Errors in the command are reported before the model is loaded.
         IndexOptions(**settings)
+        check_ray(ray, ray_workers)
         destination = open_sink(sink)
         if sql is None:
             source = open_source(sources or ("-",), source_options, tell)
@@ -233,16 +250,19 @@ def index(
             source = open_sql_source(sources[0], sql, source_options, tell)
         else:
             raise click.UsageError("--sql needs the URL of one database as the source")
-        with (
-            closing(destination),
-            _open_embedder(model, config, destination, settings, tell) as embedder,
-        ):
+        cluster = None if ray is None else (ray, ray_workers)
+        with ExitStack() as stack:
+            stack.enter_context(closing(destination))
+            embedder = _open_embedder(model, config, destination, settings, tell, cluster)
+            stack.enter_context(closing(embedder))
+            if cluster is not None:
+                destination.close()  # the workers may write to it, and find it by its URL
             if not settings["dry_run"]:
                 on_interrupt(watch.kept)
             progress.watch("Opening the destination")  # may wait for another load to end
             report = run_index(
                 source,
-                destination,
+                destination if cluster is None else sink,
                 embedder=embedder,
                 tell=tell,
                 on_progress=watch.told,
@@ -251,17 +271,27 @@ def index(
     if as_json:
         click.echo(json.dumps({"name": destination.name, **asdict(report)}))
     else:
-        for line in _summary(report, destination.name, is_dry=settings["dry_run"]):
+        for line in summary(report, destination.name, is_dry=settings["dry_run"]):
             click.echo(line)
     if report.num_bad:
         click.get_current_context().exit(_EXIT_BAD_ROWS)
 
 
 def _open_embedder(
-    model: str | None, config: Config, sink: Sink, settings: dict[str, Any], tell: Tell
-) -> Embedder:
-    """Load the model that is named, or the one that made the stored rows, in their precision."""
+    model: str | None,
+    config: Config,
+    sink: Sink,
+    settings: dict[str, Any],
+    tell: Tell,
+    cluster: tuple[str, int | None] | None,
+) -> Embedder | ClusterEmbedder:
+    """Load the model that is named, or the one that made the stored rows, in their precision.
+
+    It is loaded here, or by the workers of a cluster, of which the address and the number of
+    workers are given.
+    """
     from embedlib.indexing.stored_model import open_embedder
+    from embedlib.indexing.workers import find_workers
 
     state = sink.inspect() if model is None or not settings["recreate"] else None
     name = model or (state.model if state else model_setting())
@@ -270,79 +300,15 @@ def _open_embedder(
             f"name a model with --model; {sink.name} holds no rows of one, and "
             "EMBEDLIB_MODEL is not set"
         )
-    return open_embedder(name, config, None if settings["recreate"] else state, sink.name, tell)
-
-
-class _Watch:
-    """What a load has told of itself last."""
-
-    def __init__(self, progress: Progress) -> None:
-        """Watch a load; `told` is for its `on_progress`."""
-        self._progress = progress
-        self._told: IndexProgress | None = None
-
-    def told(self, told: IndexProgress) -> None:
-        """Take how far the load is."""
-        is_first, was_finishing = self._told is None, bool(self._told and self._told.is_finishing)
-        self._told = told
-        if is_first:
-            self._progress.watch("Indexing", "docs", self._read)
-        if told.is_finishing and not was_finishing:
-            self._progress.watch("Making the rows ready for search")
-
-    def _read(self) -> Reading:
-        told = self._told
-        assert told is not None, "it is read after the first time; a bug in embedlib"
-        return Reading(
-            done=told.num_documents_embedded,
-            total=told.total_documents,
-            note=f"{told.num_vectors:,} rows embedded, {told.num_unchanged:,} unchanged",
-        )
-
-    def kept(self) -> str:
-        """Return what an interrupted load leaves."""
-        told = self._told
-        num_rows = 0 if told is None else told.num_embedded + told.num_unchanged
-        total = told.total_documents if told is not None else None
-        of = f" of about {_count(total, 'document')}" if total else ""
-        verb = "is" if num_rows == 1 else "are"
-        again = "run the same command again to go on"
-        # The write that runs at the interrupt still ends, so more rows may be stored.
-        return (
-            f"at least {_count(num_rows, 'row')}{of} {verb} stored; {again}" if num_rows else again
-        )
-
-
-def _summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
-    seconds = max(report.seconds, 1e-9)
-    verb = "Would index" if is_dry else "Indexed"
-    yield (
-        f"{verb} {_count(report.num_documents, 'document')} as {_count(report.num_rows, 'row')} "
-        f"into {name}" + ("" if is_dry else f" in {seconds:.1f} s")
+    wanted = None if settings["recreate"] else state
+    if cluster is None:
+        return open_embedder(name, config, wanted, sink.name, tell)
+    address, num_workers = cluster
+    return find_workers("ray")(
+        *(name, address),
+        config=config,
+        num_workers=num_workers,
+        state=wanted,
+        destination=sink.name,
+        tell=tell,
     )
-    rate = "" if is_dry else f", {report.num_tokens / seconds:,.0f} tokens/s"
-    counts = {
-        "embedded": (report.num_embedded, f"{report.num_tokens:,} tokens{rate}"),
-        "unchanged": (report.num_unchanged, ""),
-        "metadata": (report.num_metadata, "only their metadata changed"),
-        "deleted": (report.num_deleted, "no longer in the source"),
-        "other": (
-            report.num_other,
-            "stored rows of documents that were not read; --delete-missing deletes them",
-        ),
-        "skipped": (report.num_bad, "bad rows"),
-        "truncated": (report.num_truncated, "longer than the model's limit; see --chunk"),
-    }
-    for label, (count, note) in counts.items():
-        if count or label in ("embedded", "unchanged"):
-            yield f"  {label:<10}{count:>12,}  {note if count else ''}".rstrip()
-    if report.estimated_seconds is not None:
-        measured = _count(report.num_sampled, "row")
-        yield (
-            f"  embedding would take about {duration(report.estimated_seconds)} here, by the time "
-            f"of {measured}"
-        )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

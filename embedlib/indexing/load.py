@@ -48,6 +48,7 @@ class Load:
         bad_rows: BadRows,
         tally: Tally,
         batch_rows: int,
+        first_rows: int = _FIRST_ROWS,
     ) -> None:
         self._embedder = embedder
         self._sink = sink
@@ -55,7 +56,7 @@ class Load:
         self._bad_rows = bad_rows
         self._tally = tally
         self._batch_rows = batch_rows
-        self._limit = min(batch_rows, _FIRST_ROWS)
+        self._limit = min(batch_rows, first_rows)
         self._lookups: deque[tuple[Group, Future[dict[UUID, bytes]]]] = deque()
         self._changed: list[Row] = []
         self._jobs: deque[tuple[list[Row], Future[Vectors]]] = deque()
@@ -83,6 +84,11 @@ class Load:
         else:
             return False
         return True
+
+    def end(self) -> None:
+        """Write the last rows; called once, after the last group."""
+        while self.work():
+            pass
 
     def cancel(self) -> None:
         """Cancel what has not started to be computed or written."""

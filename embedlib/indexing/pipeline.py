@@ -18,17 +18,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
-from embedlib.config import LateSimilarity, Similarity
-from embedlib.errors import ConfigError, SinkError, SourceError, shown
+from embedlib.errors import ConfigError, EngineRunError, SinkError, SourceError, shown
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import TextEmbedder, check_embedder
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.preparing import estimate_documents, make_chunker, make_target
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document, model_digest, row_id
@@ -50,17 +49,13 @@ from embedlib.indexing.sources.tables import ArrowTable
 from embedlib.indexing.stored_model import (
     describe_other_model,
     fingerprints_of,
-    name_to_store,
-    precision_to_store,
 )
+from embedlib.indexing.workers import ClusterEmbedder, RowLoad, as_cluster, check_ray, open_on_ray
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
 
     from embedlib.indexing.signatures import LoadOptions
-
-MAX_CHUNK_TOKENS = 512
-"""Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
 
 _INTERRUPTED_SECONDS = 2.0
 """How long an interrupted load waits for the running call to the destination."""
@@ -74,10 +69,12 @@ def index(
     source: str | os.PathLike[str] | Iterable[Any] | ArrowTable,
     sink: str | Sink,
     *,
-    embedder: TextEmbedder,
+    embedder: TextEmbedder | str,
     source_options: SourceOptions | None = None,
     tell: Tell | None = None,
     on_progress: Callable[[IndexProgress], None] = _ignore,
+    ray: str | None = None,
+    ray_workers: int | None = None,
     **options: Unpack[LoadOptions],
 ) -> IndexReport:
     """Load a destination with the vectors of a source; run it again to bring it up to date.
@@ -90,12 +87,17 @@ def index(
         sink: a URL such as "edge:PATH" or "postgresql://host/db?table=docs", or a `Sink`, which
             `index` closes at the end.
         embedder: an `Embedder`, or an object with the members of
-            `embedlib.indexing.TextEmbedder`. Texts get its prompt for documents.
+            `embedlib.indexing.TextEmbedder`. Texts get its prompt for documents. With `ray` also
+            the name of a model.
         source_options: how files and rows are read: formats, and which fields are id and text.
         tell: called with lines for the user: guesses, skipped rows, retries, the index build; from
             any thread. Default: log them as warnings of the logger "embedlib".
         on_progress: called after every step and twice a second while rows are embedded, on the
             caller's thread.
+        ray: address of a Ray cluster whose workers load the model, embed and, if the destination
+            is a server, write: "auto", "local" or "HOST:PORT", see docs/scale.md; None: this
+            process does all of it.
+        ray_workers: how many of them; None: one for each machine, or for each GPU.
         **options: fields of `IndexOptions`.
 
     Returns:
@@ -107,24 +109,42 @@ def index(
         SourceError: the source cannot be read, or has a bad row with on_error="stop".
         SinkError: the destination cannot be used, belongs to another model or application, or has
             another writer.
-        EngineRunError: no text of a batch could be embedded.
+        EngineRunError: no text of a batch could be embedded, or with `ray` some rows could not be
+            loaded by three workers; all others are stored then.
     """
     settings = IndexOptions.from_options(options)
     check_is_sink(sink)
-    check_embedder(embedder, TextEmbedder)
     _check_arguments(source_options, tell, on_progress)
+    check_ray(ray, ray_workers)
     tell = tell or logging.getLogger("embedlib").warning
+    if ray is not None:
+        workers = open_on_ray(embedder, ray, ray_workers, sink, settings, tell)
+        with closing(workers):
+            return index(
+                *(source, sink),
+                embedder=workers,
+                source_options=source_options,
+                tell=tell,
+                on_progress=on_progress,
+                **options,
+            )
+    check_embedder(embedder, TextEmbedder)
+    assert not isinstance(embedder, str), "check_embedder refuses a str"
     documents = open_documents(source, source_options or SourceOptions(), tell)
     if settings.errors_file is not None:
         inputs = getattr(documents, "input_paths", ())  # unknown for an iterable of the caller
         check_not_input(settings.errors_file, inputs, "errors_file")
-    chunker = _make_chunker(embedder, settings)
-    target = _make_target(embedder, settings)
+    chunker = make_chunker(embedder, settings)
+    target = make_target(embedder, settings)
     with ExitStack() as stack:
         opened = open_sink(sink) if isinstance(sink, str) else sink
         check_takes_multi_vectors(opened, target)
+        cluster = as_cluster(embedder)
+        if cluster is not None:
+            opened = cluster.check_sink(opened, sink if isinstance(sink, str) else None)
         run = _Run(
             embedder=embedder,
+            cluster=cluster,
             sink=opened,
             thread=stack.enter_context(_running_thread(opened)),
             target=target,
@@ -134,7 +154,7 @@ def index(
             bad_rows=stack.enter_context(
                 closing(BadRows(settings.errors_file, tell, stops=settings.on_error == "stop"))
             ),
-            tally=Tally(embedder, on_progress, _estimate_documents(documents, settings)),
+            tally=Tally(embedder, on_progress, estimate_documents(documents, settings)),
         )
         reader: Reader | None = None
         if settings.recreate:
@@ -151,6 +171,8 @@ def index(
             return run.count(reader, has_rows=has_rows)
         run.load(reader)
         run.finish()
+        if run.failure is not None:
+            raise run.failure
         return run.tally.report(run.bad_rows.num_rows)
 
 
@@ -159,6 +181,8 @@ class _Run:
     """The parts of one call of `index`, and its steps in their order."""
 
     embedder: TextEmbedder
+    cluster: ClusterEmbedder | None
+    """The same, if its workers load the rows."""
     sink: Sink
     thread: SinkThread
     target: Target
@@ -169,6 +193,9 @@ class _Run:
     seen: Seen
     bad_rows: BadRows
     tally: Tally
+    failure: EngineRunError | None = None
+    """What says which rows are not loaded, since workers of a cluster failed with them; then
+    nothing is deleted."""
 
     def check_dropping(self, reader: Reader) -> None:
         """Say what `recreate` is about to drop.
@@ -258,19 +285,21 @@ class _Run:
 
     def load(self, reader: Reader) -> None:
         """Embed and write until the source has ended and every row is written."""
-        load = Load(
-            *(self.embedder, self.sink, self.thread),
-            *(self.bad_rows, self.tally, self.settings.batch_rows),
-        )
+        load = self._start_load()
         try:
             # The reader drives the loader: while no group is ready, `groups` calls `load.work`,
             # so this thread embeds and writes instead of waiting for the source.
             for group in reader.groups(while_waiting=load.work):
                 load.add(group)
-            while load.work():
-                pass
+            self.failure = load.end()
         finally:
             load.cancel()
+
+    def _start_load(self) -> RowLoad:
+        counts = (self.bad_rows, self.tally, self.settings.batch_rows)
+        if self.cluster is not None:
+            return self.cluster.start_load(self.sink, self.thread, self.target, *counts)
+        return Load(self.embedder, self.sink, self.thread, *counts)
 
     def finish(self) -> None:
         """Delete what the source lacks, then make the destination ready for search.
@@ -280,7 +309,8 @@ class _Run:
         """
         too_many: TooManyMissingError | None = None
         try:
-            self.thread.submit(self._delete_leftover).result()
+            if self.failure is None:
+                self.thread.submit(self._delete_leftover).result()
         except TooManyMissingError as error:
             too_many = error
         self.tally.finishing()
@@ -334,47 +364,3 @@ def _check_arguments(source_options: object, tell: object, on_progress: object) 
     for name, value in (("tell", tell or _ignore), ("on_progress", on_progress)):
         if not callable(value):
             raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")
-
-
-def _estimate_documents(
-    documents: Iterable[Document | BadRow], options: IndexOptions
-) -> int | None:
-    num_documents = length_hint(documents)
-    if options.part is not None:
-        num_documents //= options.part.num_shards
-    if options.limit is not None and num_documents:
-        num_documents = min(num_documents, options.limit)
-    return num_documents or None
-
-
-def _make_chunker(embedder: TextEmbedder, options: IndexOptions) -> Chunker | None:
-    if not options.chunk:
-        return None
-    room = embedder.count_room("document")
-    num_tokens = options.chunk_tokens or min(room, MAX_CHUNK_TOKENS)
-    if num_tokens > room:
-        raise ConfigError(
-            f"chunk_tokens = {shown(num_tokens)}; the model has room for {room} tokens of text"
-        )
-    return Chunker(embedder.tokenizer, num_tokens, options.chunk_overlap)
-
-
-def _make_target(embedder: TextEmbedder, options: IndexOptions) -> Target:
-    name = embedder.similarity_fn_name
-    similarity: Similarity
-    multi_vector: LateSimilarity | None = None
-    if name == "maxsim" or name == "meanmaxsim":
-        # The vectors of two tokens are compared by their product.
-        similarity, multi_vector = "dot", name
-    else:
-        similarity = name
-    return Target(
-        dim=embedder.get_embedding_dimension(),
-        similarity=similarity,
-        multi_vector=multi_vector,
-        fingerprint=embedder.fingerprint,
-        model=name_to_store(embedder),
-        recreate=options.recreate,
-        shard=options.shard,
-        precision=precision_to_store(embedder),
-    )

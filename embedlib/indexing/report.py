@@ -29,6 +29,10 @@ class IndexProgress:
     num_documents_embedded: int = 0
     """Documents whose rows are all embedded or were up to date; about as many, since long and short
     texts are embedded out of order."""
+    num_workers: int | None = None
+    """Workers of a cluster that are ready; None: the load has none."""
+    num_retries: int = 0
+    """How often rows were given to another worker, because the first one failed."""
     is_finishing: bool = False
     """Whether every row is written, and the destination is being made ready for search."""
 
@@ -102,6 +106,16 @@ class Tally:
         self._document_ends.append((self._num_changed, num_documents))
         self.done(0, 0)
 
+    def add_loaded(self, part: IndexReport, num_documents: int) -> None:
+        """Count rows that a worker has compared, embedded and written."""
+        self._num_documents += num_documents
+        num_rows = part.num_embedded + part.num_bad
+        self._num_changed += num_rows
+        self._num_unchanged += part.num_unchanged
+        self._num_metadata += part.num_metadata
+        self._document_ends.append((self._num_changed, num_documents))
+        self.done(num_rows, part.num_embedded)
+
     def done(self, num_rows: int, num_embedded: int) -> None:
         """Count changed rows that are finished, and how many of them were written."""
         self._num_done += num_rows
@@ -123,6 +137,7 @@ class Tally:
     def look(self) -> None:
         """Tell how far the load is, with what is embedded and not yet written."""
         # Rows that were skipped as bad are done and not embedded.
+        stats = self._stats()
         num_ahead = max(0, self._num_vectors() - self._num_embedded)
         self._on_progress(
             IndexProgress(
@@ -132,6 +147,8 @@ class Tally:
                 num_unchanged=self._num_unchanged,
                 num_vectors=self._num_embedded + num_ahead,
                 num_documents_embedded=self._count_documents(self._num_done + num_ahead),
+                num_workers=getattr(stats, "num_workers", None),
+                num_retries=getattr(stats, "num_retries", 0),
                 is_finishing=self._is_finishing,
             )
         )

@@ -92,6 +92,11 @@ class PgvectorSink:
         """The destination without its password."""
         return self._destination.name
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines reach it too."""
+        return self._local is None
+
     def inspect(self) -> SinkState | None:
         """Return what is stored; a local server without a database is not started."""
         if self._local is not None and not self._local.exists:
@@ -101,6 +106,7 @@ class PgvectorSink:
     def begin(self, target: Target, tell: Tell) -> None:
         """Take the lock, create or check the table, drop what a killed index build left."""
         self._session.tell = tell
+        self._is_changed = target.shard is not None  # by writers of other shards
         # With a new connection `_prepare` reads the table only after the lock is held.
         self._session.close()
         self._table, self._lock = None, None

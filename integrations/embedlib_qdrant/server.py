@@ -100,6 +100,8 @@ def open_sink(url: SinkUrl) -> ServerSink:
 class ServerSink(CollectionSink):
     """A collection of a server."""
 
+    is_shared = True
+
     def __init__(
         self,
         name: str,

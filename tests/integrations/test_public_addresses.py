@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 INTEGRATIONS = Path(__file__).parents[2] / "integrations"
-PUBLIC_ADDRESSES = ("embedlib", "embedlib.config", "embedlib.errors", "embedlib.indexing")
+PUBLIC_ADDRESSES = (
+    *("embedlib", "embedlib.config", "embedlib.errors", "embedlib.indexing"),
+    *("embedlib.indexing.workers", "embedlib.serve", "embedlib.serve.fleet"),  # for clusters
+)
 FILES = sorted(INTEGRATIONS.rglob("*.py"))
 
 

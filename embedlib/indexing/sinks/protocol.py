@@ -35,8 +35,8 @@ class Target:
         fingerprint: of the embedder; a destination holds vectors of one fingerprint only.
         model: the name the embedder was loaded by; `embedlib search` loads the same one.
         recreate: drop the stored rows first.
-        shard: "I/N" if this load is one of several that may run at the same time; None: the only
-            one.
+        shard: "I/N", or another name of a part, if this load is one of several that may run at
+            the same time; None: the only one.
         precision: what the embedder computes in; None: it does not say. For `embedlib status`, the
             fingerprint decides.
         multi_vector: how rows with a vector per token are compared; None: a row has one vector.
@@ -105,6 +105,10 @@ class Sink(Protocol):
     are called only after `begin`. Every method raises `SinkError` with a one-line message that
     names the destination without its password and says what to do. A sink never changes or drops
     anything that embedlib did not create.
+
+    A sink may have `is_shared = True`: it is a server that other machines reach under the same URL,
+    and `begin` admits several writers, each with another `Target.shard`. The workers of a cluster
+    then write themselves.
     """
 
     @property

@@ -1,0 +1,96 @@
+"""What `embedlib index` tells: how far it is, and at the end what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from embedlib.progress import Progress, Reading, duration
+
+if TYPE_CHECKING:
+    from embedlib.indexing.report import IndexProgress, IndexReport
+
+
+class Watch:
+    """What a load has told of itself last."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Watch a load; `told` is for its `on_progress`."""
+        self._progress = progress
+        self._told: IndexProgress | None = None
+
+    def told(self, told: IndexProgress) -> None:
+        """Take how far the load is."""
+        is_first, was_finishing = self._told is None, bool(self._told and self._told.is_finishing)
+        self._told = told
+        if is_first:
+            self._progress.watch("Indexing", "docs", self._read)
+        if told.is_finishing and not was_finishing:
+            self._progress.watch("Making the rows ready for search")
+
+    def _read(self) -> Reading:
+        told = self._told
+        assert told is not None, "it is read after the first time; a bug in embedlib"
+        return Reading(
+            done=told.num_documents_embedded,
+            total=told.total_documents,
+            note=f"{told.num_vectors:,} rows embedded, {told.num_unchanged:,} unchanged"
+            f"{_of_workers(told)}",
+        )
+
+    def kept(self) -> str:
+        """Return what an interrupted load leaves."""
+        told = self._told
+        num_rows = 0 if told is None else told.num_embedded + told.num_unchanged
+        total = told.total_documents if told is not None else None
+        of = f" of about {_count(total, 'document')}" if total else ""
+        verb = "is" if num_rows == 1 else "are"
+        again = "run the same command again to go on"
+        # The write that runs at the interrupt still ends, so more rows may be stored.
+        return (
+            f"at least {_count(num_rows, 'row')}{of} {verb} stored; {again}" if num_rows else again
+        )
+
+
+def summary(report: IndexReport, name: str, *, is_dry: bool) -> Iterator[str]:
+    """Yield the lines that tell what a load did."""
+    seconds = max(report.seconds, 1e-9)
+    verb = "Would index" if is_dry else "Indexed"
+    yield (
+        f"{verb} {_count(report.num_documents, 'document')} as {_count(report.num_rows, 'row')} "
+        f"into {name}" + ("" if is_dry else f" in {seconds:.1f} s")
+    )
+    rate = "" if is_dry else f", {report.num_tokens / seconds:,.0f} tokens/s"
+    counts = {
+        "embedded": (report.num_embedded, f"{report.num_tokens:,} tokens{rate}"),
+        "unchanged": (report.num_unchanged, ""),
+        "metadata": (report.num_metadata, "only their metadata changed"),
+        "deleted": (report.num_deleted, "no longer in the source"),
+        "other": (
+            report.num_other,
+            "stored rows of documents that were not read; --delete-missing deletes them",
+        ),
+        "skipped": (report.num_bad, "bad rows"),
+        "truncated": (report.num_truncated, "longer than the model's limit; see --chunk"),
+    }
+    for label, (count, note) in counts.items():
+        if count or label in ("embedded", "unchanged"):
+            yield f"  {label:<10}{count:>12,}  {note if count else ''}".rstrip()
+    if report.estimated_seconds is not None:
+        measured = _count(report.num_sampled, "row")
+        yield (
+            f"  embedding would take about {duration(report.estimated_seconds)} here, by the time "
+            f"of {measured}"
+        )
+
+
+def _of_workers(told: IndexProgress) -> str:
+    """Return how many workers are ready, and what failed once."""
+    if told.num_workers is None:
+        return ""
+    again = f", {told.num_retries:,} tried again" if told.num_retries else ""
+    return f", {_count(told.num_workers, 'worker')}{again}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

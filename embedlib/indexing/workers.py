@@ -1,0 +1,216 @@
+"""Loads that a cluster works on: what `index` needs of it, and how a package offers one.
+
+An entry point of the group `embedlib.workers` is a function like `OpenWorkers`; its name is the
+keyword of `index` that asks for it. No module of this package imports such a package. This is also
+the one import address of what such a package takes from a load: the names of `__all__`.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast
+
+from embedlib.config import Config
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError, EngineRunError, shown
+from embedlib.indexing.embedders import TextEmbedder
+from embedlib.indexing.load import LOOK_SECONDS, Load
+from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.reader import BadRows, Group, Reader
+from embedlib.indexing.report import Tally
+from embedlib.indexing.rows import RowChanges, find_changes
+from embedlib.indexing.seen import Seen
+from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
+from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sinks.urls import open_sink
+from embedlib.indexing.stored_model import open_embedder, precision_to_store
+from embedlib.installing import install_line
+
+__all__ = [
+    "LOOK_SECONDS",
+    "BadRows",
+    "ClusterEmbedder",
+    "Group",
+    "Load",
+    "OpenWorkers",
+    "Reader",
+    "RowChanges",
+    "RowLoad",
+    "Seen",
+    "SinkThread",
+    "Tally",
+    "check_ray",
+    "find_changes",
+    "find_workers",
+    "open_embedder",
+    "precision_to_store",
+]
+
+ENTRY_POINT_GROUP = "embedlib.workers"
+
+
+class RowLoad(Protocol):
+    """Takes the rows of a source to their destination; `embedlib.indexing.load.Load` is one."""
+
+    def add(self, group: Group) -> None:
+        """Accept a group of rows; blocks while too many are on their way."""
+
+    def work(self) -> bool:
+        """Move some rows further; False: there is nothing to do before the next group."""
+
+    def end(self) -> EngineRunError | None:
+        """Take the last rows to their destination; called once, after the last group.
+
+        Returns:
+            what says which rows could not be loaded, however often it was tried; all others are.
+        """
+
+    def cancel(self) -> None:
+        """Drop what has not begun."""
+
+
+class ClusterEmbedder(TextEmbedder, Protocol):
+    """An embedder of several machines, which takes the rows of a load to its workers."""
+
+    def check_sink(self, sink: Sink, url: str | None) -> Sink:
+        """Return the sink of the load: the one given, unless the workers write themselves.
+
+        Raises:
+            SinkError: the workers cannot reach the destination.
+        """
+
+    def start_load(
+        self,
+        sink: Sink,
+        thread: SinkThread,
+        target: Target,
+        bad_rows: BadRows,
+        tally: Tally,
+        batch_rows: int,
+        /,
+    ) -> RowLoad:
+        """Start a load; the sink has begun, and its calls are made on the thread.
+
+        At most `batch_rows` rows for each worker are on their way.
+        """
+
+    def close(self) -> None:
+        """Free the workers."""
+
+
+class OpenWorkers(Protocol):
+    """Opens a model on the workers of a cluster."""
+
+    def __call__(
+        self,
+        model: str,
+        address: str,
+        *,
+        config: Config,
+        num_workers: int | None,
+        state: SinkState | None,
+        destination: str,
+        tell: Tell,
+    ) -> ClusterEmbedder:
+        """Return an embedder whose texts are embedded there.
+
+        Args:
+            model: its name, or a folder that all workers see.
+            address: of the cluster, as its package takes it.
+            config: options of the model.
+            num_workers: how many; None: one for each machine or GPU.
+            state: what the destination holds, for the precision; None: nothing that matters.
+            destination: its name.
+            tell: takes a line for the user.
+
+        Raises:
+            ConfigError: there is no such cluster, or its package is missing.
+        """
+
+
+def find_workers(name: str) -> OpenWorkers:
+    """Return the function that opens the workers of a cluster.
+
+    Raises:
+        ConfigError: its package is not installed; the message has the command that installs it.
+    """
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        try:
+            return cast("OpenWorkers", point.load())
+        except ImportError as error:
+            raise ConfigError(
+                f"{name}: the package {error.name} is missing; {install_line(name)}, here and on "
+                "every machine of the cluster"
+            ) from error
+    raise ConfigError(f"{name}: no installed package offers these workers; reinstall embedlib")
+
+
+def check_ray(address: object, num_workers: object) -> None:
+    """Check two arguments of `index`.
+
+    Raises:
+        ConfigError: one is wrong, or the second is given without the first.
+    """
+    if address is not None and (not isinstance(address, str) or not address):
+        raise ConfigError(f"ray = {shown(address)}; it must be auto, local or HOST:PORT")
+    if num_workers is None:
+        return
+    if type(num_workers) is not int or num_workers < 1:
+        raise ConfigError(
+            f"ray_workers = {shown(num_workers)}; it must be a whole number of at least 1"
+        )
+    if address is None:
+        raise ConfigError(f"ray_workers = {num_workers} needs ray='auto' or another address")
+
+
+def open_on_ray(
+    embedder: object,
+    address: str,
+    num_workers: int | None,
+    sink: str | Sink,
+    options: IndexOptions,
+    tell: Tell,
+) -> ClusterEmbedder:
+    """Open the model of `index(..., ray=...)` on the workers of a Ray cluster.
+
+    Args:
+        embedder: a model's name, or an Embedder, of which the name and the options count.
+        address: of the cluster.
+        num_workers: how many; None: one for each machine or GPU.
+        sink: the destination.
+        options: of the load.
+        tell: takes a line for the user.
+
+    Raises:
+        ConfigError: an argument is wrong, or there is no such cluster.
+    """
+    if isinstance(embedder, Embedder):
+        model, config = embedder.model_name, embedder.config
+    elif isinstance(embedder, str):
+        model, config = embedder, Config()
+    else:
+        raise ConfigError(
+            f"embedder = {shown(embedder)}; with ray it must be a model's name or an Embedder, "
+            "which each worker loads for itself"
+        )
+    opened = open_sink(sink) if isinstance(sink, str) else sink
+    try:
+        state = None if options.recreate else opened.inspect()
+    finally:
+        if isinstance(sink, str):
+            opened.close()
+    return find_workers("ray")(
+        model,
+        address,
+        config=config,
+        num_workers=num_workers,
+        state=state,
+        destination=opened.name,
+        tell=tell,
+    )
+
+
+def as_cluster(embedder: Any) -> ClusterEmbedder | None:
+    """Return an embedder that takes rows to workers of its own; None: it is not one."""
+    takes_rows = hasattr(embedder, "start_load") and hasattr(embedder, "check_sink")
+    return cast("ClusterEmbedder", embedder) if takes_rows else None

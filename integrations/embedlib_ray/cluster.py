@@ -1,0 +1,117 @@
+"""The connection to a Ray cluster, and what can be said of it before any work."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from embedlib.errors import ConfigError, first_line
+from embedlib.indexing.workers import check_ray
+from embedlib_ray.sizing import Machine
+
+LOCAL_STORE_BYTES = 256 << 20
+"""Object store of a cluster that a load starts for itself: a few hundred shards."""
+_CONNECT_SECONDS = 5.0
+_HEADS = "RAY_ADDRESS names another one; ray start --head starts one, and --ray local uses this \
+machine alone"
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Connect to a cluster, unless the program has; disconnect at the end if this connected.
+
+    Args:
+        address: "auto" finds the cluster of RAY_ADDRESS or of this machine, "local" starts one
+            here that ends with the program, "HOST:PORT" is the head's port of `ray start`.
+
+    Raises:
+        ConfigError: there is none, or it does not let this program in.
+    """
+    check_ray(address, None)
+    if ray.is_initialized():
+        yield
+        return
+    _connect(address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    options: dict[str, Any] = {"address": address}
+    if address == "local":
+        # Ray listens on all addresses; nobody without this token may give it work.
+        if not os.environ.get("RAY_AUTH_MODE"):
+            os.environ["RAY_AUTH_MODE"] = "token"
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        options |= {"include_dashboard": False, "object_store_memory": LOCAL_STORE_BYTES}
+    elif address != "auto":
+        _check_listens(address)
+    try:
+        ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
+    except ConnectionError as error:
+        raise ConfigError(f"ray = {address!r}: there is no Ray cluster; {_HEADS}") from error
+    except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        raise ConfigError(f"ray = {address!r}: {_reason(error)}") from error
+
+
+def _check_listens(address: str) -> None:
+    """Refuse an address at which nothing listens, at once: Ray would try for a minute."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d{1,5})", address)
+    if found is None or not 0 < int(found[2]) < 1 << 16:
+        raise ConfigError(
+            f"ray = {address!r}; it must be auto, local or HOST:PORT, such as 10.0.0.1:6379"
+        )
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"ray = {address!r}: a Ray client has no part in the cluster's data; run the command "
+            "on a machine of the cluster, or as ray job submit, with --ray auto"
+        )
+    try:
+        socket.create_connection((found[1], int(found[2])), _CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(
+            f"ray = {address!r}: no Ray cluster answers there: {error.strerror or error}; {_HEADS}"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return what Ray says, with what to do, in one line."""
+    text = str(error)
+    if "uthentication" in text or "token" in text.lower():
+        return (
+            "the cluster does not take this program's token; set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
+        )
+    if "ersion mismatch" in text:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f"{' '.join(lines)}; install the same versions of Ray and Python on all machines"
+    return first_line(error)
+
+
+def machines() -> list[Machine]:
+    """Return the nodes that are alive."""
+    return [
+        Machine(
+            address=str(node["NodeManagerAddress"]),
+            num_cpus=float(node["Resources"].get("CPU", 0)),
+            num_gpus=float(node["Resources"].get("GPU", 0)),
+            memory_bytes=float(node["Resources"].get("memory", 0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def own_version() -> str:
+    """Return the version of embedlib that driver and workers must share."""
+    return importlib.metadata.version("embedlib")

@@ -1,0 +1,66 @@
+"""`embed_dataset`: a Ray dataset with a column of vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+import ray.data
+
+from embedlib.config import Config
+from embedlib_ray.actor import EmbedlibActor
+from embedlib_ray.cluster import machines
+from embedlib_ray.model import describe_model
+from embedlib_ray.sizing import plan_workers
+from embedlib_ray.worker import MakeEmbedder
+
+BATCH_ROWS = 1024
+"""Rows that an actor takes at a time: as many as the scheduler sorts by length."""
+
+
+def embed_dataset(
+    dataset: ray.data.Dataset,
+    model: str | MakeEmbedder,
+    *,
+    text: str = "text",
+    output: str = "embedding",
+    num_workers: int | None = None,
+    **options: Any,
+) -> ray.data.Dataset:
+    """Return a dataset with the vectors of its texts; they are computed when it is read.
+
+    A first actor loads the model now, so that what is wrong is told before the first row.
+
+    Args:
+        dataset: any dataset of Ray Data.
+        model: a name, or a folder that all machines see; or a function that makes an embedder.
+        text: the column with the texts.
+        output: the column that gets the vectors, float32[D].
+        num_workers: actors; None: one for each GPU, or else for each machine.
+        **options: fields of `embedlib.Config`.
+
+    Raises:
+        ModelNotFoundError: a worker does not find the model.
+        EmbedlibError: it cannot be loaded there.
+    """
+    config = Config.from_options(options)
+    on_cpu = config.device == "cpu" or config.engine == "openvino"
+    plan = plan_workers(machines(), num_workers, on_cpu=on_cpu)
+    identity = describe_model(model, config, plan)
+    return dataset.map_batches(
+        EmbedlibActor,
+        fn_constructor_kwargs={
+            "model": model,
+            "text": text,
+            "output": output,
+            "num_per_machine": plan.num_per_machine,
+            "fingerprint": identity.fingerprint,
+            **options,
+        },
+        batch_size=BATCH_ROWS,
+        compute=ray.data.ActorPoolStrategy(size=plan.num_workers),
+        num_cpus=plan.num_cpus,
+        num_gpus=plan.num_gpus or None,
+        memory=plan.memory_for(identity.memory_bytes) or None,
+        udf_modifying_row_count=False,
+    )

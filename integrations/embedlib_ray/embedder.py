@@ -1,0 +1,333 @@
+"""`RayEmbedder`: stands in for an `Embedder`, and lets the workers of a cluster do its work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import tokenizers
+
+from embedlib.config import AnySimilarity, Config, LateSimilarity
+from embedlib.errors import SinkError
+from embedlib.indexing import Sink, SinkState, Target, Tell, Vectors, open_sink
+from embedlib.indexing.workers import BadRows, SinkThread, Tally
+from embedlib_ray.cluster import connected, machines
+from embedlib_ray.load import ShardedLoad
+from embedlib_ray.model import open_first, start_worker
+from embedlib_ray.pool import WorkerPool
+from embedlib_ray.sizing import plan_workers
+from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
+
+DRIVER_SHARD = "ray"
+"""Name of the driver's lock of a destination: a second load of a cluster finds it taken."""
+_PART_TEXTS = 256
+"""Texts of one call of `embed`; more are divided among the workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterCounts:
+    """What the workers have done, and how they are."""
+
+    num_texts: int
+    num_tokens: int
+    num_truncated: int
+    num_workers: int
+    num_retries: int
+
+
+class RayEmbedder:
+    """A model on the workers of a Ray cluster, for `embedlib.index`; this process loads none.
+
+    It has the members of `embedlib.indexing.TextEmbedder`. Close it to free the workers.
+    """
+
+    def __init__(
+        self,
+        model: str | MakeEmbedder,
+        *,
+        address: str = "auto",
+        num_workers: int | None = None,
+        config: Config | None = None,
+        state: SinkState | None = None,
+        destination: str = "",
+        tell: Tell | None = None,
+        **options: Any,
+    ) -> None:
+        """Start the workers; returns when the first one has loaded the model.
+
+        Args:
+            model: a name, or a folder that all machines see under this path; or a function that
+                makes an object with the members of `TextEmbedder`, in each worker.
+            address: "auto", "local" or "HOST:PORT", see docs/scale.md.
+            num_workers: how many; None: one for each GPU, or else for each machine.
+            config: options of the model.
+            state: what a destination holds, for the precision; None: nothing that matters.
+            destination: its name.
+            tell: takes a line for the user, from any thread.
+            **options: fields of `Config`, instead of `config`.
+
+        Raises:
+            ConfigError: there is no such cluster, or an option is wrong.
+            ModelNotFoundError: a worker does not find the model.
+        """
+        config = Config.from_options(options) if config is None else config
+        if isinstance(model, str) and os.path.isdir(model):
+            model = os.path.abspath(model)
+        self._tell = tell or _ignore
+        self._target: tuple[str, Target] | None = None
+        with ExitStack() as stack:
+            stack.enter_context(connected(address))
+            on_cpu = config.device == "cpu" or config.engine == "openvino"
+            self._plan = plan_workers(machines(), num_workers, on_cpu=on_cpu)
+            self._model = ModelPlan(
+                model=model,
+                config=config,
+                state=state,
+                destination=destination,
+                num_per_machine=self._plan.num_per_machine,
+            )
+            first = start_worker(self._plan)
+            self._identity: Identity | None = None
+            identity = self._identity = open_first(first, self._model, self._tell)
+            for note in identity.notes:
+                self._tell(note)
+            memory_bytes = self._plan.memory_for(identity.memory_bytes)
+            self._pool = WorkerPool(
+                lambda _number: start_worker(self._plan, memory_bytes), self._open, self._tell
+            )
+            stack.callback(self._pool.close)
+            self._pool.grow([first], self._plan.num_workers)
+            self._closing = stack.pop_all()
+
+    def close(self) -> None:
+        """End the workers, and the connection if this opened it; may be called twice."""
+        self._closing.close()
+
+    def __enter__(self) -> RayEmbedder:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def model_name(self) -> str:
+        """The name the workers loaded the model by."""
+        return self._known.model_name
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that decides a vector; the same on all workers."""
+        return self._known.fingerprint
+
+    def get_embedding_dimension(self) -> int:
+        """Return D of the vectors."""
+        return self._known.dim
+
+    @property
+    def similarity_fn_name(self) -> AnySimilarity:
+        """How the vectors are compared."""
+        return self._known.similarity
+
+    @property
+    def precision(self) -> str | None:
+        """What the workers compute in."""
+        return self._known.precision
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The model's tokenizer, in this process."""
+        return self._known.tokenizer
+
+    @property
+    def max_seq_length(self) -> int:
+        """The most tokens of a sequence."""
+        return self._known.max_seq_length
+
+    def count_room(self, _role: Literal["document"], /) -> int:
+        """Return how many tokens of text fit."""
+        return self._known.room
+
+    def submit_batch(self, texts: Sequence[str], *, role: Literal["document"]) -> Future[Vectors]:
+        """Start to embed documents, divided among the workers."""
+        parts = [
+            self._pool.submit("embed", list(texts[start : start + _PART_TEXTS]))
+            for start in range(0, len(texts), _PART_TEXTS)
+        ]
+        return _joined(parts, self._known.dim)
+
+    def stats(self) -> ClusterCounts:
+        """Return the counters of all workers."""
+        num_texts, num_tokens, num_truncated = self._pool.totals()
+        return ClusterCounts(
+            num_texts=num_texts,
+            num_tokens=num_tokens,
+            num_truncated=num_truncated,
+            num_workers=self._pool.num_ready,
+            num_retries=self._pool.num_retries,
+        )
+
+    def check_sink(self, sink: Sink, url: str | None) -> Sink:
+        """Return the sink of a load: one that lets the workers write, if they can reach it.
+
+        Raises:
+            SinkError: they cannot, and write too much for one machine to write it for them.
+        """
+        if self.similarity_fn_name in get_args(LateSimilarity):
+            raise SinkError(
+                f"{self.model_name!r} makes a vector per token, which only one process loads yet; "
+                "run without --ray"
+            )
+        if url is not None and getattr(sink, "is_shared", False):
+            return _SharedSink(sink, url, self._share)
+        if url is not None:
+            check_one_machine(sink)
+        return sink
+
+    def start_load(
+        self,
+        sink: Sink,
+        thread: SinkThread,
+        target: Target,
+        bad_rows: BadRows,
+        tally: Tally,
+        batch_rows: int,
+        /,
+    ) -> ShardedLoad:
+        """Start a load, see `embedlib.indexing.workers.ClusterEmbedder`."""
+        writers = isinstance(sink, _SharedSink)
+        if writers:
+            self._pool.reopen()
+        else:
+            self._target = None
+        return ShardedLoad(
+            self._pool,
+            None if writers else sink,
+            thread,
+            bad_rows,
+            tally,
+            batch_rows=batch_rows,
+            num_workers=self._plan.num_workers,
+            end_writing=self._end_writing if writers else _do_nothing,
+        )
+
+    @property
+    def _known(self) -> Identity:
+        assert self._identity is not None, "the first worker says what it is"
+        return self._identity
+
+    def _share(self, url: str, target: Target) -> None:
+        """Let the workers write to a destination, from the next load on."""
+        self._target = (url, target)
+
+    def _end_writing(self) -> None:
+        self._target = None
+        self._pool.each("close_sink")
+
+    def _open(self, worker: Any, number: int) -> Any:
+        """Open a worker; Ray makes its calls in their order."""
+        opened = worker.open.remote(self._model, self._known.fingerprint)
+        if self._target is None:
+            return opened
+        url, target = self._target
+        target = replace(target, recreate=False, shard=f"{target.shard} {number}")
+        return worker.open_sink.remote(url, target, opened)
+
+
+class _SharedSink:
+    """A sink that many write to: this one begins, deletes and finishes."""
+
+    is_shared = True
+
+    def __init__(self, sink: Sink, url: str, share: Any) -> None:
+        self._sink = sink
+        self._url = url
+        self._share = share
+
+    def begin(self, target: Target, tell: Tell) -> None:
+        """Make sure that nobody else writes, then let the workers in."""
+        name = DRIVER_SHARD if target.shard is None else f"{DRIVER_SHARD} {target.shard}"
+        if target.shard is None:
+            alone = open_sink(self._url)
+            try:
+                alone.begin(target, tell)  # as the only writer, it may drop what is stored
+            finally:
+                alone.close()
+        shared = replace(target, recreate=False, shard=name)
+        self._sink.begin(shared, tell)
+        self._share(self._url, shared)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+
+def open_workers(
+    model: str,
+    address: str,
+    *,
+    config: Config,
+    num_workers: int | None,
+    state: SinkState | None,
+    destination: str,
+    tell: Tell,
+) -> RayEmbedder:
+    """Open a model for `index(..., ray=...)`, see `embedlib.indexing.workers.OpenWorkers`."""
+    return RayEmbedder(
+        model,
+        address=address,
+        config=config,
+        num_workers=num_workers,
+        state=state,
+        destination=destination,
+        tell=tell,
+    )
+
+
+def check_one_machine(sink: Sink) -> None:
+    """Refuse a destination that other machines of the cluster do not reach.
+
+    Raises:
+        SinkError: there are others.
+    """
+    places = {machine.address for machine in machines()}
+    if len(places) > 1:
+        raise SinkError(
+            f"{sink.name} is on this machine alone, and the cluster has {len(places)}; load a "
+            "server (postgresql://, qdrant://), or run without --ray"
+        )
+
+
+def _joined(parts: Sequence[Future[tuple[Vectors, Any]]], dim: int) -> Future[Vectors]:
+    """Return a future of the vectors of all parts."""
+    joined: Future[Vectors] = Future()
+    joined.set_running_or_notify_cancel()
+
+    def end(_: object) -> None:
+        if joined.done() or not all(part.done() for part in parts):
+            return
+        failed = next((error for part in parts if (error := part.exception())), None)
+        try:
+            if failed is not None:
+                joined.set_exception(failed)
+            else:
+                joined.set_result(np.concatenate([part.result() for part in parts]))
+        except Exception:  # another part ended at the same moment, and was quicker
+            pass
+
+    if not parts:
+        joined.set_result(np.empty((0, dim), np.float32))
+    for part in parts:
+        part.add_done_callback(end)
+    return joined
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+def _do_nothing() -> None:
+    pass

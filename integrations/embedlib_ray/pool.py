@@ -1,0 +1,321 @@
+"""The workers of a load, and which of them takes the next call.
+
+Ray starts the workers, restarts them on another machine and moves what they are given. What is
+decided here is only that no worker has more calls than it can overlap, and what happens to a call
+whose worker died: it is tried again, by itself, so that a text which kills workers takes no other
+shard with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from embedlib.errors import ClosedError, EmbedlibError, EngineRunError, InputError, first_line
+from embedlib_ray.worker import CALLS, Counts
+
+ATTEMPTS = 3
+"""How often a call is tried, and how often a worker may fail to start."""
+_RETRY_SECONDS = 0.5
+"""Between two attempts to open a worker whose machine does not answer."""
+_CLOSE_SECONDS = 30.0
+
+Start = Callable[[int], Any]
+"""Starts the actor of a place, from 0, and returns its handle."""
+OpenCall = Callable[[Any, int], Any]
+"""Begins to open the actor of a place; returns what to wait for."""
+
+
+@dataclass(eq=False)
+class _Task:
+    method: str
+    argument: Any
+    future: Future[Any]
+    attempts: int = 0
+
+
+@dataclass(eq=False)
+class _Place:
+    """One worker, restarted as often as it dies."""
+
+    number: int
+    handle: Any
+    """None: it was ended."""
+    is_ready: bool = False
+    is_opening: bool = False
+    is_lost: bool = False
+    """Whether it is given up, until the next load."""
+    num_failures: int = 0
+    opened_for: int = 0
+    then: Future[None] | None = None
+    """What waits for the first worker of a load."""
+    tasks: list[_Task] = field(default_factory=list)
+
+
+class WorkerPool:
+    """Calls of methods of workers, as futures. Its thread is `embedlib-ray`."""
+
+    def __init__(self, start: Start, open_call: OpenCall, tell: Callable[[str], None]) -> None:
+        """Make a pool without workers; `grow` starts them.
+
+        Args:
+            start: starts an actor.
+            open_call: opens it.
+            tell: takes a line for the user.
+        """
+        self._start = start
+        self._open_call = open_call
+        self._tell = tell
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._places: list[_Place] = []
+        self._waiting: deque[_Task] = deque()
+        self._suspects: deque[_Task] = deque()
+        self._counts: dict[str, Counts] = {}
+        self._lock = threading.Lock()
+        self._broken: EmbedlibError | None = None
+        self._purpose = 0
+        self.num_retries = 0
+        self._thread = threading.Thread(target=self._run, name="embedlib-ray", daemon=True)
+        self._thread.start()
+
+    def grow(self, handles: Sequence[Any], num_workers: int) -> None:
+        """Take actors that are open already, and start others up to this number."""
+        for handle in handles:
+            self._places.append(_Place(len(self._places), handle, is_ready=True))
+        for number in range(len(handles), num_workers):
+            place = _Place(number, self._start(number))
+            self._places.append(place)
+            self._inbox.put(lambda place=place: self._open(place))  # type: ignore[misc]
+
+    def submit(self, method: str, argument: Any) -> Future[Any]:
+        """Call a method of any worker, which returns its result and its counts."""
+        self._check_open()
+        task = _Task(method, argument, Future())
+        self._inbox.put(lambda: self._add(task))
+        return task.future
+
+    def reopen(self) -> None:
+        """Open all workers again, with what `open_call` does now; waits for the first one.
+
+        Raises:
+            EmbedlibError: none can be opened.
+        """
+        self._check_open()
+        first: Future[None] = Future()
+        self._inbox.put(lambda: self._reopen(first))
+        first.result()
+
+    def each(self, method: str) -> None:
+        """Call a method of every worker, and wait for all; those that restart now are ended.
+
+        Raises:
+            EmbedlibError: one of them failed.
+        """
+        for place in self._places:
+            if not place.is_ready:
+                self._end(place)
+        refs = [getattr(place.handle, method).remote() for place in self._places if place.is_ready]
+        for ref in refs:
+            try:
+                ray.get(ref)
+            except RayActorError:
+                pass  # what it wrote before is durable
+            except Exception as error:
+                raise cause_of(error) from None
+
+    @property
+    def num_ready(self) -> int:
+        """Workers that take calls now."""
+        return sum(place.is_ready for place in self._places)
+
+    def totals(self) -> tuple[int, int, int]:
+        """Return the texts, tokens and truncated texts of all workers."""
+        with self._lock:
+            counts = list(self._counts.values())
+        return (
+            sum(each.num_texts for each in counts),
+            sum(each.num_tokens for each in counts),
+            sum(each.num_truncated for each in counts),
+        )
+
+    def close(self) -> None:
+        """End the workers, and fail what waits."""
+        self._inbox.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+        for place in self._places:
+            self._end(place)
+
+    def _end(self, place: _Place) -> None:
+        place.is_ready, place.is_lost = False, True
+        if place.handle is not None:
+            ray.kill(place.handle, no_restart=True)
+            place.handle = None
+
+    def _check_open(self) -> None:
+        if not self._thread.is_alive():
+            raise ClosedError("the workers were closed; open others with RayEmbedder(...)")
+
+    # What follows runs on the thread of the pool.
+
+    def _run(self) -> None:
+        while (step := self._inbox.get()) is not None:
+            try:
+                step()
+                self._assign()
+            except Exception as error:  # a bug, or the end of the cluster: nothing may wait forever
+                self._break(EmbedlibError(f"the Ray cluster does not work: {first_line(error)}"))
+        self._break(ClosedError("the workers were closed"))
+
+    def _add(self, task: _Task) -> None:
+        if self._broken is not None:
+            task.future.set_exception(self._broken)
+        else:
+            self._waiting.append(task)
+
+    def _assign(self) -> None:
+        ready = [place for place in self._places if place.is_ready]
+        # A suspect has a worker for itself: the first one that is ready gets nothing else before.
+        alone = ready[0] if self._suspects and ready else None
+        if alone is not None and not alone.tasks:
+            self._call(alone, self._suspects.popleft())
+        for _ in range(CALLS):
+            for place in sorted(ready, key=lambda place: len(place.tasks)):
+                has_suspect = any(task.attempts for task in place.tasks)
+                if place is alone or has_suspect or len(place.tasks) >= CALLS:
+                    continue
+                while self._waiting:
+                    task = self._waiting.popleft()
+                    if task.future.set_running_or_notify_cancel():
+                        self._call(place, task)
+                        break
+
+    def _call(self, place: _Place, task: _Task) -> None:
+        place.tasks.append(task)
+        reference = getattr(place.handle, task.method).remote(task.argument)
+        self._when_done(reference, lambda done: self._finish(place, task, done))
+
+    def _when_done(self, reference: Any, then: Callable[[Future[Any]], None]) -> None:
+        reference.future().add_done_callback(lambda done: self._inbox.put(lambda: then(done)))
+
+    def _finish(self, place: _Place, task: _Task, done: Future[Any]) -> None:
+        place.tasks.remove(task)
+        error = done.exception()
+        if error is None:
+            result, counts = done.result()
+            with self._lock:
+                self._counts[counts.worker] = counts
+            if not task.future.done():  # the pool may have broken meanwhile
+                task.future.set_result(result)
+            return
+        if isinstance(error, RayActorError):
+            place.is_ready = False
+            self._open(place)
+        self._try_again(task, error)
+
+    def _try_again(self, task: _Task, error: BaseException) -> None:
+        cause = cause_of(error)
+        task.attempts += 1
+        is_final = task.method == "embed" and isinstance(cause, InputError | EngineRunError)
+        if task.attempts < ATTEMPTS and not is_final and self._broken is None:
+            self.num_retries += 1
+            self._suspects.append(task)
+        elif not task.future.done():
+            task.future.set_exception(cause)
+
+    def _open(self, place: _Place, then: Future[None] | None = None) -> None:
+        place.then = then or place.then
+        if place.is_opening or place.is_lost:
+            return
+        place.is_opening, place.opened_for = True, self._purpose
+        self._when_done(
+            self._open_call(place.handle, place.number),
+            lambda done: self._opened(place, done),
+        )
+
+    def _opened(self, place: _Place, done: Future[Any]) -> None:
+        place.is_opening = False
+        if place.is_lost:  # ended meanwhile
+            return
+        then, error = place.then, done.exception()
+        if place.opened_for != self._purpose:
+            self._open(place)
+            return
+        if error is None:
+            place.is_ready, place.num_failures, place.then = True, 0, None
+            if then is not None and not then.done():
+                then.set_result(None)
+            return
+        cause = cause_of(error)
+        place.num_failures += 1
+        is_dead = isinstance(error, ray.exceptions.ActorDiedError)
+        if isinstance(error, RayActorError) and not is_dead:
+            timer = threading.Timer(
+                _RETRY_SECONDS, lambda: self._inbox.put(lambda: self._open(place))
+            )
+            timer.daemon = True
+            timer.start()
+            return
+        if place.num_failures < ATTEMPTS and then is None:
+            if is_dead:
+                place.handle = self._start(place.number)
+            self._open(place)
+            return
+        place.is_lost = True
+        self._tell(f"a worker is lost: {cause}")
+        if all(each.is_lost for each in self._places):
+            self._break(cause)
+            if then is not None and not then.done():
+                then.set_exception(cause)
+
+    def _reopen(self, first: Future[None]) -> None:
+        self._purpose += 1
+        self._broken = None
+        for place in self._places:
+            if place.handle is None:
+                place.handle = self._start(place.number)
+            place.is_ready, place.is_lost, place.num_failures = False, False, 0
+            self._open(place, first)
+
+    def _break(self, error: EmbedlibError) -> None:
+        self._broken = self._broken or error
+        in_work = [task for place in self._places for task in place.tasks]
+        for task in (*self._waiting, *self._suspects, *in_work):
+            if not task.future.done():
+                task.future.set_exception(self._broken)
+        self._waiting.clear()
+        self._suspects.clear()
+
+
+def cause_of(error: BaseException) -> EmbedlibError:
+    """Return what failed in a worker, as an error of embedlib with one line."""
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, EmbedlibError):
+            return cause
+        logging.getLogger(__name__).debug("in a worker", exc_info=error)
+        if cause is not None:
+            return EmbedlibError(f"a worker failed: {type(cause).__name__}: {first_line(cause)}")
+    if isinstance(error, RayActorError):
+        return EmbedlibError(f"the worker died: {_why_died(error)}")
+    if isinstance(error, EmbedlibError):
+        return error
+    return EmbedlibError(f"a worker failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _why_died(error: RayActorError) -> str:
+    """Return the line of Ray's report that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in lines:
+        if "OOM" in line or "memory" in line or "ModuleNotFoundError" in line:
+            return line
+    said = [line for line in lines if ":" in line and "exit" in line.lower()]
+    return (said or lines or [type(error).__name__])[0][:300]

@@ -1,0 +1,309 @@
+"""What runs on the machines of the cluster: a model, and the way of rows to their destination."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import numpy as np
+import tokenizers
+
+import embedlib
+from embedlib.config import AnySimilarity, Config
+from embedlib.errors import EmbedlibError
+from embedlib.indexing import (
+    BadRow,
+    IndexReport,
+    Row,
+    Sink,
+    SinkState,
+    Target,
+    TextEmbedder,
+    Vectors,
+    open_sink,
+)
+from embedlib.indexing.workers import (
+    Group,
+    Load,
+    SinkThread,
+    Tally,
+    open_embedder,
+    precision_to_store,
+)
+from embedlib_ray.sizing import threads_for
+
+CALLS = 2
+"""Shards that a worker takes at the same time: one is embedded while another is looked up or
+written."""
+CONCURRENCY = CALLS + 2
+"""Calls that Ray lets in: those, and short ones beside them."""
+
+MakeEmbedder = Callable[[], TextEmbedder]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """How a worker makes its embedder.
+
+    Attributes:
+        model: a name; or a function that makes an embedder of another kind.
+        config: options of the model.
+        state: what the destination holds, for the precision.
+        destination: its name.
+        num_per_machine: workers that share a machine.
+    """
+
+    model: str | MakeEmbedder
+    config: Config = field(default_factory=Config)
+    state: SinkState | None = None
+    destination: str = ""
+    num_per_machine: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What the driver must know of the model; it loads none."""
+
+    machine: str
+    version: str
+    model_name: str
+    fingerprint: str
+    dim: int
+    similarity: AnySimilarity
+    precision: str | None
+    tokenizer: tokenizers.Tokenizer
+    room: int
+    max_seq_length: int
+    memory_bytes: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What a worker has embedded since it began; `worker` differs after each start."""
+
+    worker: str
+    num_texts: int
+    num_tokens: int
+    num_truncated: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """What became of a shard.
+
+    Attributes:
+        report: counts of its rows.
+        bad_rows: rows that cannot be embedded or stored.
+        ids: of the rows that were embedded, if the worker was to return their vectors.
+        vectors: float32[N, D] of these.
+    """
+
+    report: IndexReport
+    bad_rows: list[BadRow]
+    ids: list[UUID]
+    vectors: Vectors | None
+
+
+class Worker:
+    """The actor: one model, and one connection to the destination. Several threads may call it."""
+
+    def __init__(self) -> None:
+        self._name = str(uuid4())
+        self._embedder: TextEmbedder | None = None
+        self._sink: Sink | None = None
+        self._place: tuple[str, Target] | None = None
+        self._thread: SinkThread | None = None
+
+    def open(self, plan: ModelPlan, fingerprint: str | None) -> Identity:
+        """Load the model, and say what it is.
+
+        Args:
+            plan: how to make it.
+            fingerprint: what it must be; None: this is the first worker.
+
+        Raises:
+            EmbedlibError: it cannot be loaded here, or makes other vectors.
+        """
+        machine = socket.gethostname()
+        notes: list[str] = []
+        try:
+            embedder = self._embedder = self._embedder or _make_embedder(plan, notes.append)
+        except EmbedlibError as error:
+            raise _on(machine, error) from None
+        if fingerprint is not None and embedder.fingerprint != fingerprint:
+            raise _on(
+                machine,
+                EmbedlibError(
+                    f"{embedder.model_name!r} has the fingerprint {embedder.fingerprint}, and "
+                    f"{fingerprint} on the first worker; give all machines the same files, and "
+                    "name a precision (--precision)"
+                ),
+            )
+        return Identity(
+            machine=machine,
+            version=embedlib.__version__,
+            model_name=embedder.model_name,
+            fingerprint=embedder.fingerprint,
+            dim=embedder.get_embedding_dimension(),
+            similarity=embedder.similarity_fn_name,
+            precision=precision_to_store(embedder),
+            tokenizer=embedder.tokenizer,
+            room=embedder.count_room("document"),
+            max_seq_length=embedder.max_seq_length,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            notes=tuple(notes),
+        )
+
+    def open_sink(self, url: str, target: Target, _opened: Identity) -> None:
+        """Become a writer of the destination, after `open`; of another one no more.
+
+        Raises:
+            SinkError: it cannot be reached from here.
+        """
+        if self._place == (url, target):
+            return
+        self.close_sink()
+        sink = open_sink(url)
+        try:
+            sink.begin(target, _ignore)
+        except EmbedlibError as error:
+            sink.close()
+            raise _on(socket.gethostname(), error) from None
+        self._sink, self._thread, self._place = sink, SinkThread(), (url, target)
+
+    def load(self, rows: list[Row]) -> tuple[Loaded, Counts]:
+        """Look rows up, embed those that have changed, and write them.
+
+        Raises:
+            EmbedlibError: none of them can be embedded, or the destination does not answer.
+        """
+        assert self._sink is not None, "open_sink comes first"
+        report, bad_rows = self._run(rows, self._sink, self._thread)
+        return Loaded(report=report, bad_rows=bad_rows, ids=[], vectors=None), self._counts()
+
+    def embed_rows(self, rows: list[Row]) -> tuple[Loaded, Counts]:
+        """Embed rows and return their vectors; the driver writes them.
+
+        Raises:
+            EmbedlibError: none of them can be embedded.
+        """
+        found = _Collector()
+        report, bad_rows = self._run(rows, found, _CallingThread())
+        vectors = found.vectors(self._loaded.get_embedding_dimension())
+        loaded = Loaded(report=report, bad_rows=bad_rows, ids=found.ids, vectors=vectors)
+        return loaded, self._counts()
+
+    def _run(self, rows: list[Row], sink: Any, thread: Any) -> tuple[IndexReport, list[BadRow]]:
+        bad_rows: Any = _BadRows()
+        tally = Tally(self._loaded, _ignore, None)
+        num_rows = len(rows)
+        load = Load(self._loaded, sink, thread, bad_rows, tally, num_rows, first_rows=num_rows)
+        try:
+            load.add(Group(rows=rows, num_documents=0))
+            load.end()
+        finally:
+            load.cancel()
+        return tally.report(len(bad_rows.rows)), bad_rows.rows
+
+    def embed(self, texts: list[str]) -> tuple[Vectors, Counts]:
+        """Return float32[N, D] of texts.
+
+        Raises:
+            EmbedlibError: they cannot be embedded.
+        """
+        vectors = self._loaded.submit_batch(texts, role="document").result()
+        return vectors, self._counts()
+
+    def close_sink(self) -> None:
+        """Wait until every row is applied, and give the destination up."""
+        sink, thread = self._sink, self._thread
+        self._sink = self._thread = self._place = None
+        if sink is None or thread is None:
+            return
+        try:
+            # A server that applies rows later has applied all when it has counted them.
+            thread.submit(sink.inspect).result()
+        finally:
+            thread.submit(sink.close)
+            thread.close(None)
+
+    @property
+    def _loaded(self) -> TextEmbedder:
+        assert self._embedder is not None, "open comes first"
+        return self._embedder
+
+    def _counts(self) -> Counts:
+        stats = self._loaded.stats()
+        return Counts(
+            worker=self._name,
+            num_texts=getattr(stats, "num_texts", 0),
+            num_tokens=stats.num_tokens,
+            num_truncated=stats.num_truncated,
+        )
+
+
+def _make_embedder(plan: ModelPlan, tell: Callable[[str], None]) -> TextEmbedder:
+    if not isinstance(plan.model, str):
+        return plan.model()
+    config = plan.config
+    threads = threads_for(config.num_threads, plan.num_per_machine)
+    if config.threads is None and threads is not None:
+        config = replace(config, threads=threads)
+    return open_embedder(plan.model, config, plan.state, plan.destination, tell)
+
+
+def _on(machine: str, error: EmbedlibError) -> EmbedlibError:
+    """Return an error of the same class that names the machine; its class must take a message."""
+    message = f"{error} (worker on {machine}, process {os.getpid()})"
+    try:
+        return type(error)(message)
+    except TypeError:  # a class with more arguments
+        return EmbedlibError(message)
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+@dataclass
+class _BadRows:
+    """Takes the bad rows of a shard."""
+
+    rows: list[BadRow] = field(default_factory=list)
+
+    def add(self, bad: BadRow) -> None:
+        self.rows.append(bad)
+
+
+@dataclass
+class _Collector:
+    """Takes vectors that the driver writes; it has looked the rows up already."""
+
+    ids: list[UUID] = field(default_factory=list)
+    _parts: list[Vectors] = field(default_factory=list)
+
+    def digests(self, _ids: Sequence[UUID]) -> dict[UUID, bytes]:
+        return {}
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        self.ids += [row.id for row in rows]
+        self._parts.append(vectors)
+
+    def vectors(self, dim: int) -> Vectors:
+        return np.concatenate(self._parts) if self._parts else np.empty((0, dim), np.float32)
+
+
+class _CallingThread:
+    """In place of a sink's thread: a collector answers at once."""
+
+    def submit(self, function: Callable[..., object], *args: object) -> Future[object]:
+        future: Future[object] = Future()
+        future.set_result(function(*args))
+        return future

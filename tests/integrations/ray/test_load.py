@@ -1,0 +1,192 @@
+"""Shards, and what a load makes of the workers' results, with workers that are no processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib.errors import EmbedlibError, EngineRunError
+from embedlib.indexing.reader import BadRows, Group
+from embedlib.indexing.report import IndexProgress, Tally
+from embedlib.indexing.rows import BadRow, Row, row_digest, row_id
+from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.testing import FakeSink, FakeStore, fake_embedder, fake_vector
+from embedlib_ray.load import MAX_FAILED, ShardedLoad
+from embedlib_ray.shards import MAX_ROWS, ShardCutter, shard_rows
+from embedlib_ray.worker import ModelPlan, Worker
+
+TARGET = Target(dim=6, similarity="cosine", fingerprint="f", model="m")
+
+
+def make_rows(num_rows: int) -> list[Row]:
+    return [
+        Row(
+            id=row_id(f"d{number}", 0),
+            source_id=f"d{number}",
+            chunk=0,
+            text=f"text {number}",
+            metadata={},
+            digest=row_digest(f"text {number}", {}, "f"),
+        )
+        for number in range(num_rows)
+    ]
+
+
+def test_shards_grow_and_do_not_depend_on_the_groups() -> None:
+    rows = make_rows(3000)
+
+    def cut(group_rows: int) -> list[list[str]]:
+        cutter = ShardCutter(2048)
+        shards = []
+        for start in range(0, len(rows), group_rows):
+            shards += cutter.add(rows[start : start + group_rows], group_rows)
+        shards += cutter.end()
+        return [[row.source_id for row in shard.rows] for shard in shards]
+
+    assert cut(7) == cut(512)
+    assert [len(shard) for shard in cut(512)][:5] == [16, 16, 32, 32, 64]
+    assert shard_rows(100, 2048) == MAX_ROWS
+    assert {shard_rows(number, 3) for number in range(50)} == {1}
+
+
+class Pool:
+    """In place of the cluster: a worker in this thread, or another answer for a shard."""
+
+    def __init__(self, answer: Callable[[list[Row]], Any] | None = None) -> None:
+        self.worker = Worker()
+        self.worker.open(ModelPlan(model=fake_embedder), None)
+        self.answer = answer
+        self.methods: list[str] = []
+
+    def submit(self, method: str, rows: list[Row]) -> Future[Any]:
+        self.methods.append(method)
+        future: Future[Any] = Future()
+        try:
+            loaded, _ = self.worker.embed_rows(rows)
+            future.set_result(loaded if self.answer is None else self.answer(rows) or loaded)
+        except EmbedlibError as error:
+            future.set_exception(error)
+        return future
+
+
+class Load:
+    """A load of a fake sink that this process writes."""
+
+    def __init__(self, store: FakeStore, answer: Callable[[list[Row]], Any] | None = None) -> None:
+        self.told: list[str] = []
+        self.sink = FakeSink(store)
+        self.sink.begin(TARGET, self.told.append)
+        self.bad_rows = BadRows(None, self.told.append, stops=False)
+        self.progress: list[IndexProgress] = []
+        self.pool = Pool(answer)
+        self.num_ended = 0
+        with fake_embedder() as embedder:
+            self.tally = Tally(embedder, self.progress.append, None)
+
+    def run(self, rows: list[Row]) -> EngineRunError | None:
+        thread = SinkThread()
+        load = ShardedLoad(
+            self.pool,  # type: ignore[arg-type]
+            self.sink,
+            thread,
+            self.bad_rows,
+            self.tally,
+            batch_rows=64,
+            num_workers=2,
+            end_writing=self.end_writing,
+        )
+        try:
+            for start in range(0, len(rows), 100):
+                part = rows[start : start + 100]
+                load.add(Group(rows=part, num_documents=len(part)))
+            return load.end()
+        finally:
+            load.cancel()
+            thread.close(None)
+            self.sink.close()
+
+    def end_writing(self) -> None:
+        self.num_ended += 1
+
+
+def test_rows_are_written_in_the_order_of_the_source() -> None:
+    store, rows = FakeStore(), make_rows(400)
+    load = Load(store)
+    assert load.run(rows) is None
+    assert list(store.rows) == [row.id for row in rows]
+    for row in rows:
+        assert np.array_equal(store.vectors[row.id], fake_vector(row.text.encode()))
+    report = load.tally.report(0)
+    assert (report.num_documents, report.num_embedded, load.num_ended) == (400, 400, 1)
+    again = Load(store)
+    assert again.run(rows) is None
+    assert again.pool.methods == []
+    assert again.tally.report(0).num_unchanged == 400
+
+
+def test_a_bad_row_of_a_worker_is_counted_and_the_others_keep_their_vectors() -> None:
+    store, rows = FakeStore(), make_rows(60)
+
+    def answer(part: list[Row]) -> Any:
+        if rows[20] not in part:
+            return None
+        loaded, _ = Pool().worker.embed_rows([row for row in reversed(part) if row is not rows[20]])
+        loaded.bad_rows.append(BadRow(place="here", reason="cannot be embedded", id="d20"))
+        return loaded
+
+    load = Load(store, answer)
+    assert load.run(rows) is None
+    assert load.bad_rows.num_rows == 1
+    assert rows[20].id not in store.rows
+    assert np.array_equal(store.vectors[rows[21].id], fake_vector(rows[21].text.encode()))
+
+
+def test_a_shard_that_failed_is_named_and_the_others_are_stored() -> None:
+    store, rows = FakeStore(), make_rows(200)
+
+    def answer(part: list[Row]) -> Any:
+        if rows[100] in part:
+            raise EmbedlibError("the worker died: no memory")
+        return None
+
+    failure = Load(store, answer).run(rows)
+    assert failure is not None
+    assert "16 rows are not loaded" in str(failure)
+    assert "(documents 'd96' to 'd111'): the worker died: no memory" in str(failure)
+    assert len(store.rows) == 184
+
+
+def test_a_load_ends_when_nothing_works() -> None:
+    def answer(part: list[Row]) -> Any:
+        raise EmbedlibError("the disk is full")
+
+    load = Load(FakeStore(), answer)
+    with pytest.raises(EngineRunError, match=r"the disk is full.* and 7 more"):
+        load.run(make_rows(1000))
+    assert len(load.pool.methods) < MAX_FAILED + 9
+
+
+def test_a_worker_names_its_machine_and_another_model() -> None:
+    worker = Worker()
+    with pytest.raises(EmbedlibError, match=r"does not exist.*\(worker on .*process \d+\)"):
+        worker.open(ModelPlan(model="/nowhere/model"), None)
+    other = Worker()
+    with pytest.raises(EmbedlibError, match="on the first worker; give all machines the same"):
+        other.open(ModelPlan(model=fake_embedder), "sha256:other")
+
+
+def test_a_worker_writes_what_has_changed(tmp_path: Any) -> None:
+    worker, rows = Worker(), make_rows(30)
+    opened = worker.open(ModelPlan(model=fake_embedder), None)
+    worker.open_sink(f"jsonl:{tmp_path}/out.jsonl", TARGET, opened)
+    for expected in ((30, 0), (0, 30)):
+        loaded, counts = worker.load(rows)
+        assert (loaded.report.num_embedded, loaded.report.num_unchanged) == expected
+    assert counts.num_texts == 30
+    worker.close_sink()
+    worker.close_sink()

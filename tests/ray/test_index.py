@@ -1,0 +1,231 @@
+"""`index` on a real cluster: the same rows, counts and refusals as in one process."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlib
+from embedlib import Document
+from embedlib.errors import (
+    ConfigError,
+    EmbedlibError,
+    EngineRunError,
+    ModelNotFoundError,
+    SinkError,
+)
+from embedlib.testing import FakeSink, FakeStore, fake_embedder
+from embedlib_ray import RayEmbedder
+from tests.ray.fakes import documents, logging_embedder, num_embedded
+
+DEADLY = ord("~")
+
+
+class Workers:
+    """Two workers that all tests share, and what they have embedded since a test began."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._before = 0
+        self.embedder = RayEmbedder(logging_embedder(log, DEADLY), num_workers=2)
+
+    @property
+    def num_embedded(self) -> int:
+        return num_embedded(self._log) - self._before
+
+    def begin(self) -> None:
+        self._before = num_embedded(self._log)
+
+    def load(self, sink: Any, source: Any = None, **options: Any) -> Any:
+        source = documents(1500) if source is None else source
+        return embedlib.index(source, sink, embedder=self.embedder, **options)
+
+
+@pytest.fixture(scope="module")
+def both(driver: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    workers = Workers(tmp_path_factory.mktemp("log") / "embedded.log")
+    yield workers
+    workers.embedder.close()
+
+
+@pytest.fixture
+def workers(both: Workers) -> Workers:
+    both.begin()
+    return both
+
+
+def test_rows_counts_and_file_are_those_of_one_process(workers: Workers, tmp_path: Path) -> None:
+    with fake_embedder() as embedder:
+        alone = embedlib.index(documents(1500), f"jsonl:{tmp_path}/alone.jsonl", embedder=embedder)
+    shared = workers.load(f"jsonl:{tmp_path}/shared.jsonl")
+    left, right = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("alone", "shared"))
+    assert left == right
+    assert workers.num_embedded == 1500
+    fields = ("num_documents", "num_rows", "num_embedded", "num_tokens", "num_bad", "num_other")
+    assert [getattr(alone, name) for name in fields] == [getattr(shared, name) for name in fields]
+
+
+def test_a_second_load_embeds_what_changed_and_deletes_what_is_gone(workers: Workers) -> None:
+    store = FakeStore()
+    progress = []
+    workers.load(FakeSink(store))
+    changed = [
+        *(Document(id=f"d{number}", text=f"other {number}") for number in range(10)),
+        *documents(1390, first=10),
+    ]
+    report = workers.load(
+        FakeSink(store), changed, delete_missing=True, on_progress=progress.append
+    )
+    assert (report.num_embedded, report.num_unchanged, report.num_deleted) == (10, 1390, 100)
+    assert workers.num_embedded == 1510
+    assert len(store.rows) == 1400
+    assert progress[-1].num_workers in (1, 2)
+
+
+def test_bad_rows_and_metadata_are_counted_as_in_one_process(workers: Workers) -> None:
+    store = FakeStore()
+    workers.load(FakeSink(store), documents(300))
+    rows = [
+        Document(id="d0", text="text 0", metadata={"page": 99}),
+        *documents(298, first=1),
+        Document(id="empty", text=" "),
+    ]
+    report = workers.load(FakeSink(store), rows)
+    assert (report.num_metadata, report.num_unchanged, report.num_bad) == (1, 298, 1)
+    assert report.num_other == 1
+
+
+def test_a_text_that_kills_workers_takes_only_its_shard(workers: Workers) -> None:
+    store = FakeStore()
+    rows = [*documents(700), Document(id="deadly", text="a ~ here"), *documents(700, first=700)]
+    with pytest.raises(EngineRunError, match=r"'d\d+' to 'd\d+'\): the worker died.*run the same"):
+        workers.load(FakeSink(store), rows, delete_missing=True)
+    lost = 1401 - len(store.rows)
+    assert 0 < lost <= 512
+    assert store.calls[-1][0] == "finish"
+    assert "delete" not in {name for name, _ in store.calls}
+
+
+def test_postgres_workers_write_themselves(workers: Workers, postgres: str, tmp_path: Path) -> None:
+    with fake_embedder() as embedder:
+        embedlib.index(documents(1500), f"{postgres}&table=alone", embedder=embedder)
+    report = workers.load(f"{postgres}&table=shared")
+    assert (report.num_embedded, report.num_rows) == (1500, 1500)
+    assert stored(postgres, "alone") == stored(postgres, "shared")
+    state = embedlib.indexing.open_sink(f"{postgres}&table=shared").inspect()
+    assert state is not None
+    assert state.index.startswith("hnsw")
+    again = workers.load(f"{postgres}&table=shared", documents(1400), delete_missing=True)
+    assert (again.num_unchanged, again.num_deleted) == (1400, 100)
+    dropped = workers.load(f"{postgres}&table=shared", documents(50), recreate=True)
+    assert dropped.num_embedded == 50
+    assert len(stored(postgres, "shared")) == 50
+
+
+def test_one_load_of_a_destination_at_a_time(workers: Workers, postgres: str) -> None:
+    url = f"{postgres}&table=one"
+    with fake_embedder() as alone:
+
+        def second() -> Any:
+            yield from documents(900)
+            embedlib.index(documents(5), url, embedder=alone)
+
+        with pytest.raises(SinkError, match="another writer is active"):
+            workers.load(url, second())
+
+
+def test_the_model_of_another_load_is_refused(workers: Workers) -> None:
+    store = FakeStore()
+    with fake_embedder(truncate_dim=3) as embedder:
+        embedlib.index(documents(3), FakeSink(store), embedder=embedder)
+    with pytest.raises(SinkError, match="3 dimensions and the model makes 6"):
+        workers.load(FakeSink(store))
+    assert workers.num_embedded == 0
+
+
+def test_index_takes_the_name_of_a_model(driver: str, tiny: Path, tmp_path: Path) -> None:
+    url = f"jsonl:{tmp_path}/out.jsonl"
+    rows = [{"id": str(number), "text": f"text {number}"} for number in range(40)]
+    report = embedlib.index(rows, url, embedder=str(tiny), ray="auto", ray_workers=1)
+    assert report.num_embedded == 40
+    lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
+    with embedlib.Embedder(tiny) as embedder:
+        again = embedlib.index(rows, url, embedder=embedder)
+        expected = embedder.encode_document([json.loads(line)["text"] for line in lines])
+    assert again.num_unchanged == 40
+    assert abs(expected - [json.loads(line)["embedding"] for line in lines]).max() < 1e-5
+
+
+def test_bad_input_is_told_before_the_first_row(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"nowhere.*\(worker on "):
+        RayEmbedder(str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="ray_workers = 0"):
+        RayEmbedder(logging_embedder(tmp_path / "log"), num_workers=0)
+    with pytest.raises(ConfigError, match="a model's name or an Embedder"):
+        embedlib.index(documents(1), FakeSink(FakeStore()), embedder=3, ray="auto")  # type: ignore[arg-type]
+    monkeypatch.setattr("embedlib_ray.model.own_version", lambda: "0.0.1")
+    with pytest.raises(EmbedlibError, match="install the same version"):
+        RayEmbedder(logging_embedder(tmp_path / "log"))
+
+
+def test_a_folder_is_refused_if_the_cluster_has_other_machines(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embedlib_ray import embedder
+
+    places = [*embedder.machines(), *(m for m in embedder.machines())]
+    far = [places[0], *(type(m)(**{**vars(m), "address": "10.0.0.2"}) for m in places[1:])]
+    monkeypatch.setattr(embedder, "machines", lambda: far)
+    with pytest.raises(SinkError, match="on this machine alone, and the cluster has 2; load a"):
+        workers.load(f"jsonl:{tmp_path}/out.jsonl")
+    assert workers.num_embedded == 0
+
+
+def test_a_worker_that_does_not_reach_the_database_is_named(
+    workers: Workers, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embedlib_ray.embedder import _SharedSink
+
+    share = _SharedSink.begin
+
+    def far(self: Any, target: Any, tell: Any) -> None:
+        share(self, target, tell)
+        self._share("postgresql://127.0.0.1:1/none?table=t", target)
+
+    monkeypatch.setattr(_SharedSink, "begin", far)
+    with pytest.raises(SinkError, match=r"127\.0\.0\.1.*\(worker on "):
+        workers.load(f"{postgres}&table=far")
+    assert workers.num_embedded == 0
+
+
+def stored(postgres: str, table: str) -> list[tuple[Any, ...]]:
+    import psycopg
+
+    with psycopg.connect(postgres) as connection:
+        query = f"SELECT langchain_id, content, embedding::text FROM {table} ORDER BY 1"
+        return connection.execute(query).fetchall()
+
+
+def test_a_database_that_restarts_is_waited_for(workers: Workers, restarting_postgres: Any) -> None:
+    url = restarting_postgres.url
+    num_before = 0
+
+    def source() -> Any:
+        nonlocal num_before
+        for number, document in enumerate(documents(3000)):
+            if number == 1500:
+                restarting_postgres.restart()
+                num_before = time.monotonic_ns()
+            yield document
+
+    report = workers.load(f"{url}&table=t", source())
+    assert num_before
+    assert report.num_rows == 3000
+    assert len(stored(url, "t")) == 3000
