@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,11 @@ from embedlib.cli.serve_options import server_options, take_bounds, take_listen
 from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.installing import install_line
+
+if TYPE_CHECKING:
+    from embedlib.serve.fleet import Replicas
+    from embedlib.serve.options import ServeOptions
+    from embedlib.serve.server import Listen
 
 
 @click.command(cls=GroupedCommand)
@@ -48,6 +54,25 @@ from embedlib.installing import install_line
     help="Collector of OpenTelemetry that gets a span for each request, over HTTP: "
     "http://HOST:4318.  [default: none]",
 )
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="Serve with replicas on a Ray cluster: auto, the running one; local, one for this "
+    "command; or HOST:PORT. Write it after MODEL.",
+)
+@click.option(
+    "--ray-replicas",
+    default="1:4",
+    show_default=True,
+    metavar="MIN:MAX",
+    help="Replicas of each model, for queries and for bulk each; 0:MAX ends the last one when "
+    "nobody asks.",
+)
+@click.option(
+    "--ray-cpus", default=1.0, show_default=True, type=float, help="Cores of each replica."
+)
 @server_options
 @config_options("max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def serve(
@@ -56,6 +81,9 @@ def serve(
     searched: tuple[str, ...],
     access_log: bool,
     otlp_endpoint: str | None,
+    ray: str | None,
+    ray_replicas: str,
+    ray_cpus: float,
     **options: Any,
 ) -> None:
     """Serve models over HTTP, as OpenAI, TEI and others do.
@@ -86,6 +114,16 @@ def serve(
     bounds = take_bounds(options, listen)
     config = Config(**options)
     named, destinations = _named(models or _set_model(), names), _searched(searched)
+    if ray is not None:
+        given = {
+            "--search": searched,
+            "--otlp-endpoint": otlp_endpoint,
+            "--uds": listen.unix_socket,
+            "--tls-certificate": listen.certificate,
+            "--data-dir": bounds.data_dir,
+        }
+        _serve_on_ray(ray, named, listen, config, bounds, _replicas(ray_replicas, ray_cpus), given)
+        return
     tracing = open_tracing(otlp_endpoint) if otlp_endpoint else None
     try:
         application = create_app(
@@ -103,6 +141,47 @@ def serve(
     served = ", ".join(model.name for model in application.catalog)
     click.echo(f"Serving {served} on {listen}; Ctrl-C stops it", err=True)
     run(application, listen)
+
+
+def _serve_on_ray(
+    address: str,
+    models: dict[str, str],
+    listen: Listen,
+    config: Config,
+    options: ServeOptions,
+    replicas: Replicas,
+    given: Mapping[str, object],
+) -> None:
+    """Serve on a cluster; refuse what belongs to one process."""
+    from embedlib.serve.fleet import find_fleet
+
+    for name, value in given.items():
+        if value:
+            raise click.UsageError(
+                f"{name} belongs to one server, and --ray starts many; run embedlib serve "
+                "without --ray for it, or put a proxy in front"
+            )
+    click.echo(f"Serving {', '.join(models)} on {listen} with Ray; Ctrl-C stops it", err=True)
+    find_fleet("ray")(
+        *(models, address),
+        host=listen.host,
+        port=listen.port,
+        config=config,
+        options=options,
+        replicas=replicas,
+    )
+
+
+def _replicas(text: str, cpus: float) -> Replicas:
+    """Read MIN:MAX."""
+    from embedlib.serve.fleet import Replicas
+
+    found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", text)
+    if found is None or not int(found[1]) <= int(found[2]) or int(found[2]) < 1:
+        raise click.UsageError(f"--ray-replicas {text!r}; it must be MIN:MAX, such as 0:8")
+    if not cpus > 0:
+        raise click.UsageError(f"--ray-cpus {cpus}; it must be above 0")
+    return Replicas(min_replicas=int(found[1]), max_replicas=int(found[2]), cpus=cpus)
 
 
 def _set_model() -> tuple[str]:

@@ -1,4 +1,4 @@
-"""embedlib on a Ray cluster: loads by all its workers, an actor and a sink for Ray Data.
+"""embedlib on a Ray cluster: loads by all its workers, an actor and a sink for Ray Data, a server.
 
 `embedlib index ... --ray` and `index(..., ray=...)` use `open_workers`. Ray schedules, restarts and
 moves data; nothing here does. Names are imported on first use, since Ray takes a second to import.
@@ -14,19 +14,27 @@ if TYPE_CHECKING:
     from embedlib_ray.datasets import embed_dataset
     from embedlib_ray.datasink import EmbedlibDatasink
     from embedlib_ray.embedder import RayEmbedder, open_workers
+    from embedlib_ray.run import app, serve_models
+    from embedlib_ray.serving import Fleet, build_app
 
 __all__ = [
     "EmbedlibActor",
     "EmbedlibDatasink",
+    "Fleet",
     "RayEmbedder",
+    "app",
+    "build_app",
     "embed_dataset",
     "open_workers",
+    "serve_models",
 ]
 
 _MODULES = {
     "actor": ("EmbedlibActor",),
     "datasets": ("embed_dataset",),
     "datasink": ("EmbedlibDatasink",),
+    "run": ("app", "serve_models"),
+    "serving": ("Fleet", "build_app"),
     "embedder": ("RayEmbedder", "open_workers"),
 }
 _LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from embedlib.cli.index import index as index_command
 from embedlib.cli.serve import serve
 from embedlib.serve.routes import ROUTES
 from tests.serve.conftest import Client
@@ -95,3 +96,23 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["ray-load.yaml", "ray-serve.yaml"])
+def test_a_cluster_of_ray_asks_for_a_token_and_runs_our_image(name: str) -> None:
+    [found] = documents(name)
+    spec = found["spec"].get("rayClusterSpec") or found["spec"]["rayClusterConfig"]
+    assert spec["authOptions"] == {"mode": "token", "secretName": "ray-token"}
+    pods = [
+        group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])
+    ]
+    assert {pod["containers"][0]["image"] for pod in pods} == {"embedlib-ray:latest"}
+    assert f"ray:{spec['rayVersion']}-" in read("Dockerfile.ray")
+
+
+def test_the_command_of_the_load_is_one() -> None:
+    [found] = documents("ray-load.yaml")
+    options = re.findall(r"--[a-z-]+", found["spec"]["entrypoint"])
+    known = {option for parameter in index_command.params for option in parameter.opts}
+    assert options
+    assert set(options) <= known

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
-from embedlib.errors import EmbedlibError, EngineRunError
+import embedlib
+from embedlib.errors import ConfigError, EmbedlibError, EngineRunError
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import IndexProgress, Tally
 from embedlib.indexing.rows import BadRow, Row, row_digest, row_id
@@ -190,3 +193,21 @@ def test_a_worker_writes_what_has_changed(tmp_path: Any) -> None:
     assert counts.num_texts == 30
     worker.close_sink()
     worker.close_sink()
+
+
+def test_a_cluster_needs_its_package_and_a_right_address(tmp_path: Any) -> None:
+    url = f"jsonl:{tmp_path}/out.jsonl"
+    with pytest.raises(ConfigError, match="ray_workers = 2 needs ray"):
+        embedlib.index([], url, embedder="m", ray_workers=2)
+    with pytest.raises(ConfigError, match="ray = ''; it must be auto, local or HOST:PORT"):
+        embedlib.index([], url, embedder="m", ray="")
+    with pytest.raises(ConfigError, match="embedder = 'm'; it must be an Embedder"):
+        embedlib.index([], url, embedder="m")
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
+def test_ray_is_asked_for_if_it_is_missing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("ray", "embedlib_ray:open_workers", "embedlib.workers")
+    monkeypatch.setattr("embedlib.indexing.workers.entry_points", lambda **_: [point])
+    with pytest.raises(ConfigError, match=r"the package ray is missing; pip install 'embedlib"):
+        embedlib.index([], f"jsonl:{tmp_path}/out.jsonl", embedder="m", ray="auto")

@@ -1,0 +1,100 @@
+"""A server of many machines: what `embedlib serve --ray` needs of the package that offers it.
+
+An entry point of the group `embedlib.fleets` is a function like `ServeFleet`. This is also the one
+import address of what such a package takes from a server: the names of `__all__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol, cast
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+from embedlib.installing import install_line
+from embedlib.serve.app import Application
+from embedlib.serve.asgi import BodyReader, Message, Receive, Request, Response, Scope, Send
+from embedlib.serve.deadline import seconds_left
+from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.errors import ClientGoneError, HTTPError, describe
+from embedlib.serve.hosts import check_host
+from embedlib.serve.keys import Keys
+from embedlib.serve.options import ServeOptions
+from embedlib.serve.routes import find_route
+from embedlib.serve.sessions import engine_of
+
+__all__ = [
+    "OPENAI",
+    "Application",
+    "BodyReader",
+    "ClientGoneError",
+    "HTTPError",
+    "Keys",
+    "Message",
+    "Receive",
+    "Replicas",
+    "Request",
+    "Response",
+    "Route",
+    "Scope",
+    "Send",
+    "ServeFleet",
+    "check_host",
+    "describe",
+    "engine_of",
+    "find_fleet",
+    "find_route",
+    "seconds_left",
+]
+
+ENTRY_POINT_GROUP = "embedlib.fleets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """How many there are of each model, for each lane."""
+
+    min_replicas: int
+    max_replicas: int
+    cpus: float
+    """Cores of each."""
+
+
+class ServeFleet(Protocol):
+    """Serves models on a cluster until the program is told to end."""
+
+    def __call__(
+        self,
+        models: Mapping[str, str],
+        address: str,
+        *,
+        host: str,
+        port: int,
+        config: Config,
+        options: ServeOptions,
+        replicas: Replicas,
+    ) -> None:
+        """Serve models, by the names that requests call them.
+
+        Raises:
+            ConfigError: there is no such cluster, or its package is missing.
+        """
+
+
+def find_fleet(name: str) -> ServeFleet:
+    """Return the function that serves on a cluster.
+
+    Raises:
+        ConfigError: its package is not installed; the message has the command that installs it.
+    """
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        try:
+            return cast("ServeFleet", point.load())
+        except ImportError as error:
+            raise ConfigError(
+                f"{name}: the package {error.name} is missing; {install_line(f'serve,{name}')}, "
+                "here and on every machine of the cluster"
+            ) from error
+    raise ConfigError(f"{name}: no installed package serves on it; reinstall embedlib")

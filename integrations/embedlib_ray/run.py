@@ -1,0 +1,108 @@
+"""Runs a fleet: `serve_models` for `embedlib serve --ray`, `app` for a file of `serve deploy`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import ray
+from ray import serve
+
+from embedlib.config import Config, check_names
+from embedlib.errors import ConfigError, first_line
+from embedlib.serve import ServeOptions
+from embedlib.serve.fleet import Replicas
+from embedlib_ray.cluster import connected
+from embedlib_ray.serving import Fleet, build_app
+
+APP = "embedlib"
+"""Name of the application in Ray Serve."""
+
+
+def serve_models(
+    models: Mapping[str, str],
+    address: str,
+    *,
+    host: str,
+    port: int,
+    config: Config,
+    options: ServeOptions,
+    replicas: Replicas,
+) -> None:
+    """Serve models on a cluster until SIGINT or SIGTERM, see `embedlib.serve.fleet.ServeFleet`.
+
+    Raises:
+        ConfigError: there is no such cluster, or a replica cannot start.
+    """
+    fleet = Fleet(
+        min_replicas=replicas.min_replicas,
+        max_replicas=replicas.max_replicas,
+        replica_cpus=replicas.cpus,
+    )
+    application = build_app(models, config=config, options=options, fleet=fleet)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with connected(address):
+        start(application, host, port)
+        try:
+            ended.wait()
+        finally:
+            serve.delete(APP)
+
+
+def start(application: Any, host: str, port: int) -> None:
+    """Deploy an application, and return when its replicas are ready.
+
+    Raises:
+        ConfigError: a replica cannot start; the message has its reason.
+    """
+    # Without a limit: requests are held while replicas start.
+    serve.start(http_options={"host": host, "port": port, "request_timeout_s": None})
+    try:
+        serve.run(application, name=APP, route_prefix="/")
+    except (RuntimeError, ray.exceptions.RayError) as error:
+        said = _reason() or first_line(error)
+        serve.delete(APP)
+        raise ConfigError(f"the replicas cannot start: {said}") from error
+
+
+def app(args: dict[str, Any]) -> Any:
+    """Return the application of a file of `serve deploy`, whose `args` are these.
+
+    `models` is a list of names, or a mapping from what requests call them to names. All other names
+    are fields of `Fleet`, `embedlib.Config` or `ServeOptions`.
+
+    Raises:
+        ConfigError: a name is unknown, or a value is wrong.
+    """
+    given = dict(args)
+    models = given.pop("models", None)
+    if not isinstance(models, list | dict):
+        raise ConfigError("args.models must list the models, such as [BAAI/bge-small-en-v1.5]")
+    parts: dict[type[Any], dict[str, Any]] = {Fleet: {}, ServeOptions: {}, Config: {}}
+    for name, value in given.items():
+        kinds = (kind for kind in parts if name in {field.name for field in fields(kind)})
+        parts[next(kinds, Config)][name] = tuple(value) if isinstance(value, list) else value
+    check_names(Config, parts[Config])
+    return build_app(
+        models,
+        config=Config(**parts[Config]),
+        options=ServeOptions(**parts[ServeOptions]),
+        fleet=Fleet(**parts[Fleet]),
+    )
+
+
+def _reason() -> str:
+    """Return the last line of what a replica said when it could not start."""
+    status = serve.status().applications.get(APP)
+    for deployment in status.deployments.values() if status else ():
+        message: str = deployment.message
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        errors = [line for line in lines if "Error" in line]
+        if errors:
+            return errors[-1].partition("Error: ")[2] or errors[-1]
+    return ""

@@ -1,0 +1,217 @@
+"""`build_app`: a Ray Serve application with the routes of `embedlib serve`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+from embedlib.config import Config
+from embedlib.errors import ConfigError
+from embedlib.serve import ServeOptions
+from embedlib_ray.autoscaling import WorkPolicy
+from embedlib_ray.gateway import Gateway
+from embedlib_ray.replica import Answer, Call, ModelReplica, ModelSource, SharedReplica
+
+Lane = Literal["query", "bulk"]
+LANES: tuple[Lane, ...] = ("query", "bulk")
+ATTEMPTS = 4
+"""How often a request is given to another replica, because one died with it."""
+_GATEWAY_CPUS = 0.1
+_MAX_ONGOING = 2000
+"""Requests of a replica; its admission bounds their texts. Ray's own bound would hide them from
+the policy."""
+_DRAIN_SECONDS = 120.0
+"""A replica that ends answers what it has begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """How many replicas of a model there are, for each lane."""
+
+    min_replicas: int = 1
+    """0: none while nobody asks; the first request waits until one has started."""
+    max_replicas: int = 8
+    query_wait_seconds: float = 0.2
+    """Work that may wait in a replica for queries, in seconds; more starts others."""
+    bulk_wait_seconds: float = 10.0
+    """The same for bulk work."""
+    upscale_seconds: float = 5.0
+    """How long more replicas are needed before they are started."""
+    downscale_seconds: float = 120.0
+    """How long fewer are enough before they are ended."""
+    replica_cpus: float = 1.0
+    """Cores of a replica, which are its threads; Ray sets them aside."""
+    replica_gpus: float = 0.0
+    models_per_replica: int | None = None
+    """Models that a replica holds, of many small ones; None: each model has replicas of its own."""
+    num_gateways: int = 1
+    """Processes that read requests; each passes some thousand a second on."""
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        if not 0 <= self.min_replicas <= self.max_replicas or self.max_replicas < 1:
+            raise ConfigError(
+                f"min_replicas = {self.min_replicas}, max_replicas = {self.max_replicas}; they "
+                "must be numbers, the first from 0 to the second"
+            )
+        for name in ("query_wait_seconds", "bulk_wait_seconds", "replica_cpus"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}; it must be above 0")
+
+    def wait_seconds(self, lane: Lane) -> float:
+        """Return how long work of a lane may wait."""
+        return self.query_wait_seconds if lane == "query" else self.bulk_wait_seconds
+
+
+def build_app(
+    models: Sequence[str] | Mapping[str, ModelSource],
+    *,
+    config: Config | None = None,
+    options: ServeOptions | None = None,
+    fleet: Fleet | None = None,
+) -> Any:
+    """Return an application for `ray.serve.run`.
+
+    A gateway reads requests. Behind it each model has two deployments, one for queries and one for
+    bulk, so that a backfill takes no place of a query. Both scale by seconds of work.
+
+    Args:
+        models: names, or a mapping from what requests call them to names, or to functions that
+            make an Embedder, Reranker or Classifier in a replica.
+        config: options of the models.
+        options: the bounds of each replica.
+        fleet: how many replicas there are.
+
+    Raises:
+        ConfigError: there is no model, or an option is wrong.
+    """
+    named: dict[str, ModelSource] = (
+        dict(models.items())
+        if isinstance(models, Mapping)
+        else {str(model): model for model in models}
+    )
+    if not named:
+        raise ConfigError("there is no model to serve; give a folder, a hub name or package:NAME")
+    options, fleet = options or ServeOptions(), fleet or Fleet()
+    if options.data_dir is not None:
+        raise ConfigError(
+            "data_dir: the folder of jobs belongs to one server; run embedlib serve without --ray "
+            "for them"
+        )
+    config = config or Config()
+    if config.threads is None:
+        config = replace(config, threads=max(1, int(fleet.replica_cpus)))
+    # The gateway has let the host in.
+    inner = replace(options, allowed_hosts=None)
+    if fleet.models_per_replica is None:
+        handles = {
+            name: {
+                lane: _deployment(ModelReplica, f"{name}-{lane}", lane, fleet).bind(
+                    name, source, config, inner
+                )
+                for lane in LANES
+            }
+            for name, source in named.items()
+        }
+    else:
+        shared = {
+            lane: _deployment(
+                _holding(fleet.models_per_replica), f"shared-{lane}", lane, fleet
+            ).bind(named, config, inner)
+            for lane in LANES
+        }
+        handles = dict.fromkeys(named, shared)
+    gateway = serve.deployment(
+        serve.ingress()(GatewayReplica),
+        name="gateway",
+        num_replicas=fleet.num_gateways,
+        ray_actor_options={"num_cpus": _GATEWAY_CPUS},
+        max_ongoing_requests=_MAX_ONGOING,
+        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+    )
+    is_shared = fleet.models_per_replica is not None
+    return gateway.bind(handles, options, is_shared)
+
+
+class GatewayReplica:
+    """The deployment of the gateway."""
+
+    def __init__(
+        self,
+        handles: Mapping[str, Mapping[Lane, Any]],
+        options: ServeOptions,
+        is_shared: bool,
+    ) -> None:
+        lanes: dict[str, dict[str, Any]] = {
+            model: {
+                lane: _caller(
+                    handle.options(multiplexed_model_id=model) if is_shared else handle, model
+                )
+                for lane, handle in of_model.items()
+            }
+            for model, of_model in handles.items()
+        }
+        self._gateway = Gateway(lanes, options)
+
+    def __serve_build_asgi_app__(self) -> Gateway:
+        return self._gateway
+
+
+def _caller(handle: Any, model: str) -> Callable[[Call], Awaitable[Answer]]:
+    """Return a function that gives a request to a replica, and to another one if that dies."""
+
+    async def call(request: Call) -> Answer:
+        for attempt in range(ATTEMPTS):
+            response = handle.answer.remote(request, model)
+            try:
+                answer: Answer = await response
+                return answer
+            except asyncio.CancelledError:
+                response.cancel()
+                raise
+            except RayActorError:  # the same texts have the same vectors
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    return call
+
+
+def _deployment(replica: type[Any], name: str, lane: Lane, fleet: Fleet) -> Any:
+    policy = AutoscalingPolicy(
+        policy_function=WorkPolicy,
+        policy_kwargs={"target_seconds": fleet.wait_seconds(lane)},
+    )
+    return serve.deployment(
+        replica,
+        name=name.replace("/", "--"),
+        ray_actor_options={"num_cpus": fleet.replica_cpus, "num_gpus": fleet.replica_gpus},
+        max_ongoing_requests=_MAX_ONGOING,
+        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
+        health_check_period_s=5.0,
+        autoscaling_config=AutoscalingConfig(
+            min_replicas=fleet.min_replicas,
+            initial_replicas=max(1, fleet.min_replicas),
+            max_replicas=fleet.max_replicas,
+            upscale_delay_s=fleet.upscale_seconds,
+            downscale_delay_s=fleet.downscale_seconds,
+            metrics_interval_s=1.0,
+            look_back_period_s=max(2.0, fleet.upscale_seconds),
+            policy=policy,
+        ),
+    )
+
+
+def _holding(num_models: int) -> type[SharedReplica]:
+    """Return a replica class that holds so many models, the last ones used."""
+
+    class Replica(SharedReplica):
+        load = serve.multiplexed(max_num_models_per_replica=num_models)(SharedReplica.load)
+
+    return Replica

@@ -1,0 +1,134 @@
+"""How many replicas a model needs, and where the gateway sends a request; without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from embedlib.serve import ServeOptions, create_app
+from embedlib.testing import fake_embedder
+from embedlib_ray.autoscaling import BUSY, WORK, WorkPolicy, replicas_needed
+from embedlib_ray.gateway import Gateway
+from embedlib_ray.replica import Answer, Call, Loaded, answer
+
+
+@pytest.mark.parametrize(
+    ("work", "busy", "num_requests", "expected"),
+    [
+        ((), (), 0, 0),  # nobody asks
+        ((), (), 3, 1),  # requests wait for the first replica
+        ((0.0,), (0.0,), 1, 1),
+        ((30.0,), (1.0,), 1, 3),  # one request with much work
+        ((1.0, 1.0), (0.8, 0.8), 500, 2),
+        ((0.0, 0.0), (0.9, 0.9), 2, 3),  # no queue, and no room for a rush
+        ((0.0,) * 4, (0.1,) * 4, 9, 1),
+    ],
+)
+def test_replicas_follow_work_and_not_requests(
+    work: tuple[float, ...], busy: tuple[float, ...], num_requests: int, expected: int
+) -> None:
+    assert replicas_needed(work, busy, num_requests, target_seconds=10.0) == expected
+
+
+def test_the_policy_reads_what_replicas_record() -> None:
+    metrics = {WORK: {"a": 12.0, "b": 18.0}, BUSY: {"a": 1.0, "b": 1.0}}
+    context = SimpleNamespace(aggregated_metrics=metrics, total_num_requests=2)
+    assert WorkPolicy(10.0)(context) == (3, {})
+    nothing = SimpleNamespace(aggregated_metrics=None, total_num_requests=0)
+    assert WorkPolicy(10.0)(nothing) == (0, {})
+
+
+class Fleet:
+    """Replicas that note what they are asked, and a client."""
+
+    def __init__(self, *models: str, options: ServeOptions | None = None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        lanes = {
+            model: {lane: self.replica(model, lane) for lane in ("query", "bulk")}
+            for model in models
+        }
+        self.gateway = Gateway(lanes, options or ServeOptions())
+
+    def replica(self, model: str, lane: str) -> Callable[[Call], Awaitable[Answer]]:
+        async def replica(call: Call) -> Answer:
+            self.asked.append((model, lane))
+            return Answer(status=200, body=call.body)
+
+        return replica
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        call = Call(
+            method=method,
+            path=path,
+            query=b"",
+            headers=[(name.encode(), value.encode()) for name, value in headers.items()],
+            body=b"" if body is None else json.dumps(body).encode(),
+            client=None,
+        )
+        return asyncio.run(answer(self.gateway, call))
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({"model": "b", "input": "a"}, ("b", "query")),
+        ({"model": "a", "input": ["x"] * 16}, ("a", "query")),
+        ({"model": "a", "input": ["x"] * 17}, ("a", "bulk")),
+        ({"model": "a", "input": "x" * 70_000}, ("a", "bulk")),
+        ({"input": "x"}, ("a", "query")),
+        ({"model": 3, "input": "x"}, None),
+    ],
+)
+def test_a_request_goes_to_its_model_and_lane(
+    body: dict[str, Any], asked: tuple[str, str] | None
+) -> None:
+    fleet = Fleet("a", "b")
+    found = fleet.send("POST", "/v1/embeddings", body)
+    assert fleet.asked == ([] if asked is None else [asked])
+    assert found.status == (404 if asked is None else 200)
+
+
+def test_one_model_takes_any_name() -> None:
+    fleet = Fleet("only")
+    assert fleet.send("POST", "/embed", {"model": "gpt", "inputs": "x"}).status == 200
+    assert fleet.asked == [("only", "query")]
+
+
+def test_the_gateway_wakes_no_model_to_tell_that_it_lives() -> None:
+    fleet = Fleet("a", "b", options=ServeOptions(api_keys=("secret",)))
+    assert fleet.send("GET", "/health").status == 200
+    assert fleet.send("GET", "/ready").status == 200
+    assert fleet.send("GET", "/v1/models").status == 401
+    listed = json.loads(fleet.send("GET", "/v1/models", authorization="Bearer secret").body)
+    assert [row["id"] for row in listed["data"]] == ["a", "b"]
+    assert fleet.send("POST", "/v1/embeddings", {"input": "x"}).status == 401
+    assert fleet.send("POST", "/nowhere", {}).status == 404
+    assert fleet.asked == []
+
+
+def test_a_replica_answers_as_the_server_does_and_tells_its_work() -> None:
+    async def run() -> tuple[Answer, tuple[float, float]]:
+        with fake_embedder() as embedder:
+            application = create_app({"m": embedder})
+            await application.start()
+            await application.loaded()
+            body = json.dumps({"model": "m", "input": ["a", "b"]}).encode()
+            call = Call(
+                method="POST", path="/v1/embeddings", query=b"", headers=[], body=body, client=None
+            )
+            loaded = Loaded(application)
+            found = await answer(application, call)
+            look = loaded.look()
+            await application.close()
+            return found, look
+
+    found, (work, busy) = asyncio.run(run())
+    assert found.status == 200
+    assert len(json.loads(found.body)["data"]) == 2
+    assert work == 0.0
+    assert 0.0 <= busy <= 1.0

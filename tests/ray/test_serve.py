@@ -1,0 +1,174 @@
+"""Ray Serve: the routes of `embedlib serve`, and replicas that come, go and die under load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from ray import serve
+
+from embedlib.errors import ConfigError
+from embedlib.serve import ServeOptions
+from embedlib.testing import fake_embedder
+from embedlib_ray import Fleet, build_app
+from embedlib_ray.run import APP, start
+from tests.ray.fakes import paced_embedder
+
+FAST = 2000.0
+"""Texts a second."""
+WAIT_SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def serving(driver: str) -> Iterator[Callable[..., str]]:
+    """Start an application, or put another one in its place; returns the URL."""
+    port = free_port()
+
+    def run(models: Any, options: ServeOptions | None = None, **fleet: Any) -> str:
+        given = {"replica_cpus": 0.2, "upscale_seconds": 1.0, "downscale_seconds": 600.0, **fleet}
+        start(build_app(models, options=options, fleet=Fleet(**given)), "127.0.0.1", port)
+        return f"http://127.0.0.1:{port}"
+
+    yield run
+    serve.shutdown()
+
+
+def num_replicas(name: str) -> int:
+    """Replicas of a deployment that run."""
+    deployment = serve.status().applications[APP].deployments[name]
+    return int(deployment.replica_states.get("RUNNING", 0))
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + WAIT_SECONDS
+    while not is_so():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+async def embed(client: httpx.AsyncClient, texts: list[str], **fields: Any) -> httpx.Response:
+    body = {"model": "one", "input": texts, **fields}
+    return await client.post("/v1/embeddings", json=body)
+
+
+async def keep_asking(url: str, until: Callable[[], bool], num_clients: int = 4) -> list[int]:
+    """Ask without a pause until something has happened; returns the statuses."""
+    statuses: list[int] = []
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        while not await asyncio.to_thread(until):
+            statuses.append((await embed(client, ["a query"])).status_code)
+            statuses.append((await embed(client, ["bulk"] * 40)).status_code)
+
+    async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
+        await asyncio.gather(*(ask(client) for _ in range(num_clients)))
+    return statuses
+
+
+def test_requests_are_answered_as_by_one_server(serving: Callable[..., str]) -> None:
+    models = {"one": paced_embedder(FAST), "two": paced_embedder(FAST)}
+    url = serving(models, ServeOptions(api_keys=("secret",)))
+    with fake_embedder() as embedder:
+        vectors = embedder.encode(["a", "text"], normalize_embeddings=True)
+    expected = [pytest.approx(row, abs=1e-6) for row in vectors.tolist()]
+    with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
+        assert client.get("/health").json()["status"] == "ok"
+        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 401
+        client.headers["authorization"] = "Bearer secret"
+        found = client.post("/v1/embeddings", json={"model": "two", "input": ["a", "text"]})
+        assert [row["embedding"] for row in found.json()["data"]] == expected
+        bulk = client.post("/embed", json={"inputs": ["a", "text"] * 30})
+        assert bulk.json() == expected * 30
+        assert [row["id"] for row in client.get("/v1/models").json()["data"]] == ["one", "two"]
+        wrong = client.post("/v1/embeddings", json={"model": "three", "input": "a"})
+        assert wrong.status_code == 404
+        assert wrong.json()["error"]["message"].startswith("no model 'three' here; there is one")
+        assert client.get("/nowhere").status_code == 404
+        assert client.post("/v1/embeddings", content=b"{").status_code == 400
+
+
+def test_a_rolling_update_and_a_killed_replica_lose_no_request(
+    serving: Callable[..., str],
+) -> None:
+    models = {"one": paced_embedder(FAST)}
+    url = serving(models, min_replicas=2)
+    wait_until(lambda: num_replicas("one-query") == 2)
+    state = {"step": 0}
+
+    def update() -> bool:
+        """Kill a replica, then deploy another version; one of the threads does it."""
+        step, state["step"] = state["step"], state["step"] + 1
+        if step == 20:
+            os.kill(replica_pid("one-query"), 9)
+            os.kill(replica_pid("one-bulk"), 9)
+        if step == 60:
+            serving(models, ServeOptions(max_texts=100), min_replicas=2)
+        return step > 120
+
+    statuses = asyncio.run(keep_asking(url, update))
+    assert set(statuses) == {200}
+    assert len(statuses) > 100
+
+
+def replica_pid(name: str) -> int:
+    from ray.util.state import list_actors
+
+    actors = list_actors(filters=[("state", "=", "ALIVE")], detail=True)
+    pids = [actor.pid for actor in actors if f"#{name}#" in (actor.name or "")]
+    return int(pids[0])
+
+
+def test_to_zero_and_up_again_with_every_request_held(serving: Callable[..., str]) -> None:
+    url = serving({"one": paced_embedder(FAST)}, min_replicas=0, downscale_seconds=0.5)
+    wait_until(lambda: num_replicas("one-query") == 0)
+
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
+            answers = await asyncio.gather(*(embed(client, [f"text {n}"]) for n in range(20)))
+            return [answer.status_code for answer in answers]
+
+    assert asyncio.run(ask()) == [200] * 20
+
+
+def test_replicas_follow_the_seconds_of_work(serving: Callable[..., str]) -> None:
+    url = serving({"one": paced_embedder(50)}, max_replicas=4, bulk_wait_seconds=2.0)
+    assert num_replicas("one-bulk") == 1
+    statuses = asyncio.run(keep_asking(url, lambda: num_replicas("one-bulk") >= 3, 12))
+    assert set(statuses) == {200}
+    assert num_replicas("one-query") >= 1
+
+
+def test_many_models_share_replicas(serving: Callable[..., str]) -> None:
+    models = {f"m{number}": paced_embedder(FAST) for number in range(5)}
+    url = serving(models, models_per_replica=2)
+    with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
+        for _ in range(2):
+            for name in models:
+                found = client.post("/v1/embeddings", json={"model": name, "input": "a"})
+                assert found.status_code == 200, found.text
+    assert num_replicas("shared-query") == 1
+
+
+def test_a_model_that_no_replica_can_load_is_told(serving: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match=r"cannot start: .*nowhere"):
+        serving({"one": "/nowhere/model"})
+
+
+def test_jobs_and_no_models_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no model"):
+        build_app([])
+    with pytest.raises(ConfigError, match="belongs to one server"):
+        build_app(["m"], options=ServeOptions(data_dir="jobs"))
