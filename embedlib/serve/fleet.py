@@ -15,9 +15,11 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError
 from embedlib.installing import install_line
 from embedlib.serve.app import Application
-from embedlib.serve.asgi import BodyReader, Message, Receive, Request, Response, Scope, Send
+from embedlib.serve.asgi import Message, Receive, Request, Response, Scope, Send
+from embedlib.serve.bodies import BodyReader
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects.dialect import OPENAI, Route
+from embedlib.serve.endable import Endable
 from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys
@@ -30,6 +32,7 @@ __all__ = [
     "Application",
     "BodyReader",
     "ClientGoneError",
+    "Endable",
     "HTTPError",
     "Keys",
     "Message",

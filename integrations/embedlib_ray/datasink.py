@@ -84,6 +84,11 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
         on_cpu = self._config.device == "cpu"
         plan = plan_workers(machines(), 1, on_cpu=on_cpu)
         identity = describe_model(self._model, self._config, plan)
+        if identity.similarity == "maxsim" or identity.similarity == "meanmaxsim":
+            raise SinkError(
+                f"{identity.model_name!r} makes a vector per token, which is not written here; "
+                "use embedlib.index"
+            )
         target = Target(
             dim=identity.dim,
             similarity=identity.similarity,

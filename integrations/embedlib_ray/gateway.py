@@ -5,10 +5,10 @@ It computes nothing, so that it answers while replicas start, and holds requests
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from time import time
 from typing import Any
 
@@ -20,6 +20,7 @@ from embedlib.serve.fleet import (
     OPENAI,
     BodyReader,
     ClientGoneError,
+    Endable,
     HTTPError,
     Keys,
     Receive,
@@ -130,21 +131,26 @@ class Gateway:
             ClientGoneError: the client has left.
             HTTPError: there is no such model, or the deadline has passed.
         """
-        body = await self._bodies.read(request, receive) if route.method == "POST" else b""
-        try:
-            call = Call(
-                method=request.method,
-                path=request.path,
-                query=scope.get("query_string", b""),
-                headers=list(scope["headers"]),
-                body=body,
-                client=scope.get("client"),
-            )
-            lanes = self._lanes[self._find_model(body)]
-            waiting = asyncio.ensure_future(lanes[lane_of(route, body)](call))
-            return await _unless_gone(waiting, receive, seconds_left(request.headers, time()))
-        finally:
-            self._bodies.release(body)
+        with Endable() as block:
+            body = b""
+            if route.method == "POST":
+                body = await self._bodies.read(request, receive, block)
+            try:
+                block.end_without_client(request.gone, receive)
+                limit = seconds_left(request.headers, time())
+                if limit is not None:
+                    block.end_after(limit, partial(_too_late, limit))
+                call = Call(
+                    method=request.method,
+                    path=request.path,
+                    query=scope.get("query_string", b""),
+                    headers=list(scope["headers"]),
+                    body=body,
+                    client=scope.get("client"),
+                )
+                return await self._lanes[self._find_model(body)][lane_of(route, body)](call)
+            finally:
+                self._bodies.release(body)
 
     def _find_model(self, body: bytes) -> str:
         """Return the model of a request; with one model, any name is right.
@@ -182,25 +188,7 @@ def lane_of(route: Route, body: bytes) -> str:
     return "bulk" if any(len(texts) > QUERY_TEXTS for texts in lists) else "query"
 
 
-async def _unless_gone(
-    waiting: asyncio.Future[Answer], receive: Receive, limit: float | None
-) -> Answer:
-    leaving = asyncio.ensure_future(_until_gone(receive))
-    both: set[asyncio.Future[Any]] = {waiting, leaving}
-    try:
-        await asyncio.wait(both, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done():
-            return waiting.result()
-        waiting.cancel()
-        if leaving.done():
-            raise ClientGoneError
-        raise HTTPError(
-            504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
-        )
-    finally:
-        leaving.cancel()
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _too_late(limit: float) -> HTTPError:
+    return HTTPError(
+        504, f"the deadline of the request, {limit:.3f} seconds, has passed", "timeout"
+    )
