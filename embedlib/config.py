@@ -109,6 +109,9 @@ class Config:
     (embeddings only): it is divided into windows, and its vector is the mean of theirs."""
     truncate_dim: int | None = None
     """Keep only this many first dimensions (Matryoshka models); None: the model's own number."""
+    max_active_dims: int | None = None
+    """Keep only this many weights of a sparse vector, the greatest; None: the model's own number,
+    or all."""
     quantization_ranges: Any = field(default=None, repr=False, compare=False)
     """For vectors in int8 and uint8: the ranges float32[2, D] that `Embedder.calibrate` returns, or
     the .npy file that contains them."""
@@ -309,6 +312,7 @@ _KINDS: Mapping[str, Kind] = MappingProxyType(
         "max_seq_tokens": optional(COUNT),
         "on_truncate": choice(*get_args(OnTruncate)),
         "truncate_dim": optional(COUNT),
+        "max_active_dims": optional(COUNT),
         "quantization_ranges": optional(ARRAY_OR_FILE),
         "similarity_fn_name": optional(
             Kind(_SIMILARITY.what, lambda value: _SIMILARITY.accepts(_plain(value)), _plain)

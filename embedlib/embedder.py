@@ -5,7 +5,7 @@ It is long because a class has one file; half of it is signatures and docstrings
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.stats import Meter
 from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
@@ -21,11 +22,18 @@ from embedlib.errors import InputError, PromptWarning, shown
 from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Examples, Role
 from embedlib.session import arguments
-from embedlib.session.call import CallFactory, EmbeddingCall, PromptArguments, VectorArguments
+from embedlib.session.call import (
+    Call,
+    CallFactory,
+    EmbeddingCall,
+    PromptArguments,
+    VectorArguments,
+)
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
 from embedlib.session.late_interaction import check_output, tokenizer_of
 from embedlib.session.result_types import as_encode
+from embedlib.session.sparse_outputs import QueryTable, SpladeCall, table_call
 from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import TokenPipeline, make_token_call
 from embedlib.vectors.arrays import AnyVectors
@@ -47,10 +55,14 @@ class Embedder(EmbeddingSession):
         self._has_warned = False
         self._calls = CallFactory(self.spec, self.config, self._model.known, self._policy)
         self._tokenizer = self._make_tokenizer(meter)
-        self._token_pipeline = TokenPipeline(
-            self._model, self.config, meter, self._callers, self._policy
-        )
+        parts = (self.config, meter, self._callers, self._policy)
+        self._token_pipeline = TokenPipeline(self._model.lower_tokens, *parts)
         self._ending.add(self._token_pipeline.close)
+        queries = None if self._model.files is None else self._model.files.queries
+        self._query_table: QueryTable | None = None
+        if queries is not None:
+            self._query_table = QueryTable(self._model, queries, *parts)
+            self._ending.add(self._query_table.close)
         self._start(meter)
 
     def _make_tokenizer(self, meter: Meter) -> Tokenizer:
@@ -62,7 +74,7 @@ class Embedder(EmbeddingSession):
             self.tokenizer,
             self.spec.max_seq_tokens,
             on_truncate=self.config.on_truncate,
-            excludes_prompt=not self.spec.pooling.include_prompt,
+            excludes_prompt=not self.spec.includes_prompt,
             meter=meter,
             num_positions=longest_sequence(self.spec),
             dropped_token_id=self.spec.dropped_token_id,
@@ -94,6 +106,7 @@ class Embedder(EmbeddingSession):
         examples: Examples | None = None,
         usage: Usage | None = None,
         chunks: Sequence[Span] | None = None,
+        max_active_dims: int | None = None,
         processing_kwargs: Mapping[str, Any] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
@@ -123,6 +136,7 @@ class Embedder(EmbeddingSession):
             usage: an `embedlib.Usage()`; the call adds its tokens, truncated texts and seconds.
             chunks: late chunking: character spans, (start, end), of a single text; each gets a
                 vector after one pass over the whole text.
+            max_active_dims: keep only this many weights of a sparse vector, the greatest.
             processing_kwargs: None.
             sentences: the former name of `inputs`.
 
@@ -146,18 +160,13 @@ class Embedder(EmbeddingSession):
         call = self._make_call(
             arguments.one_of(inputs, sentences),
             PromptArguments(prompt_name, prompt, role, task, examples),
-            VectorArguments(normalize_embeddings, truncate_dim, precision),
+            VectorArguments(
+                normalize_embeddings, truncate_dim, precision, output_value, max_active_dims
+            ),
             usage,
         )
-        if call.is_late:
-            check_output(output_value, chunks)
-        if call.is_late or (output_value == "sentence_embedding" and chunks is None):
-            vectors = call.finish(self._run(call, show_progress_bar))
-        else:
-            of_tokens = make_token_call(self._model, self.config, call, output_value, chunks)
-            self._pipeline.check_open()
-            pipeline = self._token_pipeline.get()
-            vectors = of_tokens.finish(self._run(of_tokens.call, show_progress_bar, pipeline))
+        run, finish, pipeline = self._outputs(call, output_value, chunks)
+        vectors = finish(self._run(run, show_progress_bar, pipeline))
         if convert_to_tensor or not convert_to_numpy:
             return arguments.as_tensors(vectors, is_one=convert_to_tensor or call.is_single)
         return vectors
@@ -297,7 +306,7 @@ class Embedder(EmbeddingSession):
             raise InputError(f"text = {shown(text)}; submit takes one str, submit_batch takes many")
         wanted = PromptArguments(prompt_name, prompt, role, task, examples)
         call = self._calls.make(text, self._tokenizer, wanted, usage=usage)
-        return submit(self._pipeline, replace(call, lane=Lane.QUERY))
+        return submit(self._pipeline, replace(call, lane=Lane.QUERY), call.finish)
 
     @checked
     def submit_batch(
@@ -310,8 +319,12 @@ class Embedder(EmbeddingSession):
         task: str | None = None,
         examples: Examples | None = None,
         usage: Usage | None = None,
+        output_value: str = "sentence_embedding",
+        max_active_dims: int | None = None,
     ) -> Future[AnyVectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
+
+        With another `output_value` the future is that of a list, as `encode` returns it.
 
         Blocks only while `max_queued_texts` texts are queued. Keep two or three of these calls open
         and the engine is never idle. `stats()` counts truncated texts; there is no warning.
@@ -321,8 +334,10 @@ class Embedder(EmbeddingSession):
         """
         arguments.check_many("texts", texts, "submit_batch takes many, submit takes one")
         wanted = PromptArguments(prompt_name, prompt, role, task, examples)
-        call = self._calls.make(texts, self._tokenizer, wanted, usage=usage)
-        return submit(self._pipeline, replace(call, lane=Lane.BULK))
+        vectors = VectorArguments(output_value=output_value, max_active_dims=max_active_dims)
+        call = self._calls.make(texts, self._tokenizer_of(wanted), wanted, vectors, usage)
+        run, finish, pipeline = self._outputs(replace(call, lane=Lane.BULK), output_value)
+        return submit(pipeline, run, finish)
 
     @checked
     def calibrate(self, texts: Iterable[str]) -> NDArray[np.float32]:
@@ -353,8 +368,33 @@ class Embedder(EmbeddingSession):
         self, inputs: Any, prompt: PromptArguments, vectors: VectorArguments, usage: Usage | None
     ) -> EmbeddingCall:
         """Check the arguments of a call and return it; warns once if it lacks a prompt."""
-        call = self._calls.make(inputs, self._tokenizer, prompt, vectors, usage)
+        call = self._calls.make(inputs, self._tokenizer_of(prompt), prompt, vectors, usage)
         if call.lacks_prompt and not self._has_warned:
             self._has_warned = True
             self._warn(arguments.MISSING_PROMPT, PromptWarning)
         return call
+
+    def _tokenizer_of(self, prompt: PromptArguments) -> Tokenizer:
+        table = self._query_table
+        is_table = table is not None and table.computes(prompt.wanted_role)
+        return table.tokenizer if table is not None and is_table else self._tokenizer
+
+    def _outputs(
+        self, call: EmbeddingCall, output_value: str, chunks: Sequence[Span] | None = None
+    ) -> tuple[Call, Callable[[Any], Any], Pipeline]:
+        """Return the call to run, what makes the outputs of its rows, and where to run it."""
+        if call.is_late:
+            check_output(output_value, chunks)
+            return call, call.finish, self._pipeline
+        if output_value == "sentence_embedding" and chunks is None:
+            return call, call.finish, self._pipeline
+        if not self.spec.is_sparse or chunks is not None:
+            of_tokens = make_token_call(self._model, self.config, call, output_value, chunks)
+            self._pipeline.check_open()
+            return of_tokens.call, of_tokens.finish, self._token_pipeline.get()
+        if self._query_table is not None and call.tokenizer is self._query_table.tokenizer:
+            self._pipeline.check_open()
+            of_table = table_call(call)
+            return of_table.call, of_table.finish, self._query_table.pipeline()
+        weights = table_call(call) if self.spec.encoder.is_table else SpladeCall(call)
+        return weights.call, weights.finish, self._pipeline

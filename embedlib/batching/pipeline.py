@@ -77,7 +77,7 @@ class Pipeline:
         """
         self.check_open()
         limits = self._engine.limits
-        dim = None if limits.is_per_token else limits.embedding_dim
+        dim = None if limits.is_per_token or limits.is_sparse else limits.embedding_dim
         job = Job(num_texts, dim, lane, first_row, self._meter.clock())
         self._meter.job_opened()
         self._open_jobs[id(job)] = job

@@ -15,6 +15,7 @@ from embedlib.batching.twins import Distinct
 from embedlib.engines.base import EngineLimits
 from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.sparse import weights_of
 
 
 def check_shape(vectors: Vectors, sequences: Sequence[TokenizedText], limits: EngineLimits) -> None:
@@ -57,7 +58,11 @@ def resolve(
     meter.batch_answered(num_texts, num_tokens, num_computed)
     if distinct is not None:
         vectors = distinct.rows_for_all(vectors, is_per_token=limits.is_per_token)
-    resolve_jobs(sequences, vectors, meter.clock(), is_per_token=limits.is_per_token)
+    resolve_jobs(
+        *(sequences, vectors, meter.clock()),
+        is_per_token=limits.is_per_token,
+        is_sparse=limits.is_sparse,
+    )
 
 
 def fail(sequences: Sequence[TokenizedText], error: BaseException, meter: Meter) -> None:
@@ -78,6 +83,7 @@ def resolve_jobs(
     now: float = 0.0,
     *,
     is_per_token: bool = False,
+    is_sparse: bool = False,
 ) -> None:
     """Give each job its rows; a row that is not finite fails its job instead.
 
@@ -86,6 +92,7 @@ def resolve_jobs(
         vectors: float32[B, D], or float32[T, D] if `is_per_token`.
         now: when the rows were returned, on the clock of the statistics.
         is_per_token: whether the engine returns per-token vectors.
+        is_sparse: whether jobs get the numbers of a row that are not 0, by their place.
     """
     by_job: dict[Job, list[int]] = {}
     for index, sequence in enumerate(sequences):
@@ -94,11 +101,15 @@ def resolve_jobs(
     rows: NDArray[Any] = vectors
     if is_per_token:
         ends = list(accumulate(sequence.num_tokens for sequence in sequences))
-        rows = np.empty(len(sequences), object)
-        for index, tokens in enumerate(np.split(vectors, ends[:-1])):
-            returned = sequences[index].returned_rows
-            rows[index] = tokens if returned is None else tokens[returned]
+        rows = _as_objects(
+            [
+                tokens if sequence.returned_rows is None else tokens[sequence.returned_rows]
+                for sequence, tokens in zip(sequences, np.split(vectors, ends[:-1]), strict=True)
+            ]
+        )
         finite = np.logical_and.reduceat(finite, [0, *ends[:-1]])
+    elif is_sparse:
+        rows = _as_objects([weights_of(row) for row in vectors])
     elif any(sequence.share != 1 for sequence in sequences):
         rows = vectors * np.array([[sequence.share] for sequence in sequences], np.float32)
     for job, indices in by_job.items():
@@ -110,6 +121,14 @@ def resolve_jobs(
             job.resolve([sequences[index]], rows[index : index + 1], now)
         else:
             job.resolve([sequences[index] for index in indices], rows[indices], now)
+
+
+def _as_objects(items: Sequence[Any]) -> NDArray[Any]:
+    """Return object[N]; NumPy alone would look into the items."""
+    objects = np.empty(len(items), object)
+    for index, item in enumerate(items):
+        objects[index] = item
+    return objects
 
 
 def _not_finite(sequence: TokenizedText) -> EngineRunError:

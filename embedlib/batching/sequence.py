@@ -21,7 +21,7 @@ class Job:
     """The texts of one call, from tokenizing to the array of their vectors.
 
     Rows arrive in any order; the last one resolves the future, the first error fails it. A row is
-    float32[D], or of an engine that returns per-token vectors an object: float32[tokens, D].
+    float32[D], or an object: per-token vectors float32[tokens, D], or the dict of a sparse vector.
 
     A job passes through three threads, and no lock guards its fields: each has one owner, the only
     thread that writes it. The *caller* makes the job. The *tokenizing* thread is the caller for

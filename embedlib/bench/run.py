@@ -29,10 +29,10 @@ from embedlib.measuring.process import ContestantFailedError, Process
 from embedlib.measuring.sgemm import SGEMM, linear_shapes
 from embedlib.measuring.spread import Latency, Spread, aba_ratios
 from embedlib.measuring.texts import QUERIES, docstrings, read_lines, texts_of_about
+from embedlib.models.folders import read_folder
 from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
-from embedlib.models.static_model import read_folder
 
 QUERY_INTERVAL_S = 0.1
 """Between two queries during a bulk job, at least."""

@@ -142,7 +142,7 @@ def _feed_forward(encoder: Encoder) -> str:
 
 
 def _describe(module: Module) -> str:
-    from embedlib.models.spec import Dense, LayerNorm, Pooling, RoundTanh
+    from embedlib.models.spec import Dense, LayerNorm, Pooling, RoundTanh, SpladePooling
 
     if isinstance(module, Pooling):
         note = "" if module.include_prompt else ", without the prompt's tokens"
@@ -153,6 +153,9 @@ def _describe(module: Module) -> str:
         return f"layer norm: {module.dim}"
     if isinstance(module, RoundTanh):
         return "round(127 tanh(x)): whole numbers"
+    if isinstance(module, SpladePooling):
+        logs = " of the logarithm" if module.num_logs == 2 else ""
+        return f"splade: {module.strategy} of the logits' logarithms{logs}"
     return "normalize: to unit length"
 
 

@@ -60,6 +60,8 @@ class EngineLimits:
     """Numbers per row, D; with a head one per label."""
     is_per_token: bool = False
     """True: a result has one row per token, float32[T, D]; the spec has no pooling."""
+    is_sparse: bool = False
+    """True: most of the D numbers of a row are 0, and only the others are kept."""
     is_padded: bool
     """True: a batch costs num_seqs * longest tokens. False: it costs the sum of its lengths."""
     max_batch_tokens: int

@@ -141,6 +141,8 @@ class EngineKind:
     process can have it. None: the engine has no estimate."""
     can_per_token: bool = False
     """Whether it can return per-token vectors, for a spec without pooling."""
+    can_splade: bool = False
+    """Whether it computes the weights of a sparse model."""
     keeps_pooled_rows: bool = False
     """Whether it can keep `models.compiled.pooled_rows` out of FP8."""
     lower: Callable[[ModelSpec, Mapping[str, Any], EnginePlan, Config], Engine] | None = None

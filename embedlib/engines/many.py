@@ -102,6 +102,7 @@ class ManyEngines:
         self._limits = EngineLimits(
             embedding_dim=limits[0].embedding_dim,
             is_per_token=limits[0].is_per_token,
+            is_sparse=limits[0].is_sparse,
             is_padded=limits[0].is_padded,
             max_batch_tokens=min(limit.max_batch_tokens for limit in limits),
             num_parallel_batches=sum(limit.num_parallel_batches for limit in limits),

@@ -8,7 +8,12 @@ from dataclasses import replace
 from embedlib.config import Config
 from embedlib.engines.kind import ChosenPrecision, EngineChoice, EngineKind, EnginePlan
 from embedlib.engines.machine import Machine, package_of
-from embedlib.engines.precision import ListCompiled, check_precision, choose_precision
+from embedlib.engines.precision import (
+    REFERENCE,
+    ListCompiled,
+    check_precision,
+    choose_precision,
+)
 from embedlib.engines.profile import read_profile
 from embedlib.engines.registry import OWN_KINDS, find_devices, find_kind
 from embedlib.engines.static.kind import KIND as STATIC
@@ -74,6 +79,7 @@ def plan_engine(
         try:
             _check_per_token(kind, files)
             kind.check(files.spec)
+            check_sparse(kind, files, config)
             tried = _tried(kind, choice, files, config) if config.precision == "auto" else ()
             precision = choose_precision(
                 kind, choice.hardware, files, config, manifest, list_compiled, tried or None
@@ -98,6 +104,26 @@ def _check_per_token(kind: EngineKind, files: ModelFiles) -> None:
         )
 
 
+def check_sparse(kind: EngineKind, files: ModelFiles, config: Config) -> None:
+    """Raise for a sparse model that an engine or a precision does not have.
+
+    Raises:
+        EngineUnsupportedError: the engine has no SPLADE.
+        ConfigError: the precision is not the model's own.
+    """
+    if not files.spec.is_splade:
+        return
+    if not kind.can_splade:
+        raise EngineUnsupportedError(
+            f"engine {kind.name} has no sparse models; leave engine and device out"
+        )
+    if config.precision not in ("auto", REFERENCE):
+        raise ConfigError(
+            f"precision = {config.precision!r}: a sparse model is computed in {REFERENCE}; leave "
+            "precision out"
+        )
+
+
 def _plan_static(files: ModelFiles, config: Config, machine: Machine) -> EnginePlan:
     """Return the plan of a static model; it needs no engine of transformers."""
     if config.engine != "auto":
@@ -107,6 +133,16 @@ def _plan_static(files: ModelFiles, config: Config, machine: Machine) -> EngineP
         )
     check_precision(STATIC, config)
     return _plan(STATIC, STATIC.find(config, machine), ChosenPrecision(name="float32"))
+
+
+def table_plan() -> EnginePlan:
+    """Return the plan of a table that belongs to a model, whatever the options of that."""
+    return EnginePlan(
+        kind=STATIC,
+        devices=("cpu",),
+        hardware="",
+        precision=ChosenPrecision(name=REFERENCE),
+    )
 
 
 def _log_skipped(name: str, reason: object) -> None:
@@ -170,6 +206,8 @@ def _tried(
             return False
         return True
 
+    if files.spec.is_splade:
+        return (REFERENCE,)
     tried = worthwhile(kind, choice.cpu_features, fits)
     for precision in kind.precisions:
         if precision not in tried:

@@ -27,13 +27,13 @@ from embedlib.models.compiled.engine_folder import (
     open_engine_folder,
     source_on_hub,
 )
+from embedlib.models.folders import read_folder
 from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
 from embedlib.models.reading.files import ModelFiles, is_scoring_model
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
-from embedlib.models.static_model import read_folder
 
 
 @dataclass(frozen=True, kw_only=True)

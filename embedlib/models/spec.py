@@ -249,7 +249,25 @@ class RoundTanh:
     """
 
 
-Module = Pooling | Dense | LayerNorm | Normalize | RoundTanh
+@dataclass(frozen=True, kw_only=True)
+class SpladePooling:
+    """A weight for every token of the vocabulary: the pooled logits of a masked language model.
+
+    With the logits l of L tokens, f(x) = log(1 + relu(x)), applied twice if `num_logs` is 2: the
+    greatest of f(l), or their sum. The modules before it are the first layers of the model's head;
+    its own matrix, one row per word, makes the logits.
+
+    Source: Formal et al., SPLADE (arXiv:2107.05720) equation 1, and v2 (arXiv:2109.10086) equation
+    6; Shen et al. (arXiv:2504.14839) for the second logarithm.
+    """
+
+    vocab_size: int
+    strategy: Literal["max", "sum"] = "max"
+    num_logs: Literal[1, 2] = 1
+    has_bias: bool = True
+
+
+Module = Pooling | Dense | LayerNorm | Normalize | RoundTanh | SpladePooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +343,8 @@ class ModelSpec:
     encoder: Encoder
     modules: tuple[Module, ...]
     """The modules after the transformer, in the order of `modules.json`; the first is a Pooling.
-    Without a Pooling, the modules apply to every token, and the result is one row per token."""
+    Of a sparse model the last is a SpladePooling, and those before it apply to every token. Without
+    a pooling, all modules apply to every token, and the result is one row per token."""
     embedding_dim: int
     """D, before `truncate_dim`."""
     max_seq_tokens: int
@@ -340,6 +359,8 @@ class ModelSpec:
     default_prompt_name: str | None = None
     similarity: Similarity = "cosine"
     truncate_dim: int | None = None
+    max_active_dims: int | None = None
+    """Of a sparse model: how many weights of a text are kept, the greatest; None: all."""
     head: Head | None = None
     """None: the outputs are embeddings. Otherwise they are scores before the activation, and
     `embedding_dim` is the number of labels."""
@@ -355,6 +376,22 @@ class ModelSpec:
         return first
 
     @property
+    def is_splade(self) -> bool:
+        """Whether a vector has a number for every token of the vocabulary, most of them 0."""
+        return any(isinstance(module, SpladePooling) for module in self.modules)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it makes weights of tokens: by SPLADE, or each token's own from a table."""
+        return self.is_splade or (self.encoder.is_table and not self.modules)
+
+    @property
+    def includes_prompt(self) -> bool:
+        """Whether the prompt's tokens are pooled with those of the text."""
+        first = self.modules[0] if self.modules else None
+        return first.include_prompt if isinstance(first, Pooling) else True
+
+    @property
     def is_normalized(self) -> bool:
         """Whether the model's last module scales its vectors to unit length."""
-        return isinstance(self.modules[-1], Normalize) if self.modules else False
+        return bool(self.modules) and isinstance(self.modules[-1], Normalize)

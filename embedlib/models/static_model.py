@@ -12,19 +12,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from embedlib.errors import ConfigError, ModelUnsupportedError
-from embedlib.models.reading.files import ModelFiles, read_general, read_model_files
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.files import ModelFiles, read_general
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.model_file import has_file, load_json
+from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import (
-    STATIC,
     output_dim,
     read_module,
     read_module_list,
 )
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.spec import Encoder, ModelSpec, Module, Normalize, Pooling
-from embedlib.models.weights.table import TokenTable, find_table
+from embedlib.models.weights.table import find_table
 
 MODEL2VEC: Final = "model2vec"
 NO_LIMIT: Final = 2**31 - 1
@@ -45,33 +44,15 @@ CONFIG_KEYS: Final = frozenset(
 """Of model2vec's config.json."""
 
 
-def read_folder(
-    folder: Path, *, with_head: bool = False, template: str | None = None, is_compiled: bool = False
-) -> ModelFiles:
-    """Return the spec of the model in a folder, static or not; see `read_model_files`.
+def read_static(folder: Path) -> ModelFiles:
+    """Return the files of a static model.
 
     Raises:
-        ModelError: as in `read_model_files`; for a static model also if its table cannot be read.
-        ConfigError: the template is unknown, or given without a head.
+        ModelError: a file holds something that is not implemented, or the table cannot be read.
     """
-    if with_head or not _is_static(folder):
-        return read_model_files(
-            folder, with_head=with_head, template=template, is_compiled=is_compiled
-        )
-    if template is not None:
-        raise ConfigError(f"template = {template!r} is for rerankers only; leave it out")
     if has_file(folder / "modules.json", folder):
         return _read_modules(folder)
     return _read_model2vec(folder)
-
-
-def _is_static(folder: Path) -> bool:
-    if has_file(folder / "modules.json", folder):
-        content = load_json(folder / "modules.json", folder)
-        first = content[0] if isinstance(content, list) and content else None
-        kind = first.get("type") if isinstance(first, dict) else None
-        return isinstance(kind, str) and kind.endswith(f".{STATIC}")
-    return JsonObject.load(folder / "config.json", folder).text("model_type") == MODEL2VEC
 
 
 def _read_modules(folder: Path) -> ModelFiles:
@@ -90,7 +71,7 @@ def _read_modules(folder: Path) -> ModelFiles:
     general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
     limit, source = _truncation(table_dir, folder)
     spec = ModelSpec(
-        encoder=_encoder(table),
+        encoder=table_encoder(*table.shape),
         modules=tuple(modules),
         embedding_dim=dim,
         max_seq_tokens=limit,
@@ -133,7 +114,7 @@ def _read_model2vec(folder: Path) -> ModelFiles:
     limit = config.optional_integer("max_length", MAX_LENGTH)
     modules = (MEAN, *((Normalize(),) if config.boolean("normalize", False) else ()))
     spec = ModelSpec(
-        encoder=_encoder(table),
+        encoder=table_encoder(*table.shape),
         modules=modules,
         embedding_dim=table.shape[1],
         max_seq_tokens=NO_LIMIT if limit is None else limit,
@@ -145,9 +126,8 @@ def _read_model2vec(folder: Path) -> ModelFiles:
     )
 
 
-def _encoder(table: TokenTable) -> Encoder:
+def table_encoder(num_tokens: int, dim: int) -> Encoder:
     """Return a transformer without layers: what a model of a table alone is."""
-    num_tokens, dim = table.shape
     return Encoder(
         family="static",
         vocab_size=num_tokens,

@@ -66,6 +66,8 @@ class EmbeddingCall(Call):
     precision: VectorPrecision
     ranges: NDArray[np.float32] | None
     """float32[2, D]: for the precisions int8 and uint8."""
+    max_active_dims: int | None = None
+    """How many weights of a sparse vector are kept; None: all."""
     is_late: bool = False
     """Whether a row is float32[T, D], the vectors of T tokens."""
 
@@ -102,6 +104,13 @@ class PromptArguments(NamedTuple):
         """Whether none of them chooses a prompt; examples do not."""
         return self[:4] == (None,) * 4
 
+    @property
+    def wanted_role(self) -> Role | None:
+        """The role, which sentence-transformers calls a task."""
+        if self.role is None and self.task in ROLES:
+            return self.task
+        return self.role
+
 
 class VectorArguments(NamedTuple):
     """The arguments of a call that choose the form of its vectors, as in `Embedder.encode`."""
@@ -110,6 +119,8 @@ class VectorArguments(NamedTuple):
     truncate_dim: int | None = None
     precision: str | None = "float32"
     """None means float32, as in sentence-transformers."""
+    output_value: str = "sentence_embedding"
+    max_active_dims: int | None = None
 
 
 class CallFactory:
@@ -132,6 +143,10 @@ class CallFactory:
         self._adds_windows = config.on_truncate == "chunk"
         self._truncation = known.truncation
         self.prompts = Prompts(spec, config, known)
+        if spec.is_sparse:
+            _check_sparse(config)
+        self.max_active_dims = config.max_active_dims or spec.max_active_dims
+        self._sets_active_dims = config.max_active_dims is not None
         self.truncate_dim = self._kept_dim(config.truncate_dim or spec.truncate_dim)
         self.query_tokenizer: Tokenizer | None = None
         """Of a late-interaction model; None: queries have the tokenizer of all texts."""
@@ -162,12 +177,17 @@ class CallFactory:
             InputError: `inputs` is neither a str nor an ordered iterable.
             ConfigError: an argument is out of range.
         """
+        if self._spec.is_sparse and vectors.output_value != "sparse":
+            raise ConfigError(
+                f"output_value = {vectors.output_value!r}; this model is sparse, it makes weights "
+                "of tokens: call encode or submit_batch with output_value='sparse'"
+            )
         if isinstance(inputs, np.ndarray):
             inputs = inputs.tolist()
         check_inputs(inputs)
         lacks_prompt = prompt.are_empty and self.prompts.differ
-        if prompt.role is None and prompt.task in ROLES:  # as in sentence-transformers
-            prompt = prompt._replace(role=prompt.task, task=None)
+        if prompt.role is None and prompt.task in ROLES:
+            prompt = prompt._replace(role=prompt.wanted_role, task=None)
         is_single = isinstance(inputs, str)
         texts = [inputs] if is_single else list(inputs)
         check_no_pairs(texts)
@@ -198,6 +218,7 @@ class CallFactory:
             ranges=self.ranges,
             is_late=is_late,
             max_seq_tokens=tokenizer.max_seq_tokens,
+            max_active_dims=vectors.max_active_dims or self.max_active_dims,
         )
 
     def tokenizer_for(self, role: Role | None, tokenizer: Tokenizer) -> Tokenizer:
@@ -211,6 +232,8 @@ class CallFactory:
         # Only where they have an effect: most stored fingerprints are older than these settings.
         if self._adds_windows:
             found["on_truncate"] = "chunk"
+        if self._sets_active_dims:
+            found["max_active_dims"] = self.max_active_dims
         if self.truncate_dim is not None and self._truncation != "slice":
             found["truncation"] = self._truncation
         if self._spec.late_interaction is not None:
@@ -253,3 +276,17 @@ class CallFactory:
                 f"of vectors with {num_ranges} dimensions; pass truncate_dim to the Embedder and "
                 "calibrate it"
             )
+
+
+def _check_sparse(config: Config) -> None:
+    """Refuse options that have no meaning for a sparse model."""
+    if config.on_truncate == "chunk":
+        raise ConfigError(
+            "on_truncate = 'chunk' makes means of vectors, and this model is sparse; divide long "
+            "texts yourself, or pass 'warn', 'ignore' or 'error'"
+        )
+    if config.truncate_dim is not None:
+        raise ConfigError(
+            f"truncate_dim = {config.truncate_dim}; this model is sparse: max_active_dims keeps "
+            "the greatest weights of a text"
+        )

@@ -73,6 +73,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "examples": optional(Kind("a list of examples", is_sequence)),
         "hypothesis_template": UNICODE,
         "instruction": optional(UNICODE),
+        "max_active_dims": optional(COUNT),
         "multi_label": SWITCH,
         "normalize_embeddings": SWITCH,
         "output_value": choice(*OUTPUT_VALUES),

@@ -18,7 +18,7 @@ from embedlib.engines.machine import Machine
 from embedlib.engines.make import make_engine
 from embedlib.engines.precision import REFERENCE, faithful_versions, known_versions
 from embedlib.engines.registry import OWN_KINDS
-from embedlib.engines.select import choose_engine, plan_again, plan_engine
+from embedlib.engines.select import choose_engine, plan_again, plan_engine, table_plan
 from embedlib.errors import ConfigError, EngineError, EngineUnsupportedError
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
@@ -104,6 +104,9 @@ class RunningModel(Protocol):
             EngineBuildError: compiling failed.
         """
 
+    def lower_queries(self) -> Engine:
+        """Make the engine of `files.queries`, the table that sparse queries are looked up in."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAroundEngine:
@@ -169,6 +172,14 @@ class ModelAroundEngine:
         raise EngineUnsupportedError(
             "from_engine does not support per-token vectors; load the model by name or folder"
         )
+
+    def lower_queries(self) -> Engine:
+        """Raise: without files there is no table.
+
+        Raises:
+            EngineUnsupportedError: always.
+        """
+        return self.lower_tokens()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +288,15 @@ class ModelFromFiles:
         plan = plan_again(self.plan, self.files, config, replace(self.machine))
         spec = replace(self.spec, modules=(), embedding_dim=self.spec.encoder.hidden_size)
         return make_engine(plan, replace(self.files, spec=spec, module_dirs=()), config)
+
+    def lower_queries(self) -> Engine:
+        """Make the engine of the table that sparse queries are looked up in.
+
+        Raises:
+            ModelWeightsError: the table cannot be read.
+        """
+        assert self.files.queries is not None, "only a Router has a table"
+        return make_engine(table_plan(), self.files.queries, self.opened.config)
 
 
 def load_model(

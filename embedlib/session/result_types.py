@@ -169,6 +169,7 @@ class Encode(Protocol):
         examples: Examples | None = None,
         usage: Usage | None = None,
         chunks: Sequence[Span] | None = None,
+        max_active_dims: int | None = None,
         processing_kwargs: Mapping[str, Any] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any: ...

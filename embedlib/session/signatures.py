@@ -38,6 +38,9 @@ class ConfigOptions(TypedDict, total=False):
     (embeddings only): it is divided into windows, and its vector is the mean of theirs."""
     truncate_dim: int | None
     """Keep only this many first dimensions (Matryoshka models); None: the model's own number."""
+    max_active_dims: int | None
+    """Keep only this many weights of a sparse vector, the greatest; None: the model's own number,
+    or all."""
     quantization_ranges: Any
     """For vectors in int8 and uint8: the ranges float32[2, D] that `Embedder.calibrate` returns, or
     the .npy file that contains them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
@@ -16,8 +16,8 @@ from embedlib.batching.tokenizer import MAX_ROWS_NAMED, WarnTruncated
 from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError
-from embedlib.session.call import EmbeddingCall
-from embedlib.vectors.arrays import Vectors
+from embedlib.session.call import Call, EmbeddingCall
+from embedlib.vectors.arrays import AnyVectors, Vectors
 
 STREAM_JOB_TEXTS = 256
 STREAM_JOBS = 16
@@ -131,19 +131,26 @@ async def astream(
     ahead.warn(warn_truncated)
 
 
-def submit(pipeline: Pipeline, call: EmbeddingCall) -> Future[Vectors]:
+def submit(
+    pipeline: Pipeline, call: Call, finish: Callable[[Vectors], AnyVectors]
+) -> Future[AnyVectors]:
     """Start a call and return the future of its vectors; cancelling it drops queued texts.
 
     Waiting for it in the callback of a future of the same model raises EmbedlibError.
+
+    Args:
+        pipeline: computes the texts.
+        call: the texts, and how to tokenize them.
+        finish: makes the vectors of the engine's rows.
     """
     job = pipeline.open_job(len(call.texts), call.lane)
-    future: Future[Vectors] = pipeline.make_future()
+    future: Future[AnyVectors] = pipeline.make_future()
 
     def resolve(done: Future[Vectors]) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            rows = call.finish(done.result())
+            rows = finish(done.result())
             call.count(job)
         except BaseException as error:  # the future fails with it
             settle = partial(future.set_exception, error)

@@ -30,6 +30,7 @@ from embedlib.session.call import Call, EmbeddingCall
 from embedlib.session.loading import RunningModel
 from embedlib.vectors.modules import apply_modules
 from embedlib.vectors.similarity import normalize
+from embedlib.vectors.sparse import SparseVector, strongest
 from embedlib.vectors.tokens import Span, lexical_weights, pool_spans
 
 TokenVectors = NDArray[np.float32]
@@ -46,15 +47,24 @@ class TokenPipeline:
 
     def __init__(
         self,
-        model: RunningModel,
+        lower: Callable[[], Engine],
         config: Config,
         meter: Meter,
         callers: Callers,
         policy: BatchingPolicy,
     ) -> None:
+        """Make no engine yet.
+
+        Args:
+            lower: makes the engine.
+            config: the options of the model.
+            meter: counts.
+            callers: of the model.
+            policy: how texts are divided into batches.
+        """
         self.callers = callers
         self._policy = policy
-        self._model = model
+        self._lower = lower
         self._config = config
         self._meter = meter
         self._pipeline: Pipeline | None = None
@@ -72,7 +82,7 @@ class TokenPipeline:
         """
         with self._lock:
             if self._pipeline is None and not self._is_closed:
-                engine = self._model.lower_tokens()
+                engine = self._lower()
                 if self._is_closed:  # `close` has timed out while this thread loaded the engine
                     engine.close()
                 else:
@@ -181,7 +191,8 @@ def make_token_call(
     if output_value == "sparse":
         head = load_token_head(model.files, "sparse")
         ignored = ignored_token_ids(model.files, model.tokenizer)
-        return TokenCall(call, partial(_sparse, head=head, ignored_ids=ignored))
+        kept = call.max_active_dims
+        return TokenCall(call, partial(_sparse, head=head, ignored_ids=ignored, num_kept=kept))
     if output_value == "multi_vector":
         head = load_token_head(model.files, "multi_vector")
         return TokenCall(call, partial(_multi_vector, head=head))
@@ -217,10 +228,14 @@ def _token_embeddings(vectors: TokenVectors, token_ids: list[int]) -> TokenVecto
 
 
 def _sparse(
-    vectors: TokenVectors, token_ids: list[int], head: TokenHead, ignored_ids: frozenset[int]
-) -> dict[int, float]:
+    vectors: TokenVectors,
+    token_ids: list[int],
+    head: TokenHead,
+    ignored_ids: frozenset[int],
+    num_kept: int | None,
+) -> SparseVector:
     # The reference sets negative weights to 0; `lexical_weights` keeps only those above 0 anyway.
-    return lexical_weights(head(vectors), token_ids, ignored_ids)
+    return strongest(lexical_weights(head(vectors), token_ids, ignored_ids), num_kept)
 
 
 def _multi_vector(vectors: TokenVectors, token_ids: list[int], head: TokenHead) -> TokenVectors:

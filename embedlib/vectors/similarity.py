@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from embedlib.config import Similarity
 from embedlib.errors import InputError, a_type, first_line
 from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.sparse import are_sparse, as_rows
 
 
 def normalize(vectors: Vectors) -> Vectors:
@@ -83,6 +84,8 @@ def _comparable(
     kind: Similarity, first: ArrayLike, second: ArrayLike
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return both as matrices of equal width; for cosine, with rows of unit length."""
+    if are_sparse(first) and are_sparse(second):
+        return as_rows(kind, first, second)  # for cosine of unit length already
     a, b = _rows(first), _rows(second)
     if a.shape[1] != b.shape[1]:
         raise InputError(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -112,7 +113,7 @@ def two_engines(
         spec=spec or fake_spec(),
         tokenizer=byte_tokenizer(),
         engine=first,
-        files=cast(Any, "only their presence counts"),
+        files=cast(Any, SimpleNamespace(queries=None)),  # only their presence counts
         lower=lower,
     )
     embedder = Embedder.__new__(Embedder)

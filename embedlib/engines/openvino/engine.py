@@ -89,7 +89,9 @@ class OpenVINOEngine:
         num_bulk = streams + 1 if max_inflight_bulk is None else max_inflight_bulk
         self._limits = EngineLimits(
             embedding_dim=spec.embedding_dim,
-            is_per_token=not any(isinstance(module, Pooling) for module in spec.modules),
+            is_per_token=not spec.is_splade
+            and not any(isinstance(module, Pooling) for module in spec.modules),
+            is_sparse=spec.is_splade,
             is_padded=True,
             max_batch_tokens=max_batch_tokens
             or (SHARED_BATCH_TOKENS if shares_lanes else MAX_BATCH_TOKENS),

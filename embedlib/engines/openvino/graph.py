@@ -3,8 +3,9 @@
 Inputs: `token_ids` int32[B, L] (padded on the right) and `seq_lens` int32[B]. A model with a head
 and token types also has `num_type0_tokens` int32[B]; a model whose pooling excludes the prompt also
 has `num_prompt_tokens` int32[B]; a model with a query expansion that is not attended also has
-`num_attended` int32[B]. Output: float32[B, D], or float32[B, L, D] without pooling. A
-causal model that pools the last token has inputs and outputs for a prefix too, see `kept_tokens`.
+`num_attended` int32[B]. Output: float32[B, D], where D of a sparse model is the size of the
+vocabulary, or float32[B, L, D] without pooling. A causal model that pools the last token has inputs
+and outputs for a prefix too, see `kept_tokens`.
 
 Matrices are views onto the memory-mapped file, in the type that it has: building a graph does not
 copy them.
@@ -38,6 +39,7 @@ from embedlib.engines.openvino.positions import (
     rotation,
     rotation_of_one,
 )
+from embedlib.engines.openvino.splade import pool_vocabulary
 from embedlib.engines.openvino.stages import HIDDEN
 from embedlib.engines.openvino.weighted import Multiplier, Weighted
 from embedlib.models.position_bias import bias_by_distance
@@ -51,6 +53,7 @@ from embedlib.models.spec import (
     PoolingMode,
     Rope,
     RoundTanh,
+    SpladePooling,
 )
 from embedlib.models.weights.tensor_roles import ArraysByRole
 
@@ -136,6 +139,8 @@ class _GraphBuilder:
             role = f"modules.{index}"
             if isinstance(module, Pooling):
                 vector = vector if pooled is not None else self._pool(vector, module)
+            elif isinstance(module, SpladePooling):
+                vector = pool_vocabulary(vector, self.is_token, self.weights, role, module)
             elif isinstance(module, Dense):
                 vector = self._dense(vector, module, role)
             elif isinstance(module, LayerNorm):

@@ -307,6 +307,7 @@ KIND: Final = EngineKind(
     describe_memory=describe_memory,
     faster_with={"int8": VNNI_FLAGS, "bf16": frozenset(BF16_FLAGS)},
     can_per_token=True,
+    can_splade=True,
     lower=lower,
     open_weights=open_weights,
     searched_precision="int8",

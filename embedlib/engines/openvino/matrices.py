@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -78,6 +79,14 @@ def _rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Nod
         return node
     scales = np.ascontiguousarray(weights[role + SCALE_SUFFIX][rows])[:, np.newaxis]
     return op.multiply(op.convert(node, "f32"), op.constant(scales))
+
+
+def matrix_rows(weights: Mapping[str, NDArray[Any]], role: str, rows: slice) -> ov.Node:
+    """Return some rows of a weight matrix that is not int8: a view of the stored ones."""
+    narrow = stored_bits(weights, role)
+    if narrow is not None:
+        return widened(replace(narrow, bits=narrow.bits[rows]))
+    return op.constant(np.ascontiguousarray(weights[role][rows]), shared_memory=True)
 
 
 def widened(narrow: StoredBits) -> ov.Node:

@@ -113,6 +113,11 @@ def memory_needs(files: ModelFiles, precision: ChosenPrecision, config: Config) 
             is_float = not (is_coded or is_narrow)
             by_mlas += num_bytes if is_float else 0
             by_onednn += 0 if is_float else num_bytes
+    if files.spec.is_splade:  # the matrix of the head, often the one of the token embeddings
+        rows = 4 * files.spec.embedding_dim * encoder.hidden_size
+        by_mlas += 0 if is_narrow else rows
+        by_onednn += rows if is_narrow else 0
+        weights += rows
     packed = by_mlas + by_onednn
     is_large = packed > SMALL_BYTES
     copies = int(MLAS_COPIES * by_mlas) + by_onednn if is_large else int(SMALL_COPIES * packed)

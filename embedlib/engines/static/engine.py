@@ -38,7 +38,7 @@ class StaticEngine:
         self._weights = {role: weights[role] for role in weights}
         self._table = self._weights["tokens"]
         self.limits = EngineLimits(
-            embedding_dim=spec.embedding_dim,
+            embedding_dim=spec.embedding_dim if spec.modules else spec.encoder.hidden_size,
             is_per_token=not spec.modules,
             is_padded=False,
             max_batch_tokens=max_batch_tokens or MAX_BATCH_TOKENS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from embedlib.models.families.row import Family, HeadLayer, Key, SequenceHead
+from embedlib.models.families.row import Family, HeadLayer, Key, MaskedHead, SequenceHead
 from embedlib.models.families.tensor_names import (
     DEBERTA_V2_TENSORS,
     DISTILBERT_TENSORS,
@@ -84,6 +84,16 @@ BERT: Final = Family(
             HeadLayer(tensors="classifier"),
         ),
     ),
+    masked_head=MaskedHead(
+        layers=(
+            HeadLayer(
+                tensors="cls.predictions.transform.dense", activation=Key("hidden_act", "gelu")
+            ),
+            HeadLayer(tensors="cls.predictions.transform.LayerNorm", is_norm=True),
+        ),
+        decoder="cls.predictions.decoder",
+        bias="cls.predictions.bias",
+    ),
 )  # fmt: skip
 
 ROBERTA: Final = replace(
@@ -103,6 +113,14 @@ ROBERTA: Final = replace(
             HeadLayer(tensors="classifier.dense", activation="tanh"),
             HeadLayer(tensors="classifier.out_proj"),
         ),
+    ),
+    masked_head=MaskedHead(
+        layers=(
+            HeadLayer(tensors="lm_head.dense", activation="gelu"),
+            HeadLayer(tensors="lm_head.layer_norm", is_norm=True),
+        ),
+        decoder="lm_head.decoder",
+        bias="lm_head.bias",
     ),
 )  # fmt: skip
 
@@ -161,6 +179,13 @@ ELECTRA: Final = replace(
             HeadLayer(tensors="classifier.out_proj"),
         ),
     ),
+    masked_head=MaskedHead(
+        layers=(
+            HeadLayer(tensors="generator_predictions.dense", activation="gelu"),
+            HeadLayer(tensors="generator_predictions.LayerNorm", is_norm=True),
+        ),
+        decoder="generator_lm_head",
+    ),
 )  # fmt: skip
 
 DISTILBERT: Final = replace(
@@ -194,6 +219,13 @@ DISTILBERT: Final = replace(
             HeadLayer(tensors="classifier"),
         ),
     ),
+    masked_head=MaskedHead(
+        layers=(
+            HeadLayer(tensors="vocab_transform", activation=Key("activation", "gelu")),
+            HeadLayer(tensors="vocab_layer_norm", is_norm=True),
+        ),
+        decoder="vocab_projector",
+    ),
 )  # fmt: skip
 
 MPNET: Final = replace(
@@ -217,6 +249,7 @@ MPNET: Final = replace(
         "*embeddings.position_ids", "*pooler.*", "lm_head.*", "classifier.*", "qa_outputs.*",
     ),
     sequence_head=ROBERTA.sequence_head,
+    masked_head=ROBERTA.masked_head,
 )  # fmt: skip
 
 # DeBERTa-v3 and mDeBERTa. The class of transformers 5 leaves out the character map of
@@ -263,6 +296,7 @@ DEBERTA_V2: Final = replace(
             HeadLayer(tensors="classifier"),
         ),
     ),
+    masked_head=None,
 )  # fmt: skip
 
 # The encoder alone: sentence-transformers leaves out the decoder of a file that has one.

@@ -16,6 +16,7 @@ from embedlib.models.families.row import (
     Family,
     HeadLayer,
     Key,
+    MaskedHead,
     SequenceHead,
 )
 from embedlib.models.families.tensor_names import (
@@ -78,6 +79,18 @@ MODERNBERT: Final = Family(
             HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
             HeadLayer(tensors="classifier"),
         ),
+    ),
+    masked_head=MaskedHead(
+        layers=(
+            HeadLayer(
+                tensors="head.dense",
+                activation=Key("classifier_activation", "gelu"),
+                has_bias=Key("classifier_bias", False),
+            ),
+            HeadLayer(tensors="head.norm", is_norm=True, has_bias=Key("norm_bias", False)),
+        ),
+        decoder="decoder",
+        has_bias=Key("decoder_bias", True),
     ),
 )  # fmt: skip
 

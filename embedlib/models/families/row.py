@@ -109,6 +109,19 @@ class Nested:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MaskedHead:
+    """The head of the family's `...ForMaskedLM`: layers, and a matrix with a row per token."""
+
+    layers: tuple[HeadLayer, ...]
+    decoder: str
+    """The matrix's name without `.weight` and `.bias`. A file that ties it to the token embeddings
+    does not store it."""
+    bias: str | None = None
+    """The bias's other name; `decoder` and `.bias` is the first."""
+    has_bias: bool | Key = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """One row of the families table."""
 
@@ -217,8 +230,10 @@ class Family:
     # Heads
     sequence_head: SequenceHead | None = None
     """None: the family has no such class, or it is not implemented."""
+    masked_head: MaskedHead | None = None
+    """None: the family has no such class, or it is not implemented."""
     ties_embeddings: bool = False
-    """The default of `tie_word_embeddings`."""
+    """The default of `tie_word_embeddings`; a masked head is tied unless a file says otherwise."""
     lm_head: str | None = None
     """The tensor name of the matrix by which `...ForCausalLM` maps a vector to logits. None: there
     is no such class, or it does more than multiply."""

@@ -9,21 +9,22 @@ names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from embedlib.config import Similarity
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.reading.config_file import (
     architecture_of,
+    check_own_code,
     positions_key,
     positions_source,
     read_encoder,
 )
-from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
 from embedlib.models.reading.heads import (
     has_chat_template,
     is_modular,
@@ -39,7 +40,13 @@ from embedlib.models.reading.late_interaction import (
     read_stanford,
 )
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.reading.module_files import output_dim, read_module, read_module_list
+from embedlib.models.reading.module_files import (
+    MASKED,
+    SPLADE,
+    output_dim,
+    read_module,
+    read_module_list,
+)
 from embedlib.models.reading.projection import check_commutes, projection_tensor, read_projection
 from embedlib.models.reading.refusals import no_config
 from embedlib.models.reading.settings_file import read_settings
@@ -66,10 +73,14 @@ class ModelFiles:
     """Holds config.json, the tokenizer and the weights of the transformer."""
     module_dirs: tuple[Path, ...]
     """The directory with the weights of each module of the spec."""
-    module_tensors: Mapping[int, str | AnswerRows] = field(default_factory=dict)
+    module_tensors: Mapping[int, str | AnswerRows | VocabularyRows] = field(default_factory=dict)
     """For modules whose weights are in the transformer's files: by position, the tensors there."""
     settings_dirs: tuple[Path, ...] = ()
     """Directories of modules of the head that have settings but no weights: LogitScore."""
+    queries: ModelFiles | None = None
+    """The table of weights that takes the model's place for queries; None: the model itself."""
+    default_role: Literal["query", "document"] = "document"
+    """Whose model computes texts that are neither of the two; with `queries`."""
     hub_name: str | None = None
     """The name by which the caller loaded the model from the hub; None for a local folder."""
     hub_revision: str | None = None
@@ -78,7 +89,8 @@ class ModelFiles:
     @property
     def directories(self) -> list[Path]:
         """All directories that hold files of the model, sorted."""
-        return sorted({self.folder, self.transformer_dir, *self.module_dirs, *self.settings_dirs})
+        found = {self.folder, self.transformer_dir, *self.module_dirs, *self.settings_dirs}
+        return sorted(found | set(() if self.queries is None else self.queries.directories))
 
 
 def is_scoring_model(folder: Path) -> bool:
@@ -113,6 +125,7 @@ def read_model_files(
     with_head: bool = False,
     template: str | None = None,
     is_compiled: bool = False,
+    entries: Sequence[tuple[str, Path]] | None = None,
 ) -> ModelFiles:
     """Return the spec of the model in a folder, and where its files are.
 
@@ -122,6 +135,7 @@ def read_model_files(
         template: only with a head: the name of a template in `known_rerankers.json`, for a folder
             that does not contain the model's prompt.
         is_compiled: the folder is an engine directory, whose config.json may describe quantization.
+        entries: class and directory of each module; None: those of modules.json.
 
     Raises:
         ModelNotFoundError: if the folder holds no model.
@@ -131,7 +145,7 @@ def read_model_files(
     """
     if template is not None and not with_head:
         raise ConfigError(f"template = {template!r} is for rerankers only; leave it out")
-    parts = _read_parts(folder, with_head, is_compiled)
+    parts = _read_parts(folder, with_head, is_compiled, entries)
     return _read_scoring(parts, template) if with_head else _read_embedding(parts)
 
 
@@ -152,13 +166,20 @@ class _Parts:
     """Settings of the transformer module of sentence-transformers; may be empty."""
     modules: list[tuple[str, Path]]
     """Class name and directory of each module after the transformer."""
+    is_masked: bool
+    """Whether the class of the transformer has the head of a masked language model."""
 
     def module_config(self, directory: Path) -> JsonObject:
         """Return a module's config.json; may be empty."""
         return JsonObject.load(directory / "config.json", self.folder)
 
 
-def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
+def _read_parts(
+    folder: Path,
+    with_head: bool,
+    is_compiled: bool,
+    entries: Sequence[tuple[str, Path]] | None,
+) -> _Parts:
     """Read the transformer, and list the modules after it."""
     has_modules = has_file(folder / "modules.json", folder)
     # Without modules.json, sentence-transformers reads neither of its own two files.
@@ -167,7 +188,9 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
         _check_kind(folder, general, with_head)
     is_late_model = is_late(general)
-    entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
+    if entries is None:
+        entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
+    kinds = [kind for kind, _ in entries]
     transformer_dir = entries[0][1] if entries else folder
     config = _read_config(transformer_dir, folder, is_compiled)
     return _Parts(
@@ -182,12 +205,14 @@ def _read_parts(folder: Path, with_head: bool, is_compiled: bool) -> _Parts:
             transformer_dir,
             folder,
             # A modular head stands on the same transformer as an embedding.
-            with_head=with_head and not is_modular([kind for kind, _ in entries]),
+            with_head=with_head and not is_modular(kinds),
             is_late=is_late_model,
+            is_masked=SPLADE in kinds,
         )
         if has_modules
         else JsonObject("", {}),
-        modules=entries[1:],
+        modules=list(entries[1:]),
+        is_masked=MASKED in kinds,
     )
 
 
@@ -280,6 +305,8 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
             "5.4 and later write every text into the template, a program that embedlib does not "
             "run; for plain texts, delete the template, or add the model's modules.json"
         )
+    if any(kind == SPLADE for kind, _ in parts.modules):
+        return _read_splade(parts)
     projection = read_projection(parts.config, parts.encoder.hidden_size)
     dim = parts.encoder.hidden_size if projection is None else projection.out_features
     modules: list[Module] = []
@@ -308,6 +335,30 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
         transformer_dir=parts.transformer_dir,
         module_dirs=tuple(module_dirs),
         module_tensors=module_tensors,
+    )
+
+
+def _read_splade(parts: _Parts) -> ModelFiles:
+    """Return the files of a sparse model."""
+    if not parts.is_masked and "transformer_task" not in parts.settings:
+        raise parts.settings.refuse("transformer_task", '"fill-mask"')
+    check_own_code(parts.config, "AutoModelForMaskedLM")
+    [(_, splade_dir)] = parts.modules
+    strategy = parts.module_config(splade_dir)
+    modules, tensors = masked_modules(parts.config, parts.encoder, strategy)
+    dim = parts.encoder.vocab_size
+    spec = ModelSpec(
+        modules=modules,
+        embedding_dim=dim,
+        **_read_transformer(parts),
+        **read_general(parts.general, dim, is_sparse=True),
+    )
+    return ModelFiles(
+        folder=parts.folder,
+        spec=spec,
+        transformer_dir=parts.transformer_dir,
+        module_dirs=(*(parts.transformer_dir for _ in modules[1:]), splade_dir),
+        module_tensors=tensors,
     )
 
 
@@ -382,20 +433,29 @@ def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
     return int(tokens), source
 
 
-def read_general(general: JsonObject, dim: int) -> dict[str, Any]:
+def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> dict[str, Any]:
     """Return the fields of `ModelSpec` that config_sentence_transformers.json sets.
 
     Args:
         general: the file; may be empty.
         dim: width of the model's vectors.
+        is_sparse: whether it is a sparse model.
     """
     general.check_keys(
         {
             "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
-            "similarity_fn_name", "truncate_dim",
+            "similarity_fn_name", "max_active_dims" if is_sparse else "truncate_dim",
         }
     )  # fmt: skip
-    general.check_fixed("model_type", ("SentenceTransformer", None))
+    general.check_fixed(
+        "model_type", ("SparseEncoder" if is_sparse else "SentenceTransformer", None)
+    )
+    if is_sparse:
+        return {
+            **_read_prompts(general),
+            "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "dot"),
+            "max_active_dims": general.optional_integer("max_active_dims", None, minimum=1),
+        }
     truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
     if truncate_dim is not None and truncate_dim > dim:
         truncate_dim = None  # as sentence-transformers, which then has nothing to cut

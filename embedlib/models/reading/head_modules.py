@@ -10,7 +10,7 @@ Source: the classes of transformers 5.5, and `LogitScore` of sentence-transforme
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -18,12 +18,12 @@ from typing import Final
 from tokenizers import Tokenizer
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.families.row import Key, SequenceHead
+from embedlib.models.families.row import HeadLayer, Key, SequenceHead
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import KnownReranker
 from embedlib.models.reading.config_file import architecture_of, family_of
 from embedlib.models.reading.json_files import JsonObject, show
-from embedlib.models.reading.module_files import output_dim, read_module
+from embedlib.models.reading.module_files import output_dim, read_module, read_splade
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.reading.traits import read_activation, read_boolean, read_number
 from embedlib.models.spec import Dense, Encoder, LayerNorm, Module, Pooling, PoolingMode
@@ -47,7 +47,19 @@ class AnswerRows:
     """The row is divided by it."""
 
 
-Tensors = dict[int, str | AnswerRows]
+@dataclass(frozen=True)
+class VocabularyRows:
+    """The matrix of a masked language model's head, one row per token, and its bias."""
+
+    matrix: str
+    """Name of the matrix, without `.weight`; a file that ties it does not store it."""
+    bias: str | None
+    """Another name of the bias than that of the matrix and `.bias`."""
+    is_tied: bool
+    """Whether the matrix of token embeddings takes its place where it is not stored."""
+
+
+Tensors = dict[int, str | AnswerRows | VocabularyRows]
 """By position among the modules, where the weights are in the transformer's files."""
 
 
@@ -62,21 +74,52 @@ def sequence_modules(
     modules: list[Module] = [_pooling(config, row)]
     tensors: Tensors = {}
     for index, layer in enumerate(row.layers, 1):
-        has_bias = read_boolean(config, layer.has_bias)
         tensors[index] = layer.tensors
-        if layer.is_norm:
-            eps = read_number(config, family.norm_eps)
-            modules.append(LayerNorm(dim=encoder.hidden_size, eps=eps, has_bias=has_bias))
-            continue
-        modules.append(
-            Dense(
-                in_features=encoder.hidden_size,
-                out_features=num_labels if index == len(row.layers) else encoder.hidden_size,
-                has_bias=has_bias,
-                activation=read_activation(config, layer.activation),
-            )
-        )
+        module = _head_layer(config, layer, family.norm_eps, encoder.hidden_size)
+        if isinstance(module, Dense) and index == len(row.layers):
+            module = replace(module, out_features=num_labels)
+        modules.append(module)
     return tuple(modules), tensors
+
+
+def masked_modules(
+    config: JsonObject, encoder: Encoder, strategy: JsonObject
+) -> tuple[tuple[Module, ...], Tensors]:
+    """Return the modules of a ...ForMaskedLM with SPLADE's pooling, and where their weights are.
+
+    Args:
+        config: config.json.
+        encoder: read from it.
+        strategy: config.json of the SpladePooling.
+    """
+    family = family_of(config)
+    row = family.masked_head
+    if row is None:
+        able = [name for name, other in FAMILIES.items() if other.masked_head is not None]
+        raise config.refuse("model_type", f"for a sparse model {', '.join(able)}")
+    modules: list[Module] = []
+    tensors: Tensors = {}
+    for index, layer in enumerate(row.layers):
+        tensors[index] = layer.tensors
+        modules.append(_head_layer(config, layer, family.norm_eps, encoder.hidden_size))
+    has_bias = read_boolean(config, row.has_bias)
+    is_tied = config.boolean("tie_word_embeddings", True)
+    tensors[len(modules)] = VocabularyRows(row.decoder, row.bias, is_tied)
+    modules.append(read_splade(strategy, encoder.vocab_size, has_bias))
+    return tuple(modules), tensors
+
+
+def _head_layer(config: JsonObject, layer: HeadLayer, norm_eps: float | Key, width: int) -> Module:
+    """Return a layer of a head whose output is as wide as its input."""
+    has_bias = read_boolean(config, layer.has_bias)
+    if layer.is_norm:
+        return LayerNorm(dim=width, eps=read_number(config, norm_eps), has_bias=has_bias)
+    return Dense(
+        in_features=width,
+        out_features=width,
+        has_bias=has_bias,
+        activation=read_activation(config, layer.activation),
+    )
 
 
 def pooled_modules(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.reading.json_files import JsonObject, quote
@@ -24,6 +24,7 @@ from embedlib.models.spec import (
     Pooling,
     PoolingMode,
     RoundTanh,
+    SpladePooling,
 )
 
 POOLING_MODES_BY_NAME: Final[Mapping[str, PoolingMode]] = MappingProxyType(
@@ -72,6 +73,19 @@ DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
 STATIC: Final = "StaticEmbedding"
 """The only module of an embedding model that stands in place of Transformer and Pooling."""
 
+SPLADE: Final = "SpladePooling"
+"""The only module of a sparse model behind its transformer."""
+
+MASKED: Final = "MLMTransformer"
+"""A Transformer with the head of a masked language model, before sentence-transformers 5.4."""
+
+SPLADE_LOGS: Final[Mapping[str, Literal[1, 2]]] = MappingProxyType({"relu": 1, "log1p_relu": 2})
+"""`activation_function` of a SpladePooling to the number of its logarithms."""
+
+SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = MappingProxyType(
+    {"max": "max", "sum": "sum"}
+)
+
 AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
 
 QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
@@ -100,10 +114,11 @@ def read_module_list(
 ) -> list[tuple[str, Path]]:
     """Return the class name and directory of every module that changes a vector, in order.
 
-    An embedding model has a Transformer, a Pooling and others, or a StaticEmbedding and others. A
-    reranker has a Transformer alone; or with a LogitScore, if it answers with a token; or with a
-    Pooling and others, of which the last makes the scores. A late-interaction model (`is_late`) has
-    a Transformer and others, none of which is a Pooling.
+    An embedding model has a Transformer, a Pooling and others, or a StaticEmbedding and others; a
+    sparse model has a Transformer and a SpladePooling. A reranker has a Transformer alone; or with
+    a LogitScore, if it answers with a token; or with a Pooling and others, of which the last makes
+    the scores. A late-interaction model (`is_late`) has a Transformer and others, none of which is
+    a Pooling.
     """
     name = "modules.json"
     content = load_json(folder / name, folder)
@@ -121,8 +136,8 @@ def read_module_list(
         entry.check_fixed("kwargs", ([], {}, None, *takes))
         _check_own_name(entry, names)
         before = [kind for kind, _ in entries]
-        accepted = OF_TOKENS if is_late and before else _accepted(before, with_head)
-        kind = _module_kind(entry, accepted, is_late=is_late)
+        accepted = OF_TOKENS if is_late and before else accepted_after(before, with_head)
+        kind = module_kind(entry, accepted, is_late=is_late)
         path = PurePosixPath(entry.text("path") or "")
         if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
             raise entry.refuse("path", "a path inside the model folder")
@@ -149,7 +164,9 @@ def _check_own_name(entry: JsonObject, names: set[str]) -> None:
         names.add(name)
 
 
-def _module_kind(entry: JsonObject, accepted: Sequence[str], *, is_late: bool) -> str:
+def module_kind(
+    entry: JsonObject, accepted: Sequence[str], *, is_late: bool = False, key: str = "type"
+) -> str:
     """Return the class name of a module.
 
     Its package differs between releases: `sentence_transformers.models.Pooling`,
@@ -160,8 +177,12 @@ def _module_kind(entry: JsonObject, accepted: Sequence[str], *, is_late: bool) -
         accepted: the classes that it may have.
         is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers;
             else the module of pplx-embed-v1 is.
+        key: where the entry names the class.
+
+    Raises:
+        ModelUnsupportedError: there is no such class, or it may not stand there.
     """
-    name = entry.text("type") or ""
+    name = entry.text(key) or ""
     first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
     others = (PYLATE_DENSE,) if is_late else (QUANTIZER,)
@@ -169,23 +190,25 @@ def _module_kind(entry: JsonObject, accepted: Sequence[str], *, is_late: bool) -
     if not is_known or kind not in accepted:
         reason = explain_module(kind, first)
         if reason is not None:
-            raise ModelUnsupportedError(f"{entry.name}: type = {quote(kind)} {reason}")
+            raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(kind)} {reason}")
         names = ", ".join(
             f"sentence_transformers.….{name}" for name in accepted if name != "FlexibleQuantizer"
         )
-        raise entry.refuse("type", names or "nothing behind it")
+        raise entry.refuse(key, names or "nothing behind it")
     return kind
 
 
-def _accepted(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
+def accepted_after(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
     """Return the classes that a module may have behind these."""
     if not before:
-        return ("Transformer",) if with_head else ("Transformer", STATIC)
+        return ("Transformer",) if with_head else ("Transformer", MASKED, STATIC)
     if before[-1] == "Transformer":
-        return ("Pooling", "LogitScore") if with_head else ("Pooling",)
+        return ("Pooling", "LogitScore") if with_head else ("Pooling", SPLADE)
+    if before[-1] == MASKED:
+        return (SPLADE,)
     if before[-1] == "Pooling" and not with_head:
         return (*AFTER_POOLING, "FlexibleQuantizer")
-    return () if before[-1] in ("LogitScore", "FlexibleQuantizer") else AFTER_POOLING
+    return () if before[-1] in ("LogitScore", SPLADE, "FlexibleQuantizer") else AFTER_POOLING
 
 
 def read_module(
@@ -217,6 +240,30 @@ def read_module(
         "FlexibleQuantizer": _read_quantizer,
     }
     return readers[kind](config, dim)
+
+
+def read_splade(config: JsonObject, vocab_size: int, has_bias: bool) -> SpladePooling:
+    """Return the pooling of a sparse model.
+
+    Args:
+        config: its config.json.
+        vocab_size: rows of the head's matrix.
+        has_bias: whether the head has one.
+    """
+    config.check_keys(
+        {
+            "pooling_strategy", "activation_function", "embedding_dimension",
+            "word_embedding_dimension",
+        }
+    )  # fmt: skip
+    for key in ("embedding_dimension", "word_embedding_dimension"):
+        config.check_fixed(key, (vocab_size, None))
+    return SpladePooling(
+        vocab_size=vocab_size,
+        strategy=config.choice("pooling_strategy", SPLADE_STRATEGIES, "max"),
+        num_logs=config.choice("activation_function", SPLADE_LOGS, "relu"),
+        has_bias=has_bias,
+    )
 
 
 def output_dim(module: Module, dim: int) -> int:

@@ -62,8 +62,8 @@ OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
 """By the class that `auto_map` names, without its file: what is known of it."""
 
 _SPARSE: Final = (
-    "belongs to a sparse model, with a number for every word of the vocabulary; BAAI/bge-m3 has "
-    "sparse outputs"
+    "belongs to a sparse model of another kind than those that load: a Transformer with a "
+    "SpladePooling, a SparseStaticEmbedding, or a Router of these"
 )
 _TOKENS: Final = (
     "belongs to a ColBERT model, and config_sentence_transformers.json is not that of one: its "

@@ -74,6 +74,15 @@ SCORING_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
 )
 """The same for a reranker or classifier."""
 
+MASKED_KEYS: Final[Mapping[str, tuple[object, ...] | None]] = MappingProxyType(
+    {
+        **EMBEDDING_KEYS,
+        "transformer_task": ("fill-mask",),
+        "modality_config": (_modality("logits"),),
+    }
+)
+"""The same for a sparse model."""
+
 
 CHAT_TEMPLATE: Final = (
     "text alone; sentence-transformers 5.4 and later write every text of this folder into its chat "
@@ -88,7 +97,12 @@ convert to the message format if it's supported". A folder without `modality_con
 
 
 def read_settings(
-    transformer_dir: Path, folder: Path, *, with_head: bool, is_late: bool = False
+    transformer_dir: Path,
+    folder: Path,
+    *,
+    with_head: bool,
+    is_late: bool = False,
+    is_masked: bool = False,
 ) -> JsonObject:
     """Return the checked settings of the transformer module; empty if there is no settings file.
 
@@ -97,11 +111,13 @@ def read_settings(
         folder: the model folder.
         with_head: whether the model is a reranker or classifier.
         is_late: whether it is a late-interaction model.
+        is_masked: whether it is a sparse model.
 
     Raises:
         ModelUnsupportedError: if a key is unknown or its value is not implemented.
     """
-    keys = SCORING_KEYS if with_head else LATE_KEYS if is_late else EMBEDDING_KEYS
+    keys = LATE_KEYS if is_late else MASKED_KEYS if is_masked else EMBEDDING_KEYS
+    keys = SCORING_KEYS if with_head else keys
     for name in SETTINGS_NAMES:
         settings = JsonObject.load(transformer_dir / name, folder)
         if settings.values:

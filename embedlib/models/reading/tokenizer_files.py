@@ -19,6 +19,7 @@ from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.tokenizer_build import ClassTokenizer, steps_of
 from embedlib.models.reading.tokenizer_classes import (
     CLASSES,
+    PLAIN_NAMES,
     TokenizerClass,
     class_name,
     later_class_name,
@@ -94,8 +95,29 @@ def _of_static_model(files: ModelFiles) -> Tokenizer:
         tokenizer.no_padding()
         tokenizer.post_processor = None
         read.check_ids(tokenizer, files.spec.encoder.vocab_size)
+        if files.spec.is_sparse:
+            _check_table_class(read, files)
         tokenizer.encode(PROBE)
     return tokenizer
+
+
+def _check_table_class(read: TokenizerJson, files: ModelFiles) -> None:
+    """Check that the class of a table of token weights gives the ids of tokenizer.json.
+
+    Source: `SparseStaticEmbedding.load` of sentence-transformers 6.2, which asks AutoTokenizer.
+
+    Raises:
+        ModelUnsupportedError: it gives others, or is not known.
+    """
+    config = JsonObject.load(files.transformer_dir / "tokenizer_config.json", files.folder)
+    name = (config.text("tokenizer_class") or "").removesuffix("Fast")
+    if name in PLAIN_NAMES:
+        return
+    if name not in CLASSES:
+        raise config.refuse("tokenizer_class", ", ".join(["PreTrainedTokenizerFast", *CLASSES]))
+    row = CLASSES[name]
+    tokens = _added_tokens(read, files, config, row)
+    ClassTokenizer(read, name, row, config, tokens).check_same(lowercase=False)
 
 
 def _check_later_class(

@@ -20,10 +20,10 @@ from embedlib.errors import ModelWeightsError
 from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
 from embedlib.models.reading.json_files import JsonObject, show
 from embedlib.models.reading.model_file import has_file, is_file_name
-from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.spec import Dense, LayerNorm, SpladePooling
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.safetensors_files import (
@@ -33,7 +33,12 @@ from embedlib.models.weights.safetensors_files import (
     list_tensors,
     map_file,
 )
-from embedlib.models.weights.table import TokenTable, find_table
+from embedlib.models.weights.table import (
+    TokenTable,
+    TokenWeights,
+    find_table,
+    find_token_weights,
+)
 from embedlib.models.weights.tensor_roles import (
     RESIDUAL,
     Shapes,
@@ -52,10 +57,13 @@ MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
 """The name of a module's only layer in its files."""
 
 
+_Stored = StoredTensor | RowDifference | TokenTable | TokenWeights
+
+
 class Weights(Mapping[str, NDArray[np.float32]]):
     """Role to array. For float32 files, the arrays are views of the mapped file."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor | RowDifference | TokenTable]) -> None:
+    def __init__(self, tensors: Mapping[str, _Stored]) -> None:
         """Map the files, without reading a tensor.
 
         Args:
@@ -111,19 +119,24 @@ def load_weights(files: ModelFiles) -> Weights:
         ModelWeightsError: if a file is missing, damaged or a pickle, or a tensor is missing, left
             over, or of the wrong shape or type.
     """
-    tensors: dict[str, StoredTensor | RowDifference | TokenTable] = {}
+    tensors: dict[str, _Stored] = {}
     encoder: dict[str, StoredTensor] = {}
     if files.spec.encoder.is_table:
-        tensors["tokens"] = find_table(files.transformer_dir / WEIGHTS_NAME, files.folder)
+        find = find_token_weights if files.spec.is_sparse else find_table
+        tensors["tokens"] = find(files.transformer_dir / WEIGHTS_NAME, files.folder)
     else:
         encoder = _load_encoder(files, ROWS[files.spec.encoder.family])
     tensors |= encoder
     for position, (module, path) in enumerate(
         zip(files.spec.modules, files.module_dirs, strict=True)
     ):
+        place = files.module_tensors.get(position)
+        if isinstance(module, SpladePooling):
+            assert isinstance(place, VocabularyRows), "read_model_files sets it"
+            tensors |= _load_vocabulary(files, position, module, place, encoder["tokens"])
+            continue
         if not isinstance(module, (Dense, LayerNorm)):
             continue
-        place = files.module_tensors.get(position)
         if isinstance(place, AnswerRows):
             tensors[f"modules.{position}.weight"] = _load_answer_rows(files, place, encoder)
         else:
@@ -142,6 +155,8 @@ def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
     ):
         if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
             paths += _weight_files(path, files.folder)
+    if files.queries is not None:
+        paths += _weight_files(files.queries.transformer_dir, files.folder)
     total = hashlib.blake2b(digest_size=16)
     for path in paths + head_files(files.transformer_dir):
         total.update(bytes.fromhex(hashes.sha256(path)))
@@ -191,6 +206,39 @@ def _load_module(
     names = {leaf: leaf if leaf == RESIDUAL else f"{stem}.{leaf}" for leaf in leaves}
     rows = {f"modules.{position}.{leaf}": FusedSlice(names[leaf], 0, 1) for leaf in leaves}
     return _pick(stored, rows, shapes, (), where)
+
+
+def _load_vocabulary(
+    files: ModelFiles,
+    position: int,
+    module: SpladePooling,
+    place: VocabularyRows,
+    tokens: StoredTensor,
+) -> dict[str, StoredTensor]:
+    """Return the matrix of a masked language model's head, and its bias, by role.
+
+    Source: `tie_weights` of transformers 5, which keeps a matrix of its own that a file stores.
+    """
+    paths = _weight_files(files.transformer_dir, files.folder)
+    where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
+    stored = _list_all(paths, files.folder)
+    role, num_tokens = f"modules.{position}", module.vocab_size
+    own = f"{place.matrix}.weight"
+    names: dict[str, str] = {}
+    shapes: Shapes = {}
+    found: dict[str, StoredTensor] = {}
+    if own in stored or not place.is_tied:
+        names[f"{role}.weight"] = own
+        shapes[f"{role}.weight"] = (num_tokens, files.spec.encoder.hidden_size)
+    else:
+        found[f"{role}.weight"] = tokens
+    if module.has_bias:
+        first = f"{place.matrix}.bias"
+        names[f"{role}.bias"] = first if first in stored or place.bias is None else place.bias
+        shapes[f"{role}.bias"] = (num_tokens,)
+    rows = {part: FusedSlice(name, 0, 1) for part, name in names.items()}
+    wanted = {name: stored[name] for name in names.values() if name in stored}
+    return found | _pick(wanted, rows, shapes, (), where)
 
 
 def _load_answer_rows(

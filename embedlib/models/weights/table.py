@@ -20,6 +20,9 @@ from embedlib.models.weights.safetensors_files import STORED_DTYPES, StoredTenso
 TABLE_NAMES: Final = ("embedding.weight", "embeddings")
 """Of sentence-transformers and of model2vec."""
 
+TOKEN_WEIGHTS: Final = "weight"
+"""The only tensor of `SparseStaticEmbedding` in sentence-transformers 6.2."""
+
 FLOATS: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 INTEGERS: Final = {"I64": "<i8", "I32": "<i4"}
 ROWS: Final = FLOATS | {"I8": "<i1"}
@@ -98,6 +101,47 @@ def find_table(path: Path, folder: Path) -> TokenTable:
     _check(mapping, "mapping", (-1,), INTEGERS)
     _check(weights, "weights", (table.shape[0],), FLOATS)
     return table
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """Where a sparse model without a transformer stores a weight for each token."""
+
+    weights: StoredTensor
+
+    @property
+    def path(self) -> Path:
+        """The file that contains them."""
+        return self.weights.path
+
+    def read(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return float32[V, 1]; see `TokenTable.read`.
+
+        Raises:
+            ModelWeightsError: a weight is below 0, or not finite.
+        """
+        values = _values(self.weights, data).astype(np.float32, copy=False)
+        if not (np.isfinite(values) & (values >= 0)).all():
+            raise ModelWeightsError(
+                f"{self.weights.file}: tensor {TOKEN_WEIGHTS} has a number that is no weight of a "
+                "token; expected: finite numbers of at least 0"
+            )
+        return values[:, None]
+
+
+def find_token_weights(path: Path, folder: Path) -> TokenWeights:
+    """Return the weights of a `SparseStaticEmbedding`; see `find_table`.
+
+    Raises:
+        ModelWeightsError: the file is missing or damaged, or has other tensors.
+    """
+    stored = list_tensors(path, folder)
+    if list(stored) != [TOKEN_WEIGHTS]:
+        where = path.relative_to(folder).as_posix()
+        names = ", ".join(map(show, list(stored)[:10])) or "nothing"
+        raise ModelWeightsError(f"{where}: holds {names}; expected: {TOKEN_WEIGHTS}")
+    _check(stored[TOKEN_WEIGHTS], TOKEN_WEIGHTS, (-1,), FLOATS)
+    return TokenWeights(stored[TOKEN_WEIGHTS])
 
 
 def _check(

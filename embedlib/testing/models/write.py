@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import read_model_files
-from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec
 from embedlib.models.weights.load import MODULE_TENSORS
 from embedlib.models.weights.tensor_roles import (
@@ -131,12 +131,19 @@ def _write_weights(folder: Path, variant: str, row: TinyVariant) -> None:
 
 
 def _head_values(
-    variant: str, spec: ModelSpec, position: int, place: str | AnswerRows
+    variant: str, spec: ModelSpec, position: int, place: str | AnswerRows | VocabularyRows
 ) -> dict[str, Array]:
     """Return the tensors of a module whose weights are stored with the transformer's."""
     if isinstance(place, AnswerRows):
         shape = (spec.encoder.vocab_size, spec.encoder.hidden_size)
         return {place.tensor: _values(variant, "lm_head.weight", shape)} if place.tensor else {}
+    if isinstance(place, VocabularyRows):
+        size, width = spec.encoder.vocab_size, spec.encoder.hidden_size
+        bias = place.bias or f"{place.matrix}.bias"
+        found = {bias: _values(variant, "lm_head.bias", (size,))}
+        if not place.is_tied:
+            found[f"{place.matrix}.weight"] = _values(variant, "lm_head.weight", (size, width))
+        return found
     module = spec.modules[position]
     assert isinstance(module, (Dense, LayerNorm))
     return {

@@ -22,7 +22,8 @@ from embedlib.errors import (
     ModelWeightsError,
     SequenceTooLongError,
 )
-from embedlib.models.static_model import NO_LIMIT, read_folder
+from embedlib.models.folders import read_folder
+from embedlib.models.static_model import NO_LIMIT
 from embedlib.models.weights.load import load_weights
 from embedlib.testing import check_engine
 from embedlib.testing.models.static import write_model2vec, write_static_model

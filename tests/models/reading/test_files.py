@@ -228,7 +228,7 @@ def test_a_folder_without_modules_has_no_other_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("sentence_transformers.sparse_encoder.models.SpladePooling", "a sparse model"),
+        ("sentence_transformers.sparse_encoder.modules.SparseAutoEncoder", "a sparse model"),
         ("sentence_transformers.base.modules.router.Router", "one model for queries"),
         ("sentence_transformers.multi_vector_encoder.modules.MultiVectorMask", "a ColBERT model"),
         ("pylate.models.Dense.Dense", "a ColBERT model"),

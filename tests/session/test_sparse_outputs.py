@@ -1,0 +1,286 @@
+"""Sparse models, against stored weights of sentence-transformers' SparseEncoder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from embedlib import Embedder
+from embedlib.config import Config
+from embedlib.engines.machine import Machine
+from embedlib.engines.openvino import splade
+from embedlib.engines.openvino.engine import OpenVINOEngine
+from embedlib.engines.registry import OWN_KINDS, find_kind
+from embedlib.engines.select import check_sparse
+from embedlib.errors import (
+    ClosedError,
+    ConfigError,
+    EmbedlibError,
+    EngineUnsupportedError,
+    ModelUnsupportedError,
+    ModelWeightsError,
+    SequenceTooLongError,
+)
+from embedlib.models.folders import read_folder
+from embedlib.models.weights.load import load_weights
+from embedlib.testing import make_batch
+from embedlib.testing.models.sparse import (
+    SPARSE_VARIANTS,
+    write_router,
+    write_sparse_model,
+    write_token_weights,
+)
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+ALL_TEXTS: list[str] = json.loads((GOLDENS / "texts.json").read_text(encoding="utf-8"))
+TEXTS = [text for text in ALL_TEXTS if text.strip()]
+NOISE = 1e-5
+"""Of a logit in float32: weights below it may be there or not."""
+
+
+def _stored(name: str) -> Any:
+    with np.load(GOLDENS / "sparse" / "sentence-transformers.npz") as arrays:
+        return arrays[name]
+
+
+def _encode(embedder: Embedder, role: str = "document", **options: Any) -> Any:
+    encode = getattr(embedder, f"encode_{role}")
+    return encode(TEXTS, output_value="sparse", **options)
+
+
+def _assert_same(found: list[dict[int, float]], expected: Any) -> None:
+    assert len(found) == len(expected)
+    for weights, row in zip(found, expected, strict=True):
+        for token in set(weights) ^ set(np.flatnonzero(row).tolist()):
+            assert max(weights.get(token, 0.0), row[token]) < NOISE
+        for token, weight in weights.items():
+            assert weight == pytest.approx(row[token], rel=1e-4, abs=NOISE)
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
+    folder = write_router(tmp_path_factory.mktemp("router"))
+    with Embedder(folder, threads=1, on_truncate="ignore") as embedder:
+        yield embedder
+
+
+@pytest.mark.parametrize("variant", SPARSE_VARIANTS)
+def test_weights_are_those_of_sentence_transformers(variant: str, tmp_path: Path) -> None:
+    folder = write_sparse_model(tmp_path, variant)
+    with Embedder(folder, threads=1, on_truncate="ignore") as embedder:
+        _assert_same(_encode(embedder), _stored(f"{variant}/document"))
+
+
+def test_queries_of_a_router_are_looked_up_in_a_table(router: Embedder) -> None:
+    _assert_same(_encode(router, "query"), _stored("router/query"))
+    _assert_same(_encode(router), _stored("router/document"))
+    assert router.encode(TEXTS, output_value="sparse") == _encode(router)  # its default route
+    assert router.submit_batch(TEXTS[:3], output_value="sparse").result() == _encode(router)[:3]
+    task = router.encode(TEXTS[1], task="query", output_value="sparse")
+    assert task == _encode(router, "query")[1]
+
+
+def test_a_table_of_weights_is_a_model(tmp_path: Path) -> None:
+    folder = write_token_weights(tmp_path)
+    with Embedder(folder, threads=1, on_truncate="ignore") as embedder:
+        _assert_same(_encode(embedder), _stored("table/document"))
+        with pytest.raises(EmbedlibError, match="text 0 has no tokens"):
+            embedder.encode_query("", output_value="sparse")
+
+
+def test_blocks_of_the_vocabulary_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = read_folder(write_sparse_model(tmp_path))
+    batch = make_batch([[2, 30, 31, 3], [2, 40, 3], [2, 3]])
+    rows = []
+    for size in (7, 2048):
+        monkeypatch.setattr(splade, "BLOCK_TOKENS", size)
+        engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
+        rows.append(engine.compute(batch))
+        engine.close()
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
+    assert (rows[0] == 0).any()
+
+
+def test_the_greatest_weights_are_kept(router: Embedder, tmp_path: Path) -> None:
+    whole = _encode(router)
+    few = _encode(router, max_active_dims=3)
+    for weights, all_weights in zip(few, whole, strict=True):
+        assert len(weights) == 3
+        assert sorted(weights.values()) == sorted(all_weights.values())[-3:]
+    folder = write_sparse_model(tmp_path)
+    with Embedder(folder, threads=1, max_active_dims=5, on_truncate="ignore") as embedder:
+        assert {len(weights) for weights in _encode(embedder)} == {5}
+        assert len(embedder.encode("a", output_value="sparse", max_active_dims=2)) == 2
+        fingerprint = embedder.fingerprint
+    with Embedder(folder, threads=1) as embedder:
+        assert embedder.fingerprint != fingerprint
+
+
+def test_similarity_is_that_of_the_whole_vectors(router: Embedder) -> None:
+    queries, documents = _encode(router, "query")[:3], _encode(router)[:4]
+    rows = [_stored(f"router/{role}") for role in ("query", "document")]
+    size = min(each.shape[1] for each in rows)
+    dense = rows[0][:3, :size] @ rows[1][:4, :size].T
+    np.testing.assert_allclose(np.asarray(router.similarity(queries, documents)), dense, rtol=1e-4)
+    pairs = np.asarray(router.similarity_pairwise(queries, documents[:3]))
+    np.testing.assert_allclose(pairs, np.diag(dense), rtol=1e-4)
+    assert np.asarray(router.similarity(queries[0], documents[0])).shape == (1, 1)
+
+
+def test_the_table_decides_the_fingerprint(tmp_path: Path) -> None:
+    folder = write_router(tmp_path)
+    with Embedder(folder, threads=1) as embedder:
+        before = embedder.fingerprint
+    table = folder / "query_0_SparseStaticEmbedding" / "model.safetensors"
+    save_file({"weight": load_file(table)["weight"] * 2}, table)
+    with Embedder(folder, threads=1) as embedder:
+        assert embedder.fingerprint != before
+
+
+def test_what_a_sparse_model_does_not_do(router: Embedder, tmp_path: Path) -> None:
+    for call in (router.encode, router.encode_query, lambda text: router.submit(text).result()):
+        with pytest.raises(ConfigError, match=r"this model is sparse.*output_value='sparse'"):
+            call("a")
+    with pytest.raises(ConfigError, match="this model is sparse"):
+        router.encode("a", output_value="token_embeddings")
+    with pytest.raises(ConfigError, match="max_active_dims = 0"):
+        router.encode("a", output_value="sparse", max_active_dims=0)
+    with pytest.raises(ConfigError, match="chunks get sentence embeddings"):
+        router.encode("a", output_value="sparse", chunks=[(0, 1)])
+    folder = write_sparse_model(tmp_path)
+    for options, message in (
+        ({"on_truncate": "chunk"}, "on_truncate = 'chunk' makes means"),
+        ({"truncate_dim": 8}, "truncate_dim = 8; this model is sparse"),
+        ({"precision": "int8"}, "precision = 'int8': a sparse model is computed in float32"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Embedder(folder, threads=1, **options)  # type: ignore[arg-type]
+
+
+def test_long_queries_follow_the_options(tmp_path: Path) -> None:
+    folder = write_router(tmp_path)
+    with (
+        Embedder(folder, threads=1, on_truncate="error") as embedder,
+        pytest.raises(SequenceTooLongError, match="row 0: 17 tokens"),
+    ):
+        embedder.encode_query("a " * 17, output_value="sparse")
+    with pytest.raises(ClosedError):
+        embedder.encode_query("a", output_value="sparse")
+
+
+def _change(path: Path, **changes: object) -> None:
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | changes))
+
+
+def _no_task(folder: Path) -> None:
+    content = json.loads((folder / "sentence_bert_config.json").read_text())
+    del content["transformer_task"]
+    (folder / "sentence_bert_config.json").write_text(json.dumps(content))
+
+
+def _drop_tensor(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["cls.predictions.transform.dense.weight"]
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda f: _change(f / "1_SpladePooling" / "config.json", pooling_strategy="mean"),
+            'pooling_strategy = "mean" is not supported; accepted: max, sum',
+        ),
+        (
+            lambda f: _change(f / "1_SpladePooling" / "config.json", embedding_dimension=7),
+            "embedding_dimension = 7",
+        ),
+        (_no_task, 'transformer_task is missing; accepted: "fill-mask"'),
+        (
+            lambda f: _change(
+                f / "config_sentence_transformers.json", model_type="SentenceTransformer"
+            ),
+            'model_type = "SentenceTransformer" is not supported; accepted: "SparseEncoder"',
+        ),
+        (
+            lambda f: _change(f / "config.json", tie_word_embeddings=False),
+            "tensor cls.predictions.decoder.weight",
+        ),
+        (_drop_tensor, "tensor cls.predictions.transform.dense.weight"),
+    ],
+)
+def test_a_folder_that_says_something_else_is_refused(
+    damage: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    folder = write_sparse_model(tmp_path)
+    damage(folder)
+    with pytest.raises((ModelUnsupportedError, ModelWeightsError)) as error:
+        load_weights(read_folder(folder))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"structure": {"query": [], "document": []}}, "query = []"),
+        ({"structure": {"query": ["document_1_SpladePooling"]}}, "the routes query and document"),
+        ({"parameters": {"route_mappings": {"a": "query"}}}, "route_mappings"),
+        ({"parameters": {"default_route": "image"}}, 'default_route = "image"'),
+        ({"parameters": {"allow_empty_key": False}}, "allow_empty_key = false"),
+        ({"extra": 1}, "extra = 1 is not a known key"),
+    ],
+)
+def test_routes_that_are_not_known_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = write_router(tmp_path)
+    _change(folder / "router_config.json", **changes)
+    with pytest.raises(ModelUnsupportedError) as error:
+        read_folder(folder)
+    assert message in str(error.value)
+
+
+def test_a_router_of_other_models_is_told_what_it_is(tmp_path: Path) -> None:
+    folder = write_router(tmp_path)
+    (folder / "router_config.json").unlink()
+    with pytest.raises(ModelUnsupportedError, match="one model for queries and another for doc"):
+        read_folder(folder)
+
+
+def test_a_table_without_weights_is_refused(tmp_path: Path) -> None:
+    folder = write_token_weights(tmp_path)
+    save_file({"weight": np.array([-1.0], np.float32)}, folder / "model.safetensors")
+    with pytest.raises(ModelWeightsError, match="no weight of a token"):
+        load_weights(read_folder(folder))["tokens"]
+    save_file({"weights": np.ones(3, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(ModelWeightsError, match="holds weights; expected: weight"):
+        read_folder(folder)
+
+
+def test_other_engines_refuse_a_sparse_model(tmp_path: Path) -> None:
+    files = read_folder(write_sparse_model(tmp_path))
+    assert [kind.name for kind in OWN_KINDS if kind.can_splade] == ["openvino"]
+    unable = replace(find_kind("openvino", Machine()), can_splade=False)
+    with pytest.raises(EngineUnsupportedError, match="engine openvino has no sparse models"):
+        check_sparse(unable, files, Config())
+
+
+def test_a_copy_of_a_folder_has_the_same_fingerprint(tmp_path: Path) -> None:
+    folder = write_router(tmp_path / "a")
+    shutil.copytree(folder, tmp_path / "b")
+    found = []
+    for name in "ab":
+        with Embedder(tmp_path / name, threads=1) as embedder:
+            found.append(embedder.fingerprint)
+    assert found[0] == found[1]
