@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.families.row import UNLIMITED_POSITIONS, Alternation, Family, Key
+from embedlib.models.families.row import UNLIMITED_POSITIONS, Family, Key
 from embedlib.models.families.table import FAMILIES, NESTED
 from embedlib.models.reading.config_keys import (
     FIXED_KEYS,
     HARMLESS_KEYS,
-    LAYER_TYPES,
     ROPE_KEYS,
     SHAPE_KEYS,
     WINDOW_KEYS,
+)
+from embedlib.models.reading.encoder_parts import (
+    attention_scale,
+    read_experts,
+    read_is_causal,
+    read_position_bias,
+    read_relative,
+    read_wide_heads,
+    read_windows,
 )
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.refusals import (
@@ -29,17 +37,9 @@ from embedlib.models.reading.traits import (
     optional_number,
     read_activation,
     read_boolean,
-    read_integer,
     read_number,
 )
-from embedlib.models.spec import (
-    Encoder,
-    Experts,
-    LinearBias,
-    PositionBias,
-    RelativePositions,
-    WideHeads,
-)
+from embedlib.models.spec import Encoder
 
 
 def architecture_of(config: JsonObject) -> str:
@@ -166,8 +166,8 @@ def read_encoder(config: JsonObject) -> Encoder:
     activation = read_activation(config, family.activation)
     if family.gelu_is_tanh and activation == "gelu":
         activation = "gelu_tanh"
-    is_causal = _is_causal(config, family)
-    windows = _read_windows(config, family, num_layers, is_causal)
+    is_causal = read_is_causal(config, family)
+    windows = read_windows(config, family, num_layers, is_causal)
     return Encoder(
         family=family.key,
         vocab_size=config.integer("vocab_size"),
@@ -191,15 +191,15 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_token_types=optional_integer(config, family.num_token_types, minimum=0) or 0,
         rope=rope,
         window_rope=window_rope,
-        position_bias=_read_position_bias(config, family),
-        relative_positions=_read_relative(config, family, num_positions),
+        position_bias=read_position_bias(config, family),
+        relative_positions=read_relative(config, family, num_positions),
         is_causal=is_causal,
         windows=windows,
-        attention_scale=_attention_scale(config, family, head_dim),
+        attention_scale=attention_scale(config, family, head_dim),
         attention_cap=optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
         has_v_norm=family.has_v_norm,
-        wide_heads=_read_wide_heads(config, family, windows, num_heads),
+        wide_heads=read_wide_heads(config, family, windows, num_heads),
         layer_input_size=optional_integer(config, family.layer_input_size),
         has_qkv_bias=read_boolean(config, family.has_qkv_bias),
         has_output_bias=read_boolean(config, family.has_output_bias),
@@ -207,88 +207,8 @@ def read_encoder(config: JsonObject) -> Encoder:
         has_down_bias=read_boolean(
             config, family.has_mlp_bias if family.has_down_bias is None else family.has_down_bias
         ),
-        experts=_read_experts(config, family, num_layers),
+        experts=read_experts(config, family, num_layers),
     )
-
-
-def _attention_scale(config: JsonObject, family: Family, head_dim: int) -> float | None:
-    """Return the factor on queries times keys; None: that of the head size alone."""
-    if family.query_scalar is not None:
-        scale: float = read_number(config, family.query_scalar) ** -0.5
-        return scale
-    if family.projections > 1:
-        return 1 / math.sqrt(head_dim * family.projections)
-    return None
-
-
-def _read_position_bias(config: JsonObject, family: Family) -> PositionBias | LinearBias | None:
-    """Return the bias of attention scores; None if the family has none."""
-    if family.has_alibi:
-        return LinearBias()
-    if family.bias_buckets is None or family.bias_distance is None:
-        return None
-    num_buckets = read_integer(config, family.bias_buckets)
-    max_distance = read_integer(config, family.bias_distance)
-    if isinstance(family.bias_buckets, Key) and (num_buckets < 4 or num_buckets % 4):
-        raise config.refuse(family.bias_buckets.name, "a multiple of 4")
-    if isinstance(family.bias_distance, Key) and max_distance <= num_buckets // 4:
-        raise config.refuse(family.bias_distance.name, f"more than {num_buckets // 4}")
-    return PositionBias(
-        num_buckets=num_buckets, max_distance=max_distance, is_alone=family.positions == "bias"
-    )
-
-
-def _read_wide_heads(
-    config: JsonObject, family: Family, windows: tuple[int | None, ...], num_heads: int
-) -> WideHeads | None:
-    """Return the heads of the layers without a window; None if they are as those of the others."""
-    if family.wide_heads is None:
-        return None
-    key = family.wide_heads.name
-    by_layer = config.child(key)
-    wide = {str(layer) for layer, window in enumerate(windows) if window is None}
-    if windows[-1] is not None:
-        # The class makes the last one full, whatever the file says.
-        raise config.refuse("layer_types", "full_attention in the last layer")
-    if by_layer.values.keys() != wide or any(
-        value != by_layer.values[min(wide)] for value in by_layer.values.values()
-    ):
-        raise config.refuse(
-            key, f"the same heads for each of the layers {', '.join(sorted(wide, key=int))} alone"
-        )
-    heads = by_layer.child(min(wide))
-    heads.check_keys({"head_dim", "num_key_value_heads"})
-    head_dim, num_kv_heads = heads.integer("head_dim"), heads.integer("num_key_value_heads")
-    if head_dim % 2 or num_heads % num_kv_heads:
-        raise config.refuse(
-            key, f"an even head_dim and a divisor of num_attention_heads = {num_heads}"
-        )
-    return WideHeads(head_dim=head_dim, num_kv_heads=num_kv_heads)
-
-
-def _read_experts(config: JsonObject, family: Family, num_layers: int) -> Experts | None:
-    """Return the mixture of experts; None if the family has none."""
-    keys = family.experts
-    if keys is None:
-        return None
-    count, every = config.integer(keys.count.name), config.integer(keys.every.name, minimum=2)
-    num_chosen = config.integer(keys.chosen.name)
-    if num_chosen > count:
-        raise config.refuse(keys.chosen.name, f"at most {keys.count.name} = {count}")
-    layers = tuple(layer for layer in range(num_layers) if layer % every == 1)
-    return Experts(count=count, num_chosen=num_chosen, layers=layers)
-
-
-def _read_relative(
-    config: JsonObject, family: Family, num_positions: int
-) -> RelativePositions | None:
-    """Return the relative positions; None if the family has others."""
-    if family.relative_buckets is None:
-        return None
-    num_buckets = config.integer(family.relative_buckets.name)
-    if not 4 <= num_buckets < 2 * num_positions:
-        raise config.refuse(family.relative_buckets.name, "4 to twice the number of positions")
-    return RelativePositions(num_buckets=num_buckets, max_distance=num_positions)
 
 
 def _check_implied(config: JsonObject, family: Family) -> None:
@@ -355,56 +275,3 @@ def check_own_code(config: JsonObject, key: str) -> None:
         f"a model without custom code, which embedlib never runs (no {key} in auto_map"
         f"{accepted}){'; ' if told else ''}{told}",
     )
-
-
-def _is_causal(config: JsonObject, family: Family) -> bool:
-    """Return whether a token attends only to itself and the tokens before it."""
-    if family.is_bidirectional is not None:
-        return not read_boolean(config, family.is_bidirectional)
-    return family.is_causal is not None and read_boolean(config, family.is_causal)
-
-
-def _read_windows(
-    config: JsonObject, family: Family, num_layers: int, is_causal: bool
-) -> tuple[int | None, ...]:
-    """Return the attention window of each layer; None for a layer without a window."""
-    window: int | None
-    if family.window is None:
-        return (None,) * num_layers
-    if family.alternation is not None:
-        window = config.integer(family.window.name, family.window.default)
-        kinds = _alternating(config, family.alternation, num_layers)
-        if family.alternation.halves and not is_causal:
-            window //= 2
-    else:
-        # null turns windows off.
-        window = optional_integer(config, family.window)
-        if family.windows == "all_layers":
-            return (window,) * num_layers
-        if not config.boolean("use_sliding_window", False):
-            window = None
-        first = config.integer("max_window_layers", 28, minimum=0)
-        kinds = [LAYER_TYPES[window is not None and layer >= first] for layer in range(num_layers)]
-    if config.values.get("layer_types") is not None:
-        kinds = config.values["layer_types"]
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != num_layers
-        or any(kind not in LAYER_TYPES for kind in kinds)
-        or (window is None and LAYER_TYPES[1] in kinds)
-    ):
-        raise config.refuse(
-            "layer_types",
-            f"a list of {num_layers} names, each full_attention, or sliding_attention if the model "
-            "has a window",
-        )
-    return tuple(window if kind == LAYER_TYPES[1] else None for kind in kinds)
-
-
-def _alternating(config: JsonObject, alternation: Alternation, num_layers: int) -> list[str]:
-    """Return the attention type of each layer, for a file that does not list them."""
-    every = alternation.every
-    if isinstance(every, Key):
-        every = config.integer(every.name, every.default)
-    full = 0 if alternation.full == "first" else every - 1
-    return [LAYER_TYPES[layer % every != full] for layer in range(num_layers)]
