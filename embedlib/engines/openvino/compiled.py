@@ -20,8 +20,8 @@ from embedlib.errors import EngineOutOfMemoryError, EngineRunError
 
 MAX_FEW_ROWS: Final = 64
 MIN_MANY_ROWS: Final = 128
-"""Between them oneDNN changes the form of a packed matrix, and keeps both. Source:
-docs/benchmarks.md, memory of the CPU engine."""
+"""Between them oneDNN changes the form of the few matrices of a float32 file that it packs, and
+keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
 
 
 class CompiledModels:

@@ -42,8 +42,8 @@ fewer, and keeps both. Source: docs/benchmarks.md, memory of the CPU engine."""
 TRIAL_PRODUCTS: Final = 10_000_000_000
 """Multiplications of a trial: some tenths of a second."""
 TRIAL_TOKENS: Final = (8, 32)
-"""The fewest and the most tokens of the longer sequence of a trial. The library packs an int8
-matrix a second time for more than 64 rows, which are two sequences of 32. Source:
+"""The fewest and the most tokens of the longer sequence of a trial. The library may pack an
+int8 matrix a second time for more than 80 rows; two sequences of 32 are fewer. Source:
 docs/benchmarks.md, memory of the CPU engine."""
 SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
 """Variables of the environment that switch instructions or kernels of the libraries off."""
