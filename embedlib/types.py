@@ -83,7 +83,7 @@ _MODULES = {
         "Examples",
         "Role",
     ),
-    "models.reading.head_modules": ("AnswerRows",),
+    "models.reading.head_modules": ("AnswerRows", "VocabularyRows"),
     "models.spec": (
         "Encoder",
         "Head",
@@ -108,6 +108,7 @@ _MODULES = {
     "vectors.arrays": (
         "AnyVectors",
         "Vectors",
+        "VocabularyRows",
     ),
     "vectors.tokens": ("Span",),
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from contextlib import ExitStack, closing
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,12 @@ _EXIT_BAD_ROWS = 3
     is_flag=True,
     help="pgvector: store 16-bit vectors; the same as halfvec=true in the URL.",
 )
+@click.option(
+    "--sparse",
+    metavar="MODEL",
+    help="Store sparse vectors of this model beside the others, such as naver/splade-v3; the name "
+    "of --model itself if it makes both (BAAI/bge-m3).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def index(
@@ -190,6 +197,7 @@ def index(
     ray: str | None,
     ray_workers: int | None,
     halfvec: bool,
+    sparse: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -257,6 +265,7 @@ def index(
             stack.enter_context(closing(embedder))
             if cluster is not None:
                 destination.close()  # the workers may write to it, and find it by its URL
+            weigher = stack.enter_context(_open_sparse(sparse, model, embedder, config))
             if not settings["dry_run"]:
                 on_interrupt(watch.kept)
             progress.watch("Opening the destination")  # may wait for another load to end
@@ -264,6 +273,7 @@ def index(
                 source,
                 destination if cluster is None else sink,
                 embedder=embedder,
+                sparse=weigher,
                 tell=tell,
                 on_progress=watch.told,
                 **settings,
@@ -312,3 +322,18 @@ def _open_embedder(
         destination=sink.name,
         tell=tell,
     )
+
+
+@contextmanager
+def _open_sparse(
+    name: str | None, model: str | None, embedder: Any, config: Config
+) -> Iterator[Embedder | None]:
+    """Load the model of the sparse vectors, unless it is the other one; None: there are none."""
+    if name is None or name in (model, embedder.model_name):
+        yield None if name is None else embedder
+        return
+    from embedlib.embedder import Embedder
+
+    # Its own prompts and dimensions are not those of the other model.
+    with Embedder(name, config=replace(config, truncate_dim=None, max_seq_tokens=None)) as sparse:
+        yield sparse

@@ -56,6 +56,11 @@ _RERANKER_OPTIONS = (
     type=float,
     help="Leave out rows with a lower score: the reranker's, or the vectors'.",
 )
+@click.option(
+    "--hybrid",
+    is_flag=True,
+    help="Search with the sparse vectors as well (index --sparse), and fuse the two by rank.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def search(
@@ -67,6 +72,7 @@ def search(
     reranker: str | None,
     candidates: int,
     min_score: float | None,
+    hybrid: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -105,7 +111,7 @@ def search(
             shared = Config(**{option: options[option] for option in _RERANKER_OPTIONS})
             progress.watch(f"Loading {reranker}")
             ranking = stack.enter_context(closing(load_ranking(reranker, shared)))
-        asked = stack.enter_context(Search(opened, embedder, ranking))
+        asked = stack.enter_context(Search(opened, embedder, ranking, hybrid=hybrid))
         progress.watch("Searching")
         hits = asked.search(
             question, k, where=where, min_score=min_score, num_candidates=candidates

@@ -11,7 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from embedlib.indexing.embedders import EmbeddingCounts, QueryEmbedder, TextEmbedder
+    from embedlib.indexing.embedders import (
+        EmbeddingCounts,
+        QueryEmbedder,
+        SparseEmbedder,
+        TextEmbedder,
+    )
     from embedlib.indexing.extras import import_extra
     from embedlib.indexing.filters.expression import (
         AllOf,
@@ -48,12 +53,15 @@ if TYPE_CHECKING:
         RowKey,
         Sink,
         SinkState,
+        SparseModel,
+        SparseSink,
         Target,
         Tell,
         UnreachableSinkError,
         UnstorableRowsError,
         check_target,
         check_vectors,
+        check_weights,
     )
     from embedlib.indexing.sinks.urls import (
         ENTRY_POINT_GROUP,
@@ -72,6 +80,7 @@ if TYPE_CHECKING:
         with_connect_timeout,
     )
     from embedlib.vectors.arrays import Vectors
+    from embedlib.vectors.sparse import SparseVector
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -108,6 +117,10 @@ __all__ = [
     "SinkUrl",
     "Source",
     "SourceOptions",
+    "SparseEmbedder",
+    "SparseModel",
+    "SparseSink",
+    "SparseVector",
     "Target",
     "Tell",
     "TextEmbedder",
@@ -116,6 +129,7 @@ __all__ = [
     "Vectors",
     "check_target",
     "check_vectors",
+    "check_weights",
     "has_same_content",
     "host_of",
     "import_extra",
@@ -138,7 +152,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "embedders": ("EmbeddingCounts", "QueryEmbedder", "TextEmbedder"),
+    "embedders": ("EmbeddingCounts", "QueryEmbedder", "SparseEmbedder", "TextEmbedder"),
     "extras": ("import_extra",),
     "filters.expression": (
         *("AllOf", "AnyOf", "Exists", "Filter", "Not", "OneOf", "Order", "matcher"),
@@ -157,8 +171,8 @@ _MODULES = {
     "sinks.file_lock": ("FileLock", "lock_folder"),
     "sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
-        *("Tell", "UnreachableSinkError", "UnstorableRowsError"),
-        *("check_target", "check_vectors"),
+        *("SparseModel", "SparseSink", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
+        *("check_target", "check_vectors", "check_weights"),
     ),
     "sinks.urls": (
         *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
@@ -170,6 +184,7 @@ _MODULES = {
 }
 _LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 _LAZY["Vectors"] = "embedlib.vectors.arrays"
+_LAZY["SparseVector"] = "embedlib.vectors.sparse"
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ import tokenizers
 from embedlib.config import AnySimilarity
 from embedlib.errors import ConfigError, shown
 from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.sparse import SparseVector
 
 
 class EmbeddingCounts(Protocol):
@@ -92,6 +93,18 @@ class TextEmbedder(ModelIdentity, Protocol):
 
     def stats(self) -> EmbeddingCounts:
         """Return the counters; `index` reports the difference between its end and its start."""
+
+
+class SparseEmbedder(ModelIdentity, Protocol):
+    """What sparse vectors beside the others need: an `Embedder` of a model that has them."""
+
+    def encode_query(self, text: str, /, *, output_value: Literal["sparse"]) -> SparseVector:
+        """Return the weights of a query, token id to weight."""
+
+    def submit_batch(
+        self, texts: Sequence[str], *, role: Literal["document"], output_value: Literal["sparse"]
+    ) -> Future[Any]:
+        """Do what `TextEmbedder.submit_batch` does; the future is that of a list of weights."""
 
 
 def check_embedder(embedder: object, protocol: type[Any]) -> None:

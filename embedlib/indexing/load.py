@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, wait
-from typing import cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import numpy as np
 
 from embedlib.errors import EngineRunError, InputError
-from embedlib.indexing.embedders import TextEmbedder
+from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.rows import BadRow, Row, find_changes
-from embedlib.indexing.sinks.protocol import Sink, UnstorableRowsError
+from embedlib.indexing.sinks.protocol import Sink, SparseSink, UnstorableRowsError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.sparse import SparseVector
 
 _JOBS = 4
 """Jobs per limit of rows in flight: some are written while the engine works on the others."""
@@ -30,6 +31,32 @@ _WRITES = 2
 """Queued calls to the destination, of each kind; more would only wait there."""
 LOOK_SECONDS = 0.5
 """Time between two progress reports while a batch is computed."""
+
+
+class Embedded(NamedTuple):
+    """What is made of the texts of some rows."""
+
+    vectors: Vectors
+    weights: list[SparseVector] | None
+    """The sparse vectors; None: there are none."""
+
+
+class _Embedding:
+    """A job of the embedder, or one of each of two models."""
+
+    def __init__(self, *jobs: Future[Any]) -> None:
+        self.jobs = jobs
+
+    def done(self) -> bool:
+        return all(job.done() for job in self.jobs)
+
+    def cancel(self) -> None:
+        for job in self.jobs:
+            job.cancel()
+
+    def result(self) -> Embedded:
+        vectors, *weights = [job.result() for job in self.jobs]
+        return Embedded(vectors, weights[0] if weights else None)
 
 
 class Load:
@@ -49,8 +76,10 @@ class Load:
         tally: Tally,
         batch_rows: int,
         first_rows: int = _FIRST_ROWS,
+        sparse: SparseEmbedder | None = None,
     ) -> None:
         self._embedder = embedder
+        self._sparse = sparse
         self._sink = sink
         self._thread = thread
         self._bad_rows = bad_rows
@@ -59,7 +88,7 @@ class Load:
         self._limit = min(batch_rows, first_rows)
         self._lookups: deque[tuple[Group, Future[dict[UUID, bytes]]]] = deque()
         self._changed: list[Row] = []
-        self._jobs: deque[tuple[list[Row], Future[Vectors]]] = deque()
+        self._jobs: deque[tuple[list[Row], _Embedding]] = deque()
         self._writes: deque[tuple[int, int, Future[None]]] = deque()
         self._num_unwritten = 0
 
@@ -120,12 +149,18 @@ class Load:
         self._jobs.append((rows, self._embed(rows)))
         self._num_unwritten += len(rows)
 
-    def _embed(self, rows: list[Row]) -> Future[Vectors]:
-        return self._embedder.submit_batch([row.text for row in rows], role="document")
+    def _embed(self, rows: list[Row]) -> _Embedding:
+        texts = [row.text for row in rows]
+        job = self._embedder.submit_batch(texts, role="document")
+        if self._sparse is None:
+            return _Embedding(job)
+        return _Embedding(
+            job, self._sparse.submit_batch(texts, role="document", output_value="sparse")
+        )
 
     def _write_oldest(self) -> None:
         """Wait for the oldest job, then write it together with the next ones that are done."""
-        rows, parts = list[Row](), list[Vectors]()
+        rows, parts = list[Row](), list[Embedded]()
         num_rows = 0
         while self._jobs and (num_rows == 0 or self._jobs[0][1].done()):
             job_rows, job = self._jobs.popleft()
@@ -138,27 +173,34 @@ class Load:
                 rows += good
                 parts += good_parts
         self._make_room_for_a_write()
-        dim = self._embedder.get_embedding_dimension()
-        vectors = _joined(parts) if parts else np.empty((0, dim), np.float32)
-        self._writes.append(
-            (num_rows, len(rows), self._thread.submit(self._sink.write, rows, vectors))
-        )
+        self._writes.append((num_rows, len(rows), self._write(rows, parts)))
         while self._writes and self._writes[0][2].done():
             self._wait_for_write()
 
-    def _wait_for(self, job: Future[Vectors]) -> Vectors:
-        """Return the vectors of a job; tells meanwhile what is embedded of the jobs in flight."""
-        while not wait([job], timeout=LOOK_SECONDS).done:
+    def _write(self, rows: list[Row], parts: list[Embedded]) -> Future[None]:
+        dim = self._embedder.get_embedding_dimension()
+        vectors = np.empty((0, dim), np.float32)
+        if parts:
+            vectors = _joined([part.vectors for part in parts])
+        if self._sparse is None:
+            return self._thread.submit(self._sink.write, rows, vectors)
+        weights = [weights for part in parts for weights in part.weights or ()]
+        sink = cast(SparseSink, self._sink)
+        return self._thread.submit(sink.write_both, rows, vectors, weights)
+
+    def _wait_for(self, job: _Embedding) -> Embedded:
+        """Return what a job made; tells meanwhile what is embedded of the jobs in flight."""
+        while wait(job.jobs, timeout=LOOK_SECONDS).not_done:
             self._tally.look()
         return job.result()
 
-    def _embed_again(self, rows: list[Row], error: Exception) -> tuple[list[Row], list[Vectors]]:
+    def _embed_again(self, rows: list[Row], error: Exception) -> tuple[list[Row], list[Embedded]]:
         """Halve a failed job until every row is embedded or known to be bad.
 
         Raises:
             EngineRunError, InputError: no row can be embedded, so the rows are not the cause.
         """
-        good, vectors, bad = list[Row](), list[Vectors](), list[BadRow]()
+        good, vectors, bad = list[Row](), list[Embedded](), list[BadRow]()
         parts = [(rows, error)]
         while parts:
             part, reason = parts.pop()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from embedlib.errors import ConfigError, EngineRunError, SinkError, SourceError, shown
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
-from embedlib.indexing.embedders import TextEmbedder, check_embedder
+from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embedder
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
@@ -46,6 +46,7 @@ from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.tables import ArrowTable
+from embedlib.indexing.sparse_rows import check_beside, most_rows, sparse_model
 from embedlib.indexing.stored_model import (
     describe_other_model,
     fingerprints_of,
@@ -70,6 +71,7 @@ def index(
     sink: str | Sink,
     *,
     embedder: TextEmbedder | str,
+    sparse: SparseEmbedder | None = None,
     source_options: SourceOptions | None = None,
     tell: Tell | None = None,
     on_progress: Callable[[IndexProgress], None] = _ignore,
@@ -89,6 +91,8 @@ def index(
         embedder: an `Embedder`, or an object with the members of
             `embedlib.indexing.TextEmbedder`. Texts get its prompt for documents. With `ray` also
             the name of a model.
+        sparse: makes the sparse vectors to store beside the others: an `Embedder` of a SPLADE
+            model, or of bge-m3, which may be the same object as `embedder`; None: none are stored.
         source_options: how files and rows are read: formats, and which fields are id and text.
         tell: called with lines for the user: guesses, skipped rows, retries, the index build; from
             any thread. Default: log them as warnings of the logger "embedlib".
@@ -136,15 +140,22 @@ def index(
         check_not_input(settings.errors_file, inputs, "errors_file")
     chunker = make_chunker(embedder, settings)
     target = make_target(embedder, settings)
+    if sparse is not None:
+        target = replace(target, sparse=sparse_model(sparse))
     with ExitStack() as stack:
         opened = open_sink(sink) if isinstance(sink, str) else sink
         check_takes_multi_vectors(opened, target)
         cluster = as_cluster(embedder)
+        if sparse is not None:
+            check_beside(opened, target)
+            if cluster is not None:
+                raise ConfigError("sparse is not for workers of a cluster; leave one of them out")
         if cluster is not None:
             opened = cluster.check_sink(opened, sink if isinstance(sink, str) else None)
         run = _Run(
             embedder=embedder,
             cluster=cluster,
+            sparse=sparse,
             sink=opened,
             thread=stack.enter_context(_running_thread(opened)),
             target=target,
@@ -183,6 +194,7 @@ class _Run:
     embedder: TextEmbedder
     cluster: ClusterEmbedder | None
     """The same, if its workers load the rows."""
+    sparse: SparseEmbedder | None
     sink: Sink
     thread: SinkThread
     target: Target
@@ -260,7 +272,7 @@ class _Run:
         return Reader(
             documents,
             chunker,
-            self.target.fingerprint,
+            self.target.rows_fingerprint,
             self.seen,
             self.bad_rows,
             limit=self.settings.limit,
@@ -296,10 +308,11 @@ class _Run:
             load.cancel()
 
     def _start_load(self) -> RowLoad:
-        counts = (self.bad_rows, self.tally, self.settings.batch_rows)
+        batch_rows = most_rows(self.sparse, self.settings.batch_rows)
+        counts = (self.bad_rows, self.tally, batch_rows)
         if self.cluster is not None:
             return self.cluster.start_load(self.sink, self.thread, self.target, *counts)
-        return Load(self.embedder, self.sink, self.thread, *counts)
+        return Load(self.embedder, self.sink, self.thread, *counts, sparse=self.sparse)
 
     def finish(self) -> None:
         """Delete what the source lacks, then make the destination ready for search.

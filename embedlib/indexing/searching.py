@@ -15,7 +15,9 @@ from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
+from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
+from embedlib.vectors.sparse import SparseVector
 
 
 def stored_state(sink: Sink) -> SinkState:
@@ -82,6 +84,24 @@ def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | N
         )
     found: list[Hit] = search_where(vector, k, where)
     return found
+
+
+def find_fused(
+    sink: Sink,
+    vector: NDArray[np.float32],
+    weights: SparseVector,
+    k: int,
+    where: Filter | None,
+) -> list[Hit]:
+    """Return the `k` rows that are best by two searches, with vectors and with sparse vectors.
+
+    Raises:
+        SinkError: the destination cannot be read, has no filters, or no sparse vectors.
+    """
+    num_rows = max(ARM_ROWS, 2 * k)
+    by_vector = find_rows(sink, vector, num_rows, where)
+    by_weights = sparse_sink(sink).search_sparse(weights, num_rows, where) if weights else []
+    return fuse([by_vector, by_weights], k)
 
 
 def check_query(question: object, k: object) -> None:

@@ -15,6 +15,7 @@ from embedlib.session.call import CallFactory
 from embedlib.session.checked import checked
 from embedlib.vectors.maxsim import maxsim, maxsim_pairwise
 from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
+from embedlib.vectors.sparse import are_sparse
 
 
 class EmbeddingSession(Session):
@@ -46,6 +47,13 @@ class EmbeddingSession(Session):
         """Return D, after `truncate_dim`."""
         return self.truncate_dim or self.spec.embedding_dim
 
+    @property
+    def sparse_dim(self) -> int:
+        """Token ids that a sparse vector may have are below this."""
+        queries = None if self._model.files is None else self._model.files.queries
+        specs = [self.spec, *([] if queries is None else [queries.spec])]
+        return max(spec.encoder.vocab_size for spec in specs)
+
     get_sentence_embedding_dimension = get_embedding_dimension
     """The former name."""
 
@@ -65,17 +73,19 @@ class EmbeddingSession(Session):
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
         """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
 
-        An array, or where torch is imported a tensor, as in sentence-transformers.
+        An array, or where torch is imported a tensor, as in sentence-transformers. Sparse vectors
+        of a model that makes others, too, are compared by dot.
 
         Args:
             embeddings1: float[N, D] or float[D]; of a late-interaction model, queries: a list of N
-                arrays float[T, D], or one.
-            embeddings2: float[M, D] or float[D]; of a late-interaction model, documents.
+                arrays float[T, D], or one; or sparse vectors, or one.
+            embeddings2: float[M, D] or float[D]; of a late-interaction model, documents; or sparse
+                vectors.
 
         Raises:
             InputError: these are not vectors, or their dimensions differ.
         """
-        name = self.similarity_fn_name
+        name = self._kind(embeddings1)
         if name == "maxsim" or name == "meanmaxsim":
             return as_torch(maxsim(embeddings1, embeddings2, is_mean=name == "meanmaxsim"))
         return as_torch(similarity(name, embeddings1, embeddings2))
@@ -90,10 +100,16 @@ class EmbeddingSession(Session):
         Raises:
             InputError: the shapes differ, or these are not vectors.
         """
-        name = self.similarity_fn_name
+        name = self._kind(embeddings1)
         if name == "maxsim" or name == "meanmaxsim":
             return as_torch(maxsim_pairwise(embeddings1, embeddings2, is_mean=name == "meanmaxsim"))
         return as_torch(similarity_pairwise(name, embeddings1, embeddings2))
+
+    def _kind(self, embeddings: object) -> AnySimilarity:
+        """Return how vectors are compared; bge-m3 compares only its dense ones by their angle."""
+        if self.spec.is_sparse or self.config.similarity_fn_name or not are_sparse(embeddings):
+            return self.similarity_fn_name
+        return "dot"
 
     @property
     def fingerprint(self) -> str:

@@ -15,13 +15,18 @@ from typing import Any
 import numpy as np
 
 from embedlib.errors import SinkError
-from embedlib.indexing import Row, Vectors
+from embedlib.indexing import Row, SparseVector, Vectors
 
 COLUMNS = (
     *("langchain_id", "chunk", "embedding"),
     *("content", "langchain_metadata", "source_id", "embedlib_digest"),
 )
 """In the order of the stream: fixed-size ones first, so that numpy writes them all at once."""
+
+SPARSE_COLUMN = "embedlib_sparse"
+"""Behind the others, where there are sparse vectors."""
+MAX_WEIGHTS = 16_000
+"""Source: SPARSEVEC_MAX_NNZ in pgvector's src/sparsevec.h."""
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
@@ -31,18 +36,28 @@ JSONB_VERSION = b"\x01"
 """Source: `jsonb_recv` in Postgres' src/backend/utils/adt/jsonb.c."""
 
 
-def encode_rows(rows: Sequence[Row], vectors: Vectors, *, is_halfvec: bool) -> bytes:
+def encode_rows(
+    rows: Sequence[Row],
+    vectors: Vectors,
+    *,
+    is_halfvec: bool,
+    weights: Sequence[SparseVector] | None = None,
+    sparse_dim: int = 0,
+) -> bytes:
     """Return the stream for COPY … (COLUMNS) FROM STDIN (FORMAT binary).
 
     Args:
         rows: id, text and metadata of each vector.
         vectors: float32[N, D], finite.
         is_halfvec: write 16-bit floats.
+        weights: their sparse vectors; None: there are none.
+        sparse_dim: of the sparse vectors.
 
     Raises:
         SinkError: a row cannot be encoded; the message names it.
     """
-    fixed = _fixed_part(rows, vectors, is_halfvec)
+    num_fields = len(COLUMNS) + (weights is not None)
+    fixed = _fixed_part(rows, vectors, is_halfvec, num_fields)
     width = fixed.dtype.itemsize
     block = memoryview(fixed.tobytes())
     length = struct.Struct(">i").pack
@@ -59,6 +74,9 @@ def encode_rows(rows: Sequence[Row], vectors: Vectors, *, is_halfvec: bool) -> b
         pieces += (block[number * width : (number + 1) * width], length(len(text)), text)
         pieces += (length(len(metadata)), metadata, length(len(source_id)), source_id)
         pieces += (length(len(row.digest)), row.digest)
+        if weights is not None:
+            sparse = _sparse(weights[number], sparse_dim, row)
+            pieces += (length(len(sparse)), sparse)
     pieces.append(TRAILER)
     return b"".join(pieces)
 
@@ -73,7 +91,25 @@ def json_of(metadata: Mapping[str, Any]) -> str:
     return _JSON.encode(dict(metadata))
 
 
-def _fixed_part(rows: Sequence[Row], vectors: Vectors, is_halfvec: bool) -> Any:
+def _sparse(weights: SparseVector, dim: int, row: Row) -> bytes:
+    """Return a sparse vector: three numbers, ids in ascending order, and their weights.
+
+    Source: `sparsevec_recv` in pgvector's src/sparsevec.c.
+    """
+    if len(weights) > MAX_WEIGHTS:
+        raise SinkError(
+            f"the sparse vector of chunk {row.chunk} of {row.source_id!r} has {len(weights)} "
+            f"weights, and pgvector stores up to {MAX_WEIGHTS}; load the model with "
+            f"max_active_dims={MAX_WEIGHTS} or less; nothing of its batch was written"
+        )
+    ids = sorted(weights)
+    numbers = np.array([weights[id_] for id_ in ids], ">f4")
+    return (
+        struct.pack(">iii", dim, len(ids), 0) + np.array(ids, ">i4").tobytes() + numbers.tobytes()
+    )
+
+
+def _fixed_part(rows: Sequence[Row], vectors: Vectors, is_halfvec: bool, num_fields: int) -> Any:
     """Return a record per row: number of fields, then id, chunk and vector after their lengths."""
     dim = vectors.shape[1]
     number = np.dtype(">f2" if is_halfvec else ">f4")
@@ -86,7 +122,7 @@ def _fixed_part(rows: Sequence[Row], vectors: Vectors, is_halfvec: bool) -> Any:
         ]
     )
     records = np.zeros(len(rows), layout)
-    records["num_fields"] = len(COLUMNS)
+    records["num_fields"] = num_fields
     records["id_length"] = 16
     records["id"] = np.frombuffer(b"".join(row.id.bytes for row in rows), "V16")
     records["chunk_length"] = 4

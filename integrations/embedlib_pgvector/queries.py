@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from psycopg import sql
 
 from embedlib.errors import SinkError
-from embedlib.indexing import Filter, Hit, SinkState
+from embedlib.indexing import Filter, Hit, SinkState, SparseVector
 from embedlib_pgvector.connection import Connection
+from embedlib_pgvector.copy_rows import SPARSE_COLUMN
 from embedlib_pgvector.filters import where_clause
 from embedlib_pgvector.hnsw import OPERATORS, find_index
 from embedlib_pgvector.table import Table, count_rows
@@ -37,6 +41,7 @@ def describe(connection: Connection, table: Table) -> SinkState:
         model=table.model,
         index=state,
         precision=table.precision,
+        sparse=table.sparse,
     )
 
 
@@ -81,18 +86,42 @@ def search(
             exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
             rows = connection.execute(exact, (text, *values, text, k)).fetchall()
     return [
-        Hit(
-            score=1 - distance if table.similarity == "cosine" else -distance,
-            id=id,
-            source_id=str(id) if source_id is None else source_id,
-            chunk=chunk or 0,
-            text=content,
-            metadata=metadata or {},
-        )
-        for id, source_id, chunk, content, metadata, distance in sorted(
-            rows, key=lambda row: row[-1]
-        )[:k]
+        _hit(row, 1 - row[-1] if table.similarity == "cosine" else -row[-1])
+        for row in sorted(rows, key=lambda row: row[-1])[:k]
     ]
+
+
+def search_sparse(
+    connection: Connection, table: Table, weights: SparseVector, k: int, where: Filter | None
+) -> list[Hit]:
+    """Return the rows with the greatest sums of products, best first; every row is compared.
+
+    pgvector's index of sparse vectors takes up to 1,000 weights of a row, and is not exact.
+    """
+    assert table.sparse is not None, "the caller has checked it"
+    known = {id_: weight for id_, weight in weights.items() if id_ < table.sparse.dim}
+    text = ",".join(f"{id_ + 1}:{known[id_]!r}" for id_ in sorted(known))
+    vector = f"{{{text}}}/{table.sparse.dim}"
+    clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
+    query = sql.SQL(
+        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, distance FROM"
+        " (SELECT *, {} <#> %s::sparsevec AS distance FROM {} WHERE {}) AS found"
+        " WHERE distance < 0 ORDER BY distance, langchain_id LIMIT %s"
+    ).format(sql.Identifier(SPARSE_COLUMN), table.escaped, clause)
+    rows = connection.execute(query, (vector, *values, k)).fetchall()
+    return [_hit(row, -row[-1]) for row in rows]
+
+
+def _hit(row: Sequence[Any], score: float) -> Hit:
+    id_, source_id, chunk, content, metadata, _ = row
+    return Hit(
+        score=score,
+        id=id_,
+        source_id=str(id_) if source_id is None else source_id,
+        chunk=chunk or 0,
+        text=content,
+        metadata=metadata or {},
+    )
 
 
 def _widen(connection: Connection, k: int, *, is_filtered: bool) -> None:

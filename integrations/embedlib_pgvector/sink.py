@@ -19,18 +19,20 @@ from embedlib.indexing import (
     Row,
     RowKey,
     SinkState,
+    SparseVector,
     Target,
     Tell,
     Vectors,
     check_target,
     check_vectors,
+    check_weights,
 )
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.hnsw import IndexBuild, drop_index, find_index, index_name
 from embedlib_pgvector.local_server import LocalServer
-from embedlib_pgvector.queries import describe, search
+from embedlib_pgvector.queries import describe, search, search_sparse
 from embedlib_pgvector.table import (
     DIGEST,
     KEY,
@@ -131,12 +133,30 @@ class PgvectorSink:
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Copy the rows beside the table and merge them into it, in one transaction."""
+        self._write(rows, vectors, None)
+
+    def write_both(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
+    ) -> None:
+        """Do what `write` does with both vectors of each row, in the same transaction."""
+        check_weights(weights, len(rows))
+        self._write(rows, vectors, weights)
+
+    def _write(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector] | None
+    ) -> None:
         table = self._begun
         check_vectors(vectors, len(rows), table.dim)
         if not rows:
             return
-        stream = encode_rows(rows, vectors, is_halfvec=table.is_halfvec)
-        copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(STAGE, columns())
+        stream = encode_rows(
+            rows,
+            vectors,
+            is_halfvec=table.is_halfvec,
+            weights=weights,
+            sparse_dim=table.sparse.dim if table.sparse else 0,
+        )
+        copy = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(STAGE, columns(table))
         merge = merge_stage(table)
 
         def work(connection: Connection) -> None:
@@ -214,6 +234,15 @@ class PgvectorSink:
     def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
         """Return the nearest of the rows that pass a filter."""
         return self._search(vector, k, where)
+
+    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows with the greatest sums of products, of all that pass; none of 0."""
+        table = self._find()
+        if table is None or table.sparse is None:
+            raise SinkError(f"{self.name} holds no sparse vectors; load it with sparse (--sparse)")
+        return self._session.run(
+            lambda connection: search_sparse(connection, table, weights, k, where)
+        )
 
     def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         table = self._find(is_search=True)

@@ -8,7 +8,7 @@ dumped, restored and dropped with it, whereas a row of a second table could be l
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import psycopg
@@ -16,9 +16,9 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import Target
+from embedlib.indexing import SparseModel, Target
 from embedlib_pgvector.connection import Connection
-from embedlib_pgvector.copy_rows import COLUMNS
+from embedlib_pgvector.copy_rows import COLUMNS, SPARSE_COLUMN
 from embedlib_pgvector.destination import Destination
 
 FORMAT = 1
@@ -49,6 +49,7 @@ class Table:
         fingerprint: of the embedder that made them.
         model: its name.
         precision: what it computed in; None: not stored.
+        sparse: the model of the sparse vectors; None: there are none.
     """
 
     oid: int
@@ -60,6 +61,12 @@ class Table:
     fingerprint: str
     model: str
     precision: str | None
+    sparse: SparseModel | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, in the order of the stream."""
+        return (*COLUMNS, SPARSE_COLUMN) if self.sparse is not None else COLUMNS
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -182,6 +189,7 @@ def find_table(connection: Connection, destination: Destination) -> Table | None
         fingerprint=stored["fingerprint"],
         model=stored["model"],
         precision=stored.get("precision"),
+        sparse=SparseModel(**stored["sparse"]) if stored.get("sparse") else None,
     )
 
 
@@ -224,17 +232,24 @@ def create_table(
         "fingerprint": target.fingerprint,
         "similarity": target.similarity,
         "precision": target.precision,
+        **({"sparse": asdict(target.sparse)} if target.sparse else {}),
     }
+    sparse: sql.Composable = sql.SQL("")
+    if target.sparse is not None:
+        sparse = sql.SQL(", {} sparsevec({})").format(
+            sql.Identifier(SPARSE_COLUMN), sql.Literal(target.sparse.dim)
+        )
     # Our own columns may be null: a row that LangChain adds does not have them.
     connection.execute(
         sql.SQL(
             "CREATE TABLE {} (langchain_id uuid PRIMARY KEY, content text NOT NULL,"
             " embedding {}({}) NOT NULL, langchain_metadata jsonb, source_id text, chunk integer,"
-            " embedlib_digest bytea)"
+            " embedlib_digest bytea{})"
         ).format(
             identifier,
             sql.SQL("halfvec" if is_halfvec else "vector"),
             sql.Literal(target.dim),
+            sparse,
         )
     )
     connection.execute(
@@ -250,7 +265,7 @@ def create_stage(connection: Connection, table: Table) -> None:
         sql.SQL(
             "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS"
             " AS SELECT {} FROM {} WITH NO DATA"
-        ).format(STAGE, columns(), table.identifier)
+        ).format(STAGE, columns(table), table.identifier)
     )
 
 
@@ -261,20 +276,20 @@ def merge_stage(table: Table) -> sql.Composed:
         " ON CONFLICT ({key}) DO UPDATE SET {changes}"
     ).format(
         table=table.identifier,
-        columns=columns(),
+        columns=columns(table),
         stage=STAGE,
         key=sql.Identifier(KEY),
         changes=sql.SQL(", ").join(
             sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column))
-            for column in COLUMNS
+            for column in table.columns
             if column != KEY
         ),
     )
 
 
-def columns() -> sql.Composed:
+def columns(table: Table) -> sql.Composed:
     """Return the names of the columns, in the order of the stream."""
-    return sql.SQL(", ").join(map(sql.Identifier, COLUMNS))
+    return sql.SQL(", ").join(map(sql.Identifier, table.columns))
 
 
 def count_rows(connection: Connection, table: Table) -> tuple[int, int]:

@@ -17,12 +17,14 @@ from embedlib.indexing import (
     Row,
     RowKey,
     SinkState,
+    SparseVector,
     Target,
     Tell,
     UnstorableRowsError,
     Vectors,
     check_target,
     check_vectors,
+    check_weights,
     import_extra,
 )
 from embedlib_qdrant.collection_options import OVERSAMPLING, GivenOptions
@@ -30,6 +32,7 @@ from embedlib_qdrant.filters import ClientConditions, make_filter, search_filter
 from embedlib_qdrant.points import (
     OWN_KEY,
     SOURCE_ID_KEY,
+    SPARSE_NAME,
     Mark,
     metadata_payload,
     read_digest,
@@ -91,7 +94,9 @@ class CollectionSink:
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
 
-    def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
+    def store(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector] | None
+    ) -> None:
         """Send rows with checked vectors, and wait until they are durable."""
         raise NotImplementedError
 
@@ -152,7 +157,16 @@ class CollectionSink:
         """Upsert rows; each request is atomic, and repeating one changes nothing."""
         check_vectors(vectors, len(rows), self.require_begin().dim)
         self.check_lease()
-        self.store(rows, vectors)
+        self.store(rows, vectors, None)
+
+    def write_both(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
+    ) -> None:
+        """Upsert rows with their sparse vectors, each in the point of its row."""
+        check_vectors(vectors, len(rows), self.require_begin().dim)
+        check_weights(weights, len(rows))
+        self.check_lease()
+        self.store(rows, vectors, weights)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest."""
@@ -209,8 +223,20 @@ class CollectionSink:
             lambda limit, wide: self._query(vector, limit, wide), k, where, self.name
         )
 
-    def _query(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
+    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows with the greatest sums of products; none of 0."""
+        if where is None:
+            return self._query(weights, k, None)
+        return search_filtered(
+            lambda limit, wide: self._query(weights, limit, wide), k, where, self.name
+        )
+
+    def _query(
+        self, vector: NDArray[np.float32] | SparseVector, k: int, where: Filter | None
+    ) -> list[Hit]:
         mark = self._require_stored()
+        is_sparse = isinstance(vector, dict)
+        query = self.sparse_of(vector) if isinstance(vector, dict) else vector.tolist()
         self.settle()
         passes = self.only_ours()
         if where is not None:
@@ -219,21 +245,26 @@ class CollectionSink:
         def ask(is_exact: bool) -> list[Any]:
             answer = self.connect().query_points(
                 self.collection,
-                query=vector.tolist(),
-                using=mark.options.vector or None,
+                query=query,
+                using=SPARSE_NAME if is_sparse else mark.options.vector or None,
                 limit=k,
                 query_filter=passes,
-                search_params=self._search_params(mark, is_exact),
+                search_params=None if is_sparse else self._search_params(mark, is_exact),
                 with_payload=True,
                 with_vectors=False,
             )
             return list(answer.points)
 
         found = self.call(lambda: ask(False))
-        if where is not None and len(found) < k:
+        if where is not None and len(found) < k and not is_sparse:
             # A graph leads past rows that few others are linked to.
             found = self.call(lambda: ask(True))
-        return [read_hit(hit.id, hit.score, hit.payload, mark.similarity) for hit in found]
+        similarity = "dot" if is_sparse else mark.similarity
+        return [read_hit(hit.id, hit.score, hit.payload, similarity) for hit in found]
+
+    def sparse_of(self, weights: SparseVector) -> Any:
+        """Return the client's object of a sparse vector."""
+        return self.models.SparseVector(indices=list(weights), values=list(weights.values()))
 
     def read_mark(self) -> Mark | None:
         """Return the mark; None: there is no collection.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from embedlib_qdrant.collection import MARK_KEY
-from embedlib_qdrant.points import DISTANCES, Mark
+from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark
 
 
 def creation_arguments(models: Any, mark: Mark) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def creation_arguments(models: Any, mark: Mark) -> dict[str, Any]:
         multivector_config=multivector_config(models, mark),
     )
     return {
+        "sparse_vectors_config": sparse_config(models, mark),
         "vectors_config": {options.vector: vectors} if options.vector else vectors,
         "hnsw_config": models.HnswConfigDiff(
             m=0, ef_construct=options.ef_construct, on_disk=options.on_disk
@@ -40,6 +41,17 @@ def multivector_config(models: Any, mark: Mark) -> Any:
     if mark.multi_vector is None:
         return None
     return models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
+
+
+def sparse_config(models: Any, mark: Mark) -> Any:
+    """Return the parameters of the sparse vector; None: there is none.
+
+    Its index is exact, and the server builds it while rows arrive.
+    """
+    if mark.sparse is None:
+        return None
+    index = models.SparseIndexParams(on_disk=mark.options.on_disk)
+    return {SPARSE_NAME: models.SparseVectorParams(index=index)}
 
 
 def _quantization(models: Any, name: str) -> Any:

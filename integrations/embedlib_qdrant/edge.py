@@ -21,11 +21,13 @@ from embedlib.indexing import (
     RowKey,
     SinkState,
     SinkUrl,
+    SparseVector,
     Target,
     Tell,
     Vectors,
     check_target,
     check_vectors,
+    check_weights,
     import_extra,
 )
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
@@ -37,6 +39,7 @@ from embedlib_qdrant.points import (
     CONTENT_KEY,
     METADATA_KEY,
     OWN_KEY,
+    SPARSE_NAME,
     Mark,
     own_line,
     read_digest,
@@ -134,15 +137,31 @@ class EdgeSink:
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Upsert rows as one operation of the write-ahead log, which survives a kill."""
-        shard, edge = self._begun, self._edge
         check_vectors(vectors, len(rows), self._stored_mark.dim)
+        self._write(rows, sum(vector.nbytes for vector in vectors), _as_lists(vectors))
+
+    def write_both(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
+    ) -> None:
+        """Upsert rows with their sparse vectors, each in the point of its row."""
+        check_vectors(vectors, len(rows), self._stored_mark.dim)
+        check_weights(weights, len(rows))
+        num_bytes = vectors.nbytes + 8 * sum(map(len, weights))
+        both = (
+            {"": vector, SPARSE_NAME: self._sparse_of(sparse)}
+            for vector, sparse in zip(_as_lists(vectors), weights, strict=True)
+        )
+        self._write(rows, num_bytes, both)
+
+    def _write(self, rows: Sequence[Row], num_bytes: int, vectors: Iterator[Any]) -> None:
+        shard, edge = self._begun, self._edge
         if not rows:
             return
-        self._check_room(4 * sum(vector.nbytes for vector in vectors))
+        self._check_room(4 * num_bytes)
         with self._one_line("cannot be written"):
             points = [
                 edge.Point(row.id, vector, {CONTENT_KEY: row.text, **_metadata_payload(row)})
-                for row, vector in zip(rows, _as_lists(vectors), strict=True)
+                for row, vector in zip(rows, vectors, strict=True)
             ]
             shard.update(edge.UpdateOperation.upsert_points(points))
         self._has_changed = True
@@ -204,9 +223,27 @@ class EdgeSink:
             lambda limit, wide: self._query(vector, limit, wide), k, where, self.name
         )
 
-    def _query(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
+    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows with the greatest sums of products; none of 0."""
+        if where is None:
+            return self._query(weights, k, None)
+        return search_filtered(
+            lambda limit, wide: self._query(weights, limit, wide), k, where, self.name
+        )
+
+    def _sparse_of(self, weights: SparseVector) -> Any:
+        return self._edge.SparseVector(indices=list(weights), values=list(weights.values()))
+
+    def _query(
+        self, vector: NDArray[np.float32] | SparseVector, k: int, where: Filter | None
+    ) -> list[Hit]:
         shard, edge = self._open_stored(), self._edge
         mark, passes = self._stored_mark, None
+        is_sparse = isinstance(vector, dict)
+        if isinstance(vector, dict):
+            nearest = edge.Query.Nearest(self._sparse_of(vector), using=SPARSE_NAME)
+        else:
+            nearest = edge.Query.Nearest(vector.tolist())
         if where is not None:
             make = EdgeConditions()
             passes = make.group(must=[make_filter(where, make)], must_not=[make.is_empty(OWN_KEY)])
@@ -214,7 +251,7 @@ class EdgeSink:
         def ask(params: Any) -> list[Any]:
             request = edge.QueryRequest(
                 limit=k,
-                query=edge.Query.Nearest(vector.tolist()),
+                query=nearest,
                 filter=passes,
                 params=params,
                 with_payload=True,
@@ -223,12 +260,13 @@ class EdgeSink:
             return list(shard.query(request))
 
         with self._one_line("cannot be searched"):
-            found = ask(search_params(mark))
-            if where is not None and len(found) < k:
+            found = ask(None if is_sparse else search_params(mark))
+            if where is not None and len(found) < k and not is_sparse:
                 # A graph leads past rows that few others are linked to.
                 found = ask(edge.SearchParams(exact=True))
+        similarity = "dot" if is_sparse else mark.similarity
         return [
-            read_hit(hit.id, hit.score, hit.payload, mark.similarity)
+            read_hit(hit.id, hit.score, hit.payload, similarity)
             for hit in found
             if OWN_KEY in hit.payload
         ]

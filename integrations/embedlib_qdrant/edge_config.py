@@ -6,7 +6,7 @@ from typing import Any
 
 from embedlib.indexing import import_extra
 from embedlib_qdrant.collection_options import OVERSAMPLING
-from embedlib_qdrant.points import DISTANCES, Mark
+from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark
 
 _FULL_SCAN_KILOBYTES = 10_000
 """Source: `storage.hnsw_index.full_scan_threshold_kb` of Qdrant's config/config.yaml."""
@@ -24,6 +24,7 @@ def edge_config(mark: Mark) -> Any:
             memory=memory,
             multivector_config=_multivector_config(edge, mark),
         ),
+        sparse_vectors=_sparse(edge, mark, memory),
         hnsw_config=edge.HnswIndexConfig(
             m=options.m,
             ef_construct=options.ef_construct,
@@ -38,6 +39,12 @@ def _multivector_config(edge: Any, mark: Mark) -> Any:
     if mark.multi_vector is None:
         return None
     return edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
+
+
+def _sparse(edge: Any, mark: Mark, memory: Any) -> Any:
+    if mark.sparse is None:
+        return None
+    return {SPARSE_NAME: edge.EdgeSparseVectorParams(memory=memory)}
 
 
 def search_params(mark: Mark) -> Any:

@@ -21,13 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SinkError, first_line
-from embedlib.indexing import Filter, Hit, Row, SinkState, SinkUrl, Vectors, import_extra
+from embedlib.indexing import (
+    Filter,
+    Hit,
+    Row,
+    SinkState,
+    SinkUrl,
+    SparseVector,
+    Vectors,
+    import_extra,
+)
 from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.collection_options import parse_options
-from embedlib_qdrant.creation import multivector_config
+from embedlib_qdrant.creation import multivector_config, sparse_config
 from embedlib_qdrant.filters import search_candidates
 from embedlib_qdrant.one_line_errors import REMEDIES
-from embedlib_qdrant.points import DISTANCES, Mark, row_payload
+from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
 
 DEFAULT_COLLECTION = "embedlib"
 _META_FILE = "meta.json"
@@ -91,15 +100,26 @@ class LocalSink(CollectionSink):
         )
         self.call(
             lambda: self.connect().create_collection(
-                self.collection, vectors_config=vectors, metadata={MARK_KEY: mark.to_json()}
+                self.collection,
+                vectors_config=vectors,
+                sparse_vectors_config=sparse_config(models, mark),
+                metadata={MARK_KEY: mark.to_json()},
             )
         )
 
-    def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
+    def store(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector] | None
+    ) -> None:
         """Store points; the client writes one after the other."""
+        both: list[Any] = [each.tolist() for each in vectors]
+        if weights is not None:
+            both = [
+                {"": vector, SPARSE_NAME: self.sparse_of(sparse)}
+                for vector, sparse in zip(both, weights, strict=True)
+            ]
         points = [
             self.models.PointStruct(id=str(row.id), vector=vector, payload=row_payload(row))
-            for row, vector in zip(rows, [each.tolist() for each in vectors], strict=True)
+            for row, vector in zip(rows, both, strict=True)
         ]
         if points:
             self.call(lambda: self.connect().upsert(self.collection, points))
@@ -137,6 +157,16 @@ class LocalSink(CollectionSink):
         """
         return search_candidates(
             lambda limit: self.search(vector, limit), k, where, self.name, most=None
+        )
+
+    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows with the greatest sums of products; as for `search_where`."""
+        if where is None:
+            return super().search_sparse(weights, k, None)
+        return search_candidates(
+            lambda limit: super(LocalSink, self).search_sparse(weights, limit, None),
+            *(k, where, self.name),
+            most=None,
         )
 
     def finish(self) -> None:

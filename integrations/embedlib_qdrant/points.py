@@ -20,7 +20,7 @@ from uuid import UUID
 
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import SinkError
-from embedlib.indexing import Hit, Row, RowKey, SinkState, Target
+from embedlib.indexing import Hit, Row, RowKey, SinkState, SparseModel, Target
 from embedlib_qdrant.collection_options import CollectionOptions
 
 CONTENT_KEY = "page_content"
@@ -38,6 +38,9 @@ DISTANCES: Mapping[Similarity, str] = {
 }
 """Qdrant's names."""
 
+SPARSE_NAME = "sparse"
+"""Name of the sparse vector of a point."""
+
 FORMAT = 1
 """Version of payload and mark; any other is refused."""
 
@@ -54,6 +57,7 @@ class Mark:
         options: how the collection was created.
         precision: what the embedder computed in; None: not stored.
         multi_vector: how points with a vector per token are compared; None: they have one.
+        sparse: the model of the sparse vectors; None: there are none.
     """
 
     dim: int
@@ -63,6 +67,7 @@ class Mark:
     options: CollectionOptions
     precision: str | None = None
     multi_vector: LateSimilarity | None = None
+    sparse: SparseModel | None = None
 
     @classmethod
     def of(cls, target: Target, options: CollectionOptions) -> Mark:
@@ -75,6 +80,7 @@ class Mark:
             options=options,
             precision=target.precision,
             multi_vector=target.multi_vector,
+            sparse=target.sparse,
         )
 
     @classmethod
@@ -98,6 +104,7 @@ class Mark:
                 options=CollectionOptions(**data["options"]),
                 precision=data.get("precision"),
                 multi_vector=data.get("multi_vector"),
+                sparse=SparseModel(**data["sparse"]) if data.get("sparse") else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SinkError(
@@ -107,7 +114,10 @@ class Mark:
 
     def to_json(self) -> dict[str, Any]:
         """Return the mark as JSON values."""
-        return {"format": FORMAT, **asdict(self)}
+        content = asdict(self)
+        if self.sparse is None:
+            del content["sparse"]  # as earlier versions wrote it
+        return {"format": FORMAT, **content}
 
     def to_state(self, num_rows: int, index: str) -> SinkState:
         """Return the state: the mark, and values that only the engine knows."""
@@ -119,6 +129,7 @@ class Mark:
             model=self.model,
             index=index,
             precision=self.precision,
+            sparse=self.sparse,
         )
 
 

@@ -24,6 +24,7 @@ from embedlib.indexing import (
     Row,
     SinkState,
     SinkUrl,
+    SparseVector,
     Target,
     Tell,
     UnstorableRowsError,
@@ -215,7 +216,9 @@ class ServerSink(CollectionSink):
                 lambda: create_aliases(self.connect(), self.models, self.collection, self._aliases)
             )
 
-    def store(self, rows: Sequence[Row], vectors: Vectors) -> None:
+    def store(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector] | None
+    ) -> None:
         """Send requests, several at a time, and wait until the server has logged all of them.
 
         It applies them later, in the order in which it took them. With several shards that order
@@ -226,8 +229,10 @@ class ServerSink(CollectionSink):
         waits = options.shards > 1
         bad_rows, in_flight = list[BadRow](), deque[tuple[bytes, Any]]()
         if self._encoder is None:
-            self._encoder = PointEncoder(self.require_begin().dim, options.vector)
-        for request in self._encoder.requests(self.collection, rows, vectors, bad_rows):
+            self._encoder = PointEncoder(
+                self.require_begin().dim, options.vector, is_named=weights is not None
+            )
+        for request in self._encoder.requests(self.collection, rows, vectors, bad_rows, weights):
             if len(in_flight) == _IN_FLIGHT:
                 self._await(*in_flight.popleft(), waits)
             in_flight.append((request, self._connection.start_upsert(request, waits=waits)))

@@ -7,8 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from embedlib.indexing import BadRow, Row, Vectors, import_extra
-from embedlib_qdrant.points import CONTENT_KEY, METADATA_KEY, OWN_FIELDS, OWN_KEY
+from embedlib.indexing import BadRow, Row, SparseVector, Vectors, import_extra
+from embedlib_qdrant.points import (
+    CONTENT_KEY,
+    METADATA_KEY,
+    OWN_FIELDS,
+    OWN_KEY,
+    SPARSE_NAME,
+)
 
 BATCH = 256
 """Points per write request. Source: Qdrant's guide to bulk uploads, which names 64 to 256."""
@@ -30,12 +36,13 @@ class PointEncoder:
     a message that are written one behind the other are read as one.
     """
 
-    def __init__(self, dim: int, vector_name: str) -> None:
+    def __init__(self, dim: int, vector_name: str, *, is_named: bool = False) -> None:
         """Make the parts that are the same in all points.
 
         Args:
             dim: D of the vectors.
             vector_name: which vector of the points they are; empty: the one without a name.
+            is_named: whether the points have another vector, so that each needs its name.
         """
         self._vector_name = vector_name
         self._grpc = import_extra("qdrant_client.grpc", "qdrant")
@@ -43,7 +50,8 @@ class PointEncoder:
         self._to_payload = conversion.payload_to_grpc
         point = self._grpc.PointStruct(id=self._grpc.PointId(uuid=_NO_ID))
         vectors = point.vectors
-        vector = vectors.vectors.vectors[vector_name] if vector_name else vectors.vector
+        is_named = is_named or bool(vector_name)
+        vector = vectors.vectors.vectors[vector_name] if is_named else vectors.vector
         vector.dense.data.extend([0.0] * dim)
         empty = point.SerializeToString()[: -4 * dim]
         self._before_id, self._after_id = empty.split(_NO_ID.encode())
@@ -55,7 +63,12 @@ class PointEncoder:
         self._tag = bytes([tag])
 
     def requests(
-        self, collection: str, rows: Sequence[Row], vectors: Vectors, bad_rows: list[BadRow]
+        self,
+        collection: str,
+        rows: Sequence[Row],
+        vectors: Vectors,
+        bad_rows: list[BadRow],
+        weights: Sequence[SparseVector] | None = None,
     ) -> Iterator[bytes]:
         """Yield a serialized UpsertPoints for every `BATCH` rows.
 
@@ -64,6 +77,7 @@ class PointEncoder:
             rows: to be stored.
             vectors: float32[N, D], or a list of N arrays float32[T, D].
             bad_rows: gets those that Qdrant cannot store, which are left out.
+            weights: their sparse vectors; None: there are none.
         """
         head = self._grpc.UpsertPoints(collection_name=collection).SerializeToString()
         if not isinstance(vectors, np.ndarray):
@@ -73,14 +87,17 @@ class PointEncoder:
         for start in range(0, len(rows), BATCH):
             part = slice(start, start + BATCH)
             parts = [head]
-            for row, vector in zip(rows[part], vectors[part], strict=True):
+            sparse = [b""] * len(rows[part])
+            if weights is not None:
+                sparse = [self._write_weights(each) for each in weights[part]]
+            for row, vector, more in zip(rows[part], vectors[part], sparse, strict=True):
                 try:
                     payload = self._write_payload(row)
                 except (ValueError, TypeError, OverflowError) as error:
                     bad_rows.append(describe_bad_row(row, error))
                     continue
                 id_ = str(row.id).encode()
-                point = (payload, self._before_id, id_, self._after_id, vector.tobytes())
+                point = (payload, self._before_id, id_, self._after_id, vector.tobytes(), more)
                 parts += (self._tag, _varint(sum(map(len, point))), *point)
             if len(parts) > 1:
                 yield b"".join(parts)
@@ -109,6 +126,15 @@ class PointEncoder:
                 parts, num_bytes = [head], 0
         if len(parts) > 1:
             yield b"".join(parts)
+
+    def _write_weights(self, weights: SparseVector) -> bytes:
+        """Return a PointStruct with a sparse vector alone."""
+        point = self._grpc.PointStruct()
+        sparse = point.vectors.vectors.vectors[SPARSE_NAME].sparse
+        sparse.indices.extend(weights)
+        sparse.values.extend(weights.values())
+        written: bytes = point.SerializeToString()
+        return written
 
     def _write_payload(self, row: Row) -> bytes:
         """Return a PointStruct with the payload of a row alone."""

@@ -7,6 +7,7 @@ with an entry point of the group `embedlib.sinks`: its name is the scheme, its v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,9 +21,25 @@ from embedlib.errors import SinkError
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import BadRow, Row, model_digest
 from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.sparse import SparseVector
 
 Tell = Callable[[str], None]
 """Takes one line for the user: a notice, a retry, the progress of an index build."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseModel:
+    """The model that makes the sparse vectors beside the others.
+
+    Attributes:
+        model: its name.
+        fingerprint: of it.
+        dim: numbers of a sparse vector, most of them 0.
+    """
+
+    model: str
+    fingerprint: str
+    dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +58,7 @@ class Target:
             fingerprint decides.
         multi_vector: how rows with a vector per token are compared; None: a row has one vector.
             Only sinks with `takes_multi_vectors = True` get others.
+        sparse: the model of the sparse vectors; None: there are none.
     """
 
     dim: int
@@ -51,6 +69,14 @@ class Target:
     shard: str | None = None
     precision: str | None = None
     multi_vector: LateSimilarity | None = None
+    sparse: SparseModel | None = None
+
+    @property
+    def rows_fingerprint(self) -> str:
+        """Of everything that a row is made by: both models, if there are two."""
+        if self.sparse is None:
+            return self.fingerprint
+        return f"{self.fingerprint}+{model_digest(self.sparse.fingerprint)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +91,7 @@ class SinkState:
         model: its name.
         index: state of the search index in words, such as "hnsw" or "none, exact scan".
         precision: what the vectors were computed in; None: it was not stored.
+        sparse: the model of the sparse vectors; None: there are none.
     """
 
     num_rows: int
@@ -74,6 +101,7 @@ class SinkState:
     model: str
     index: str
     precision: str | None = None
+    sparse: SparseModel | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +212,33 @@ class FilteringSink(Sink, Protocol):
         """
 
 
+class SparseSink(FilteringSink, Protocol):
+    """A sink that can also hold a sparse vector of each row, beside the other one.
+
+    It stores `Target.sparse` with the rows and returns it in `SinkState.sparse`.
+    """
+
+    def write_both(
+        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
+    ) -> None:
+        """Do what `write` does; a row is stored with both of its vectors, or unchanged.
+
+        Args:
+            rows: as for `write`.
+            vectors: as for `write`.
+            weights: of each row token id to weight, finite and above 0.
+        """
+
+    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
+        """Return the `k` rows with the greatest sum of products, best first; none of 0.
+
+        Args:
+            weights: of the query.
+            k: how many, at most.
+            where: only rows that pass; None: all.
+        """
+
+
 class OtherModelError(SinkError):
     """The stored rows were made by another model, or with other options.
 
@@ -240,12 +295,44 @@ def check_target(state: SinkState | None, target: Target, name: str) -> None:
         raise SinkError(
             f"{name} compares by {state.similarity} and the model by {target.similarity}; {ways}"
         )
+    _check_sparse(state.sparse, target.sparse, name, ways)
     if model_digest(state.fingerprint) != model_digest(target.fingerprint):
         raise OtherModelError(
             f"{name} was made by {state.model!r} with fingerprint {state.fingerprint}, this is "
             f"{target.model!r} with {target.fingerprint}; use the same model and options, {ways}",
             state,
         )
+
+
+def _check_sparse(
+    stored: SparseModel | None, wanted: SparseModel | None, name: str, ways: str
+) -> None:
+    """Refuse other sparse vectors than those that are stored."""
+    if stored is None and wanted is None:
+        return
+    if wanted is None or stored is None:
+        what = "no sparse vectors" if stored is None else f"sparse vectors of {stored.model!r}"
+        way = "leave sparse out" if stored is None else "pass the same model with sparse (--sparse)"
+        raise SinkError(f"{name} holds {what}; {way}, {ways}")
+    if model_digest(stored.fingerprint) != model_digest(wanted.fingerprint):
+        raise SinkError(
+            f"{name} holds sparse vectors of {stored.model!r} with fingerprint "
+            f"{stored.fingerprint}, this is {wanted.model!r} with {wanted.fingerprint}; use the "
+            f"same model and options, {ways}"
+        )
+
+
+def check_weights(weights: Sequence[SparseVector], num_rows: int) -> None:
+    """Refuse sparse vectors that must not be stored; `SparseSink.write_both` calls this.
+
+    Raises:
+        SinkError: there are too few or too many, or a weight is not finite.
+    """
+    if len(weights) != num_rows:
+        raise SinkError(f"there are {len(weights)} sparse vectors for {num_rows} rows")
+    for row, vector in enumerate(weights):
+        if not all(map(math.isfinite, vector.values())):
+            raise SinkError(f"sparse vector {row} of the batch holds NaN or infinity")
 
 
 def check_takes_multi_vectors(sink: Sink, target: Target) -> None:

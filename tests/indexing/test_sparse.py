@@ -1,0 +1,160 @@
+"""`index` with sparse vectors, and hybrid search, against the models' own vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import save_file
+
+from embedlib import Embedder, Search, index
+from embedlib.cli import main
+from embedlib.errors import ConfigError, SinkError
+from embedlib.indexing import open_sink
+from embedlib.indexing.sparse_rows import ARM_ROWS, most_rows
+from embedlib.testing.models.sparse import write_router
+from embedlib.testing.models.tokenizers import WORDS
+from embedlib.testing.models.write import write_tiny_model
+from tests.indexing.sparse_checks import fused, ranked
+
+pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
+
+RANDOM = np.random.default_rng(5)
+TEXTS = [" ".join(RANDOM.choice(WORDS, RANDOM.integers(2, 9))) for _ in range(60)]
+SOURCE = [{"id": str(i), "text": text, "page": i} for i, text in enumerate(TEXTS)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Embedder, Embedder]]:
+    """A model of vectors, and one of sparse vectors."""
+    folder = tmp_path_factory.mktemp("models")
+    dense = write_tiny_model(folder / "dense", "bert")
+    sparse = write_router(folder / "sparse")
+    with (
+        Embedder(dense, threads=1, on_truncate="ignore") as one,
+        Embedder(sparse, threads=1, on_truncate="ignore") as other,
+    ):
+        yield one, other
+
+
+def _load(models: tuple[Embedder, Embedder], url: str, **options: Any) -> Any:
+    embedder, sparse = models
+    return index(SOURCE, url, embedder=embedder, sparse=sparse, chunk=False, **options)
+
+
+def test_a_hybrid_search_is_two_searches_fused(
+    models: tuple[Embedder, Embedder], tmp_path: Path
+) -> None:
+    embedder, sparse = models
+    url = f"edge:{tmp_path / 'db'}"
+    assert _load(models, url).num_embedded == len(TEXTS)
+    assert _load(models, url).num_unchanged == len(TEXTS)
+    vectors = embedder.encode_document(TEXTS)
+    weights = sparse.encode_document(TEXTS, output_value="sparse")
+    question = f"{TEXTS[7]} {TEXTS[20]}"
+    with Search(url, embedder, hybrid=True, sparse=sparse) as search:
+        ids = {hit.source_id: hit.id for hit in search.search(question, 60)}
+        for where, members in ((None, range(60)), ("page < 20", range(20))):
+            known = [i for i in members if str(i) in ids]
+            query = embedder.encode_query(question)
+            near = {ids[str(i)]: float(vectors[i] @ query) for i in known}
+            own = sparse.encode_query(question, output_value="sparse")
+            products = np.asarray(sparse.similarity(own, [weights[i] for i in known]))[0]
+            common = {ids[str(i)]: float(p) for i, p in zip(known, products, strict=True) if p > 0}
+            expected = fused([ranked(near)[:ARM_ROWS], ranked(common)[:ARM_ROWS]], 10)
+            found = search.search(question, 10, where=where)
+            assert [(hit.id, hit.score) for hit in found] == expected
+    with Search(url, embedder) as search:  # the vectors alone
+        best = search.search(TEXTS[7], 1)
+        assert best[0].source_id == "7"
+    with Search(url, hybrid=True) as search:  # by the stored names
+        found = search.search(question, 10, where="page < 20")
+        assert [(hit.id, hit.score) for hit in found] == expected
+
+
+def test_rows_belong_to_both_models(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
+    url = f"edge:{tmp_path / 'db'}"
+    _load(models, url)
+    embedder, sparse = models
+    with pytest.raises(SinkError, match=r"holds sparse vectors of .*; pass the same model"):
+        index(SOURCE, url, embedder=embedder, chunk=False)
+    with Embedder(sparse.model_name, threads=1, max_active_dims=3) as other:
+        with pytest.raises(SinkError, match="use the same model and options"):
+            index(SOURCE, url, embedder=embedder, sparse=other, chunk=False)
+        with pytest.raises(SinkError, match="search with the same model and options"):
+            Search(url, embedder, hybrid=True, sparse=other)
+        report = index(SOURCE, url, embedder=embedder, sparse=other, chunk=False, recreate=True)
+        assert report.num_embedded == len(TEXTS)
+
+
+def test_what_cannot_be_asked_for(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
+    embedder, sparse = models
+    with pytest.raises(SinkError, match=r"out.jsonl cannot hold sparse vectors; leave sparse out"):
+        _load(models, f"jsonl:{tmp_path / 'out.jsonl'}")
+    url = f"edge:{tmp_path / 'db'}"
+    index(SOURCE[:3], url, embedder=embedder, chunk=False)
+    with pytest.raises(SinkError, match="holds no sparse vectors, which hybrid search needs"):
+        Search(url, embedder, hybrid=True)
+    with pytest.raises(ConfigError, match="sparse is for hybrid search; pass hybrid=True"):
+        Search(url, embedder, sparse=sparse)
+    with pytest.raises(ConfigError, match="this model is sparse"):
+        index(SOURCE[:3], f"edge:{tmp_path / 'other'}", embedder=sparse, chunk=False)
+
+
+def test_one_model_makes_both_vectors(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "m3", "xlm-roberta")
+    head = {"weight": np.ones((1, 32), np.float32), "bias": np.ones(1, np.float32)}
+    save_file(head, folder / "sparse_linear.safetensors")
+    url = f"edge:{tmp_path / 'db'}"
+    with Embedder(folder, threads=1, on_truncate="ignore") as embedder:
+        index(SOURCE[:9], url, embedder=embedder, sparse=embedder, chunk=False)
+        weights = embedder.encode_document(TEXTS[:9], output_value="sparse")
+        with Search(url, embedder, hybrid=True) as search:
+            assert search.state.sparse is not None
+            assert search.state.sparse.fingerprint == search.state.fingerprint
+            assert search.search(TEXTS[4], 1)[0].source_id == "4"
+        own = embedder.encode_query(TEXTS[4], output_value="sparse")
+        scores = np.asarray(embedder.similarity([own], weights))[0]
+        with closing(open_sink(url)) as sink:
+            hits = sink.search_sparse(own, 9, None)
+        expected = sorted((float(s) for s in scores if s > 0), reverse=True)
+        assert [hit.score for hit in hits] == pytest.approx(expected, rel=1e-4)
+
+
+def test_commands(models: tuple[Embedder, Embedder], tmp_path: Path) -> None:
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main, arguments)
+
+    embedder, sparse = models
+    (tmp_path / "a.txt").write_text(TEXTS[0])
+    (tmp_path / "b.txt").write_text(TEXTS[1])
+    url = f"edge:{tmp_path / 'db'}"
+    names = ("-m", embedder.model_name, "--sparse", sparse.model_name)
+    done = run("index", str(tmp_path), *names, "--to", url)
+    assert done.exit_code == 0, done.output
+    found = run("search", TEXTS[1], "--to", url, "--hybrid", "--json", "-k", "1")
+    assert found.exit_code == 0, found.output
+    hit = json.loads(found.stdout)
+    assert hit["text"] == TEXTS[1]
+    assert hit["score"] == pytest.approx(2 / 61)  # the first of both answers
+
+
+def test_a_model_without_sparse_vectors_is_refused(
+    models: tuple[Embedder, Embedder], tmp_path: Path
+) -> None:
+    embedder, _ = models
+    with pytest.raises(ConfigError, match=r"this model has no sparse_linear.safetensors"):
+        _load((embedder, embedder), f"edge:{tmp_path / 'db'}")
+    assert not (tmp_path / "db").exists()
+
+
+def test_vectors_of_tokens_bound_the_rows_in_flight(models: tuple[Embedder, Embedder]) -> None:
+    embedder, sparse = models
+    assert most_rows(embedder, 2048) == 128
+    assert most_rows(sparse, 2048) == most_rows(None, 2048) == 2048
