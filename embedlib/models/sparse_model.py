@@ -17,7 +17,8 @@ from typing import Final
 
 from embedlib.errors import ModelUnsupportedError
 from embedlib.models.prompts import Role
-from embedlib.models.reading.files import ModelFiles, read_general, read_model_files
+from embedlib.models.reading.files import ModelFiles, read_model_files
+from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import is_file_name, load_json
 from embedlib.models.reading.module_files import SPLADE, accepted_after, module_kind

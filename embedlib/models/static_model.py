@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.reading.files import ModelFiles, read_general
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import (

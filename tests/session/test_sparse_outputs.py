@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +101,7 @@ def test_blocks_of_the_vocabulary_change_nothing(
     files = read_folder(write_sparse_model(tmp_path))
     batch = make_batch([[2, 30, 31, 3], [2, 40, 3], [2, 3]])
     rows = []
-    for size in (7, 2048):
+    for size in (64, 2048):
         monkeypatch.setattr(splade, "BLOCK_TOKENS", size)
         engine = OpenVINOEngine(files.spec, load_weights(files), threads=1)
         rows.append(engine.compute(batch))
@@ -274,13 +273,3 @@ def test_other_engines_refuse_a_sparse_model(tmp_path: Path) -> None:
     unable = replace(find_kind("openvino", Machine()), can_splade=False)
     with pytest.raises(EngineUnsupportedError, match="engine openvino has no sparse models"):
         check_sparse(unable, files, Config())
-
-
-def test_a_copy_of_a_folder_has_the_same_fingerprint(tmp_path: Path) -> None:
-    folder = write_router(tmp_path / "a")
-    shutil.copytree(folder, tmp_path / "b")
-    found = []
-    for name in "ab":
-        with Embedder(tmp_path / name, threads=1) as embedder:
-            found.append(embedder.fingerprint)
-    assert found[0] == found[1]

@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from embedlib.config import Similarity
 from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.reading.config_file import (
     architecture_of,
@@ -24,6 +22,7 @@ from embedlib.models.reading.config_file import (
     positions_source,
     read_encoder,
 )
+from embedlib.models.reading.general_file import read_general, read_prompts
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
 from embedlib.models.reading.heads import (
     has_chat_template,
@@ -31,7 +30,7 @@ from embedlib.models.reading.heads import (
     is_scoring,
     read_head,
 )
-from embedlib.models.reading.json_files import JsonObject, quote, show
+from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.late_interaction import (
     is_late,
     is_stanford,
@@ -51,15 +50,10 @@ from embedlib.models.reading.projection import check_commutes, projection_tensor
 from embedlib.models.reading.refusals import no_config
 from embedlib.models.reading.settings_file import read_settings
 from embedlib.models.spec import (
-    SIMILARITIES,
     Encoder,
     ModelSpec,
     Module,
     Pooling,
-)
-
-SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
-    {name: name for name in SIMILARITIES}
 )
 
 
@@ -246,7 +240,7 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
         head=head.head,
         # With a template, prompts are its instructions. CrossEncoder puts other prompts in front of
         # a pair.
-        **(_read_prompts(parts.general) if head.head.template is None else {}),
+        **(read_prompts(parts.general) if head.head.template is None else {}),
         **_read_transformer(parts),
     )
     module_dirs = tuple(path for _, path in parts.modules)
@@ -431,48 +425,3 @@ def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
     if tokens < 1:
         raise config.refuse(positions_key(config), "room for at least one token")
     return int(tokens), source
-
-
-def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> dict[str, Any]:
-    """Return the fields of `ModelSpec` that config_sentence_transformers.json sets.
-
-    Args:
-        general: the file; may be empty.
-        dim: width of the model's vectors.
-        is_sparse: whether it is a sparse model.
-    """
-    general.check_keys(
-        {
-            "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
-            "similarity_fn_name", "max_active_dims" if is_sparse else "truncate_dim",
-        }
-    )  # fmt: skip
-    general.check_fixed(
-        "model_type", ("SparseEncoder" if is_sparse else "SentenceTransformer", None)
-    )
-    if is_sparse:
-        return {
-            **_read_prompts(general),
-            "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "dot"),
-            "max_active_dims": general.optional_integer("max_active_dims", None, minimum=1),
-        }
-    truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
-    if truncate_dim is not None and truncate_dim > dim:
-        truncate_dim = None  # as sentence-transformers, which then has nothing to cut
-    return {
-        **_read_prompts(general),
-        "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
-        "truncate_dim": truncate_dim,
-    }
-
-
-def _read_prompts(general: JsonObject) -> dict[str, Any]:
-    """Return the prompts of config_sentence_transformers.json, as fields of `ModelSpec`."""
-    table = general.child("prompts")
-    # A null prompt counts as an empty one.
-    prompts = {name: table.text(name) or "" for name in table.values}
-    default = general.text("default_prompt_name")
-    if default is not None and default not in prompts:
-        names = ", ".join(show(name) for name in list(prompts)[:10])
-        raise general.refuse("default_prompt_name", f"a name in prompts ({names})")
-    return {"prompts": prompts, "default_prompt_name": default}

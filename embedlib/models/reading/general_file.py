@@ -1,0 +1,63 @@
+"""Reads config_sentence_transformers.json: what holds for a model as a whole.
+
+Source: the keys that sentence-transformers 6.2 writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from embedlib.config import Similarity
+from embedlib.models.reading.json_files import JsonObject, show
+from embedlib.models.spec import SIMILARITIES
+
+SIMILARITIES_BY_NAME: Final[Mapping[str, Similarity]] = MappingProxyType(
+    {name: name for name in SIMILARITIES}
+)
+
+
+def read_general(general: JsonObject, dim: int, *, is_sparse: bool = False) -> dict[str, Any]:
+    """Return the fields of `ModelSpec` that config_sentence_transformers.json sets.
+
+    Args:
+        general: the file; may be empty.
+        dim: width of the model's vectors.
+        is_sparse: whether it is a sparse model.
+    """
+    general.check_keys(
+        {
+            "__version__", "requirements", "model_type", "prompts", "default_prompt_name",
+            "similarity_fn_name", "max_active_dims" if is_sparse else "truncate_dim",
+        }
+    )  # fmt: skip
+    general.check_fixed(
+        "model_type", ("SparseEncoder" if is_sparse else "SentenceTransformer", None)
+    )
+    if is_sparse:
+        return {
+            **read_prompts(general),
+            "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "dot"),
+            "max_active_dims": general.optional_integer("max_active_dims", None, minimum=1),
+        }
+    truncate_dim = general.optional_integer("truncate_dim", None, minimum=1)
+    if truncate_dim is not None and truncate_dim > dim:
+        truncate_dim = None  # as sentence-transformers, which then has nothing to cut
+    return {
+        **read_prompts(general),
+        "similarity": general.choice("similarity_fn_name", SIMILARITIES_BY_NAME, "cosine"),
+        "truncate_dim": truncate_dim,
+    }
+
+
+def read_prompts(general: JsonObject) -> dict[str, Any]:
+    """Return the prompts of config_sentence_transformers.json, as fields of `ModelSpec`."""
+    table = general.child("prompts")
+    # A null prompt counts as an empty one.
+    prompts = {name: table.text(name) or "" for name in table.values}
+    default = general.text("default_prompt_name")
+    if default is not None and default not in prompts:
+        names = ", ".join(show(name) for name in list(prompts)[:10])
+        raise general.refuse("default_prompt_name", f"a name in prompts ({names})")
+    return {"prompts": prompts, "default_prompt_name": default}
