@@ -108,7 +108,6 @@ _MODULES = {
     "vectors.arrays": (
         "AnyVectors",
         "Vectors",
-        "VocabularyRows",
     ),
     "vectors.tokens": ("Span",),
 }
@@ -158,6 +157,7 @@ __all__ = [
     "Truncation",
     "VectorPrecision",
     "Vectors",
+    "VocabularyRows",
     "Weights",
 ]
 
