@@ -18,9 +18,9 @@ from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.similarity import off_device
 
 QUERY_ROWS: Final = 512
-DOCUMENT_ROWS: Final = 2048
-"""Rows of a block, at most, unless a single text has more: 4 MB of products. Measured with 1,000
-documents of 20 to 300 tokens; half and double of either differ by less than a tenth."""
+DOCUMENT_ROWS: Final = 1024
+"""Rows of a block, at most, unless a single text has more: 2 MB of products. With 8 queries and
+1,000 documents of 20 to 300 tokens, half and double of either take up to a third more time."""
 
 EMPTY_SCORE: Final = np.float32(-1e9)
 """Of a document without a vector. Source: `_EMPTY_DOCUMENT_SCORE` of sentence-transformers 6.2,

@@ -146,7 +146,7 @@ def test_quiet_hides_the_bars_of_the_hub_too(run: Run, monkeypatch: pytest.Monke
     assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
 
 
-FEW_OPTIONS = {"bench-write", "completion", "config", "doctor", "models", "status"}
+FEW_OPTIONS = {"bench-write", "completion", "config", "convert", "doctor", "models", "status"}
 
 
 @pytest.mark.parametrize("name", sorted({*COMMANDS} - FEW_OPTIONS))

@@ -172,14 +172,15 @@ def _directories(folder: Path) -> Iterator[Path]:
 
 
 def _copy(folder: Path, target: Path, plan: _Plan) -> None:
-    """Copy what is neither a pickle nor the index of some."""
+    """Copy what is neither a pickle nor the index of some, and not hidden."""
     left = {folder / pickle for pickle, _ in plan.pairs}
     for directory in _directories(folder):
         copied = target / directory.relative_to(folder)
         copied.mkdir(exist_ok=True)
         for path in directory.iterdir():
             is_pickle = path.suffix in PICKLE_SUFFIXES or path.name == PICKLE_INDEX
-            if path.is_file() and path not in left and not is_pickle:
+            is_hidden = path.name.startswith(".")
+            if path.is_file() and path not in left and not is_pickle and not is_hidden:
                 copy2(path, copied / path.name)
 
 
