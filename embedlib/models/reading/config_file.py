@@ -136,6 +136,9 @@ def read_encoder(config: JsonObject) -> Encoder:
     """
     family = family_of(config)
     config = flattened(config)
+    # Before the keys: custom code in the model folder may compute something other than the family's
+    # class, and explains keys that are not known. Example: gte-Qwen2 attends in both directions.
+    check_own_code(config, "AutoModel")
     _check_implied(config, family)
     config = config.renamed(family.names)
     _check_keys(config, family)
@@ -241,9 +244,6 @@ def _check_keys(config: JsonObject, family: Family) -> None:
     for key, accepted in fixed.items():
         if key not in traits:
             config.check_fixed(key, accepted)
-    # Custom code in the model folder may compute something other than the family's class. Example:
-    # gte-Qwen2 attends in both directions.
-    check_own_code(config, "AutoModel")
 
 
 def check_no_own_code(config: JsonObject) -> None:

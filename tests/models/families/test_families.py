@@ -446,6 +446,16 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("qwen3-voyage", {"is_causal": True}, "is_causal = true"),
         ("pplx", {"use_bidirectional_attention": False}, "use_bidirectional_attention = false"),
         ("pplx", {"auto_map": {"AutoModel": "modeling.Other"}}, "auto_map = .*or PPLXQwen3Model"),
+        (
+            "jina_bert",
+            {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling.JinaBertModel"}},
+            "auto_map = .* nomic-ai/CodeRankEmbed is the nearest that loads",
+        ),
+        (
+            "xlm-roberta",
+            {"auto_map": {"AutoModel": "jinaai/x--modeling_lora.XLMRobertaLoRA"}, "lora_rank": 4},
+            "auto_map = .* an adapter for every task",
+        ),
         ("qwen2", {"auto_map": {"AutoModel": "x.QZhouModel"}}, "auto_map = .*QZhou.* nearest"),
         (
             "mistral",
