@@ -28,7 +28,15 @@ from embedlib.engines.cuda.plan import (
 )
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.compiled.pooled_rows import POOLED_ROWS, pooled_modes
-from embedlib.models.spec import Encoder, ModelSpec, Pooling
+from embedlib.models.spec import (
+    Dense,
+    Encoder,
+    LayerNorm,
+    ModelSpec,
+    Normalize,
+    Pooling,
+    RoundTanh,
+)
 from embedlib.models.weights.tensor_roles import encoder_shapes, fused_roles, linear_roles
 
 FP8_MULTIPLE: Final = 16
@@ -36,6 +44,10 @@ FP8_MULTIPLE: Final = 16
 aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by 16."""
 MAX_HEAD_DIM: Final = 256
 """A tile of queries, keys and values of larger heads does not fit into shared memory."""
+
+
+COMPUTED_MODULES: Final = (Pooling, Dense, LayerNorm, Normalize, RoundTanh)
+"""Those that the executor computes behind the plan."""
 
 
 def build_plan(
@@ -158,6 +170,12 @@ class _PlanBuilder:
                 f"engine cuda: skipped_token_id with the pooling modes {modes}; only last_token "
                 "and cls are supported; use engine='openvino'"
             )
+        for module in self.spec.modules:
+            if not isinstance(module, COMPUTED_MODULES):
+                raise EngineUnsupportedError(
+                    f"engine cuda: the module {type(module).__name__} is not implemented; use "
+                    "engine='openvino'"
+                )
         if self.splits_pooled and not self.pooled_modes:
             raise EngineUnsupportedError(
                 f"engine cuda: excluded has {POOLED_ROWS!r}, and the pooling modes are {modes}; "

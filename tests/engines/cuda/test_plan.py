@@ -6,22 +6,19 @@ from typing import get_args
 
 import pytest
 
-from embedlib.engines.cuda.lowering import build_plan
+from embedlib.engines.cuda.lowering import COMPUTED_MODULES, build_plan
 from embedlib.engines.cuda.plan import Attend, Linear, Norm, PutPooled, Rotate, TakePooled
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.spec import (
-    Dense,
     Encoder,
     Experts,
-    LayerNorm,
     ModelSpec,
     Module,
-    Normalize,
     Pooling,
     PoolingMode,
     RelativePositions,
     Rope,
-    RoundTanh,
+    SpladePooling,
     WideHeads,
 )
 from embedlib.models.weights.tensor_roles import linear_roles
@@ -164,7 +161,13 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
     assert {field.name for field in fields(Encoder)} == set(names.split())
     pooling = {"modes", "include_prompt", "skipped_token_id"}
     assert {field.name for field in fields(Pooling)} == pooling
-    assert set(get_args(Module)) == {Pooling, Dense, LayerNorm, Normalize, RoundTanh}
+    assert set(get_args(Module)) == {*COMPUTED_MODULES, SpladePooling}
+
+
+def test_a_module_that_is_not_computed_is_refused() -> None:
+    spec = replace(decoder(), modules=(SpladePooling(vocab_size=8),))
+    with pytest.raises(EngineUnsupportedError, match="module SpladePooling is not implemented"):
+        build_plan(spec)
 
 
 def test_skipping_tokens_goes_with_single_tokens_only() -> None:
