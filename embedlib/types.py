@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from embedlib.memory import Memory
     from embedlib.models.known_models import KnownModel, Truncation
     from embedlib.models.prompts import Examples, Role
-    from embedlib.models.reading.head_modules import AnswerRows
+    from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
     from embedlib.models.spec import Encoder, Head, LateInteraction, ModelSpec, Module, Pooling
     from embedlib.models.weights.load import Weights
     from embedlib.reranker import Ranking

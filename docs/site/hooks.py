@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = re.compile(r"\]\(((?:\.\./)+)([^)#\s]*)(#[^)\s]*)?\)")
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+[^)#\s]*|[\w./-]+\.py)(#[^)\s]*)?\)")
 PICTURE = re.compile(r'<p><img alt="[^"]*" src="[^"]*images/([\w-]+\.svg)" ?/?></p>')
 log = logging.getLogger("mkdocs.hooks.repository_links")
 
@@ -28,13 +28,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     folder = Path(page.file.abs_src_path).parent
 
     def replace(link: re.Match[str]) -> str:
-        target = (folder / link[1] / link[2]).resolve()
-        if target.is_relative_to(ROOT / "docs"):
+        target = (folder / link[1]).resolve()
+        if target.is_relative_to(ROOT / "docs") and target.suffix != ".py":
             return link[0]
         if not target.exists():
             log.warning("%s links to %s, which does not exist", page.file.src_uri, target)
         path = target.relative_to(ROOT).as_posix()
-        return f"]({config.extra['repository']}/{path}{link[3] or ''})"
+        return f"]({config.extra['repository']}/{path}{link[2] or ''})"
 
     return OUTSIDE.sub(replace, markdown)
 
