@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from ray import serve
 
@@ -23,6 +24,7 @@ from tests.ray.fakes import paced_embedder
 FAST = 2000.0
 """Texts a second."""
 WAIT_SECONDS = 60.0
+BULK = [f"bulk {number}" for number in range(40)]
 
 
 def free_port() -> int:
@@ -71,7 +73,7 @@ async def keep_asking(url: str, until: Callable[[], bool], num_clients: int = 4)
     async def ask(client: httpx.AsyncClient) -> None:
         while not await asyncio.to_thread(until):
             statuses.append((await embed(client, ["a query"])).status_code)
-            statuses.append((await embed(client, ["bulk"] * 40)).status_code)
+            statuses.append((await embed(client, BULK)).status_code)
 
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
         await asyncio.gather(*(ask(client) for _ in range(num_clients)))
@@ -82,8 +84,8 @@ def test_requests_are_answered_as_by_one_server(serving: Callable[..., str]) -> 
     models = {"one": paced_embedder(FAST), "two": paced_embedder(FAST)}
     url = serving(models, ServeOptions(api_keys=("secret",)))
     with fake_embedder() as embedder:
-        vectors = embedder.encode(["a", "text"], normalize_embeddings=True)
-    expected = [pytest.approx(row, abs=1e-6) for row in vectors.tolist()]
+        expected = embedder.encode(["a", "text"]).tolist()
+        unit = embedder.encode(["a", "text"], normalize_embeddings=True).tolist()
     with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
         assert client.get("/health").json()["status"] == "ok"
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 401
@@ -91,7 +93,7 @@ def test_requests_are_answered_as_by_one_server(serving: Callable[..., str]) -> 
         found = client.post("/v1/embeddings", json={"model": "two", "input": ["a", "text"]})
         assert [row["embedding"] for row in found.json()["data"]] == expected
         bulk = client.post("/embed", json={"inputs": ["a", "text"] * 30})
-        assert bulk.json() == expected * 30
+        assert bulk.json() == [pytest.approx(row, abs=1e-6) for row in unit] * 30
         assert [row["id"] for row in client.get("/v1/models").json()["data"]] == ["one", "two"]
         wrong = client.post("/v1/embeddings", json={"model": "three", "input": "a"})
         assert wrong.status_code == 404
@@ -124,11 +126,10 @@ def test_a_rolling_update_and_a_killed_replica_lose_no_request(
 
 
 def replica_pid(name: str) -> int:
-    from ray.util.state import list_actors
-
-    actors = list_actors(filters=[("state", "=", "ALIVE")], detail=True)
-    pids = [actor.pid for actor in actors if f"#{name}#" in (actor.name or "")]
-    return int(pids[0])
+    """The process of a replica, by the title that Ray gives it."""
+    title = f"ServeReplica:{APP}:{name}"
+    found = [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]]
+    return next(int(each.pid) for each in found if title in " ".join(each.info["cmdline"]))
 
 
 def test_to_zero_and_up_again_with_every_request_held(serving: Callable[..., str]) -> None:
