@@ -23,6 +23,9 @@ _CONNECT_SECONDS = 5.0
 _HEADS = "RAY_ADDRESS names another one; ray start --head starts one, and --ray local uses this \
 machine alone"
 
+_OTHER_TOKEN = "does not take this program's token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or \
+RAY_AUTH_TOKEN_PATH to the cluster's"
+
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
@@ -59,6 +62,10 @@ def _connect(address: str) -> None:
     try:
         ray.init(**options, log_to_driver=False, logging_level="ERROR", configure_logging=True)
     except ConnectionError as error:
+        if "Failed to connect" in str(error):  # also what Ray says of a wrong token
+            raise ConfigError(
+                f"ray = {address!r}: {first_line(error)}: it has ended, or it {_OTHER_TOKEN}"
+            ) from error
         raise ConfigError(f"ray = {address!r}: there is no Ray cluster; {_HEADS}") from error
     except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         raise ConfigError(f"ray = {address!r}: {_reason(error)}") from error
@@ -88,10 +95,7 @@ def _reason(error: BaseException) -> str:
     """Return what Ray says, with what to do, in one line."""
     text = str(error)
     if "uthentication" in text or "token" in text.lower():
-        return (
-            "the cluster does not take this program's token; set RAY_AUTH_MODE=token, and "
-            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the cluster's"
-        )
+        return f"the cluster {_OTHER_TOKEN}"
     if "ersion mismatch" in text:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f"{' '.join(lines)}; install the same versions of Ray and Python on all machines"
