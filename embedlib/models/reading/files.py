@@ -12,25 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from embedlib.errors import ConfigError, ModelUnsupportedError
-from embedlib.models.reading.config_file import (
-    architecture_of,
-    check_own_code,
-    positions_key,
-    positions_source,
-    read_encoder,
-)
+from embedlib.models.reading.config_file import architecture_of, check_own_code
 from embedlib.models.reading.general_file import read_general, read_prompts
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
-from embedlib.models.reading.heads import (
-    has_chat_template,
-    is_modular,
-    is_scoring,
-    read_head,
-)
-from embedlib.models.reading.json_files import JsonObject, quote
+from embedlib.models.reading.heads import has_chat_template, is_scoring, read_head
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.late_interaction import (
     is_late,
     is_stanford,
@@ -39,22 +28,17 @@ from embedlib.models.reading.late_interaction import (
     read_stanford,
 )
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.reading.module_files import (
-    MASKED,
-    SPLADE,
-    output_dim,
-    read_module,
-    read_module_list,
+from embedlib.models.reading.module_files import SPLADE, output_dim, read_module
+from embedlib.models.reading.parts import (
+    Parts,
+    is_cross_encoder,
+    is_no_embedder,
+    max_seq_tokens,
+    read_parts,
+    transformer_fields,
 )
 from embedlib.models.reading.projection import check_commutes, projection_tensor, read_projection
-from embedlib.models.reading.refusals import no_config
-from embedlib.models.reading.settings_file import read_settings
-from embedlib.models.spec import (
-    Encoder,
-    ModelSpec,
-    Module,
-    Pooling,
-)
+from embedlib.models.spec import ModelSpec, Module, Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +79,8 @@ def is_scoring_model(folder: Path) -> bool:
     """
     if has_file(folder / "modules.json", folder):
         general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
-        return _is_cross_encoder(general)
+        return is_cross_encoder(general)
     return is_scoring(JsonObject.load(folder / "config.json", folder))
-
-
-def _is_cross_encoder(general: JsonObject) -> bool:
-    return general.text("model_type") == "CrossEncoder"
 
 
 def load_spec(folder: Path) -> ModelSpec:
@@ -139,90 +119,11 @@ def read_model_files(
     """
     if template is not None and not with_head:
         raise ConfigError(f"template = {template!r} is for rerankers only; leave it out")
-    parts = _read_parts(folder, with_head, is_compiled, entries)
+    parts = read_parts(folder, with_head, is_compiled, entries)
     return _read_scoring(parts, template) if with_head else _read_embedding(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """The files and parts that embedding models and models with a head have in common."""
-
-    folder: Path
-    has_modules: bool
-    """Whether the folder has modules.json, and so the files of sentence-transformers."""
-    general: JsonObject
-    """config_sentence_transformers.json; may be empty."""
-    transformer_dir: Path
-    config: JsonObject
-    encoder: Encoder
-    tokenizer_config: JsonObject
-    settings: JsonObject
-    """Settings of the transformer module of sentence-transformers; may be empty."""
-    modules: list[tuple[str, Path]]
-    """Class name and directory of each module after the transformer."""
-    is_masked: bool
-    """Whether the class of the transformer has the head of a masked language model."""
-
-    def module_config(self, directory: Path) -> JsonObject:
-        """Return a module's config.json; may be empty."""
-        return JsonObject.load(directory / "config.json", self.folder)
-
-
-def _read_parts(
-    folder: Path,
-    with_head: bool,
-    is_compiled: bool,
-    entries: Sequence[tuple[str, Path]] | None,
-) -> _Parts:
-    """Read the transformer, and list the modules after it."""
-    has_modules = has_file(folder / "modules.json", folder)
-    # Without modules.json, sentence-transformers reads neither of its own two files.
-    general = JsonObject("", {})
-    if has_modules:
-        general = JsonObject.load(folder / "config_sentence_transformers.json", folder)
-        _check_kind(folder, general, with_head)
-    is_late_model = is_late(general)
-    if entries is None:
-        entries = read_module_list(folder, with_head, is_late=is_late_model) if has_modules else []
-    kinds = [kind for kind, _ in entries]
-    transformer_dir = entries[0][1] if entries else folder
-    config = _read_config(transformer_dir, folder, is_compiled)
-    return _Parts(
-        folder=folder,
-        has_modules=has_modules,
-        general=general,
-        transformer_dir=transformer_dir,
-        config=config,
-        encoder=read_encoder(config),
-        tokenizer_config=JsonObject.load(transformer_dir / "tokenizer_config.json", folder),
-        settings=read_settings(
-            transformer_dir,
-            folder,
-            # A modular head stands on the same transformer as an embedding.
-            with_head=with_head and not is_modular(kinds),
-            is_late=is_late_model,
-            is_masked=SPLADE in kinds,
-        )
-        if has_modules
-        else JsonObject("", {}),
-        modules=list(entries[1:]),
-        is_masked=MASKED in kinds,
-    )
-
-
-def _read_config(transformer_dir: Path, folder: Path, is_compiled: bool) -> JsonObject:
-    """Return config.json; that of an engine directory without its `quantization_config`."""
-    if not has_file(transformer_dir / "config.json", folder):
-        raise no_config(transformer_dir, folder)
-    config = JsonObject.load(transformer_dir / "config.json", folder)
-    if not is_compiled:
-        return config
-    # embedlib.json describes the weights.
-    values = {key: config.values[key] for key in config.values if key != "quantization_config"}
-    return replace(config, values=values)
-
-
-def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
+def _read_scoring(parts: Parts, template: str | None) -> ModelFiles:
     """Return the files of a reranker or classifier."""
     head = read_head(
         parts.config,
@@ -241,7 +142,7 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
         # With a template, prompts are its instructions. CrossEncoder puts other prompts in front of
         # a pair.
         **(read_prompts(parts.general) if head.head.template is None else {}),
-        **_read_transformer(parts),
+        **transformer_fields(parts),
     )
     module_dirs = tuple(path for _, path in parts.modules)
     has_own = not head.tensors  # modules with weights in folders of their own
@@ -255,9 +156,9 @@ def _read_scoring(parts: _Parts, template: str | None) -> ModelFiles:
     )
 
 
-def _read_late(parts: _Parts) -> ModelFiles:
+def _read_late(parts: Parts) -> ModelFiles:
     """Return the files of a late-interaction model."""
-    limit, source = _max_seq_tokens(parts)
+    limit, source = max_seq_tokens(parts)
     mask = mask_token(parts.tokenizer_config, parts.config)
     if parts.has_modules:
         modules = [(kind, path, parts.module_config(path)) for kind, path in parts.modules]
@@ -275,7 +176,7 @@ def _read_late(parts: _Parts) -> ModelFiles:
         embedding_dim=dim,
         late_interaction=late,
         prompts=found.prompts,
-        **_read_transformer(parts),
+        **transformer_fields(parts),
     )
     longest = max(late.query_tokens, late.document_tokens)
     return ModelFiles(
@@ -287,12 +188,12 @@ def _read_late(parts: _Parts) -> ModelFiles:
     )
 
 
-def _read_embedding(parts: _Parts) -> ModelFiles:
+def _read_embedding(parts: Parts) -> ModelFiles:
     """Return the files of an embedding model."""
     if is_late(parts.general) or (not parts.has_modules and is_stanford(parts.config)):
         return _read_late(parts)
     if not parts.has_modules and is_scoring(parts.config):
-        raise _is_scoring(parts.config, "architectures")
+        raise is_no_embedder(parts.config, "architectures")
     if not parts.has_modules and has_chat_template(parts.transformer_dir, parts.tokenizer_config):
         raise ModelUnsupportedError(
             f"{parts.folder} has a chat template and no modules.json: there sentence-transformers "
@@ -320,7 +221,7 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
     spec = ModelSpec(
         modules=tuple(modules),
         embedding_dim=dim,
-        **_read_transformer(parts),
+        **transformer_fields(parts),
         **read_general(parts.general, dim),
     )
     return ModelFiles(
@@ -332,7 +233,7 @@ def _read_embedding(parts: _Parts) -> ModelFiles:
     )
 
 
-def _read_splade(parts: _Parts) -> ModelFiles:
+def _read_splade(parts: Parts) -> ModelFiles:
     """Return the files of a sparse model."""
     if not parts.is_masked and "transformer_task" not in parts.settings:
         raise parts.settings.refuse("transformer_task", '"fill-mask"')
@@ -344,7 +245,7 @@ def _read_splade(parts: _Parts) -> ModelFiles:
     spec = ModelSpec(
         modules=modules,
         embedding_dim=dim,
-        **_read_transformer(parts),
+        **transformer_fields(parts),
         **read_general(parts.general, dim, is_sparse=True),
     )
     return ModelFiles(
@@ -353,40 +254,6 @@ def _read_splade(parts: _Parts) -> ModelFiles:
         transformer_dir=parts.transformer_dir,
         module_dirs=(*(parts.transformer_dir for _ in modules[1:]), splade_dir),
         module_tensors=tensors,
-    )
-
-
-def _read_transformer(parts: _Parts) -> dict[str, Any]:
-    """Return the fields of `ModelSpec` that describe the transformer and its tokenizer."""
-    tokens, source = _max_seq_tokens(parts)
-    return {
-        "encoder": parts.encoder,
-        "max_seq_tokens": tokens,
-        "max_seq_tokens_source": source,
-        "lowercase": parts.settings.boolean("do_lower_case", False),
-    }
-
-
-def _check_kind(folder: Path, general: JsonObject, with_head: bool) -> None:
-    """Reject a sentence-transformers model of the wrong kind."""
-    is_reranker = _is_cross_encoder(general)
-    if is_reranker and not with_head:
-        raise _is_scoring(general, "model_type")
-    if with_head and not is_reranker:
-        said = "no model_type"
-        if "model_type" in general:
-            said = f"model_type = {quote(general.values['model_type'])}"
-        raise ModelUnsupportedError(
-            f"{folder} makes embeddings, not scores ({general.name} has {said}); "
-            "use Embedder, or embedlib encode"
-        )
-
-
-def _is_scoring(file: JsonObject, key: str) -> ModelUnsupportedError:
-    """Return the error for a reranker or classifier that is loaded as an embedding model."""
-    return ModelUnsupportedError(
-        f"{file.name}: {key} = {quote(file.values[key])} is a reranker or classifier; "
-        "use Reranker or Classifier"
     )
 
 
@@ -399,29 +266,3 @@ def _default_pooling(config: JsonObject) -> Pooling:
         "is_causal", True
     )
     return Pooling(modes=("last_token",) if is_causal_lm else ("mean",))
-
-
-def _max_seq_tokens(parts: _Parts) -> tuple[int, str]:
-    """Return the maximum length of a sequence, and the file and key that set it.
-
-    The transformer module's `max_seq_length` overrides the tokenizer's limit. Neither may exceed
-    the positions that the model was trained for.
-
-    Source: `Transformer.__init__` in sentence-transformers, base/modules/transformer.py. It lets
-    `max_seq_length` exceed the positions; if they are learned, it fails on the first such text.
-    """
-    config, settings, tokenizer_config = parts.config, parts.settings, parts.tokenizer_config
-    positions = parts.encoder.num_positions - parts.encoder.position_offset
-    limits: list[tuple[float, str]] = [(positions, f"{config.name}: {positions_source(config)}")]
-    # Older releases of transformers called it max_len.
-    key = "model_max_length" if "model_max_length" in tokenizer_config else "max_len"
-    if "max_seq_length" in settings:
-        source = f"{settings.name}: max_seq_length"
-        limits.insert(0, (settings.integer("max_seq_length"), source))
-    elif key in tokenizer_config:
-        # transformers writes 10**30 for "no limit"; the number of positions is then the smaller.
-        limits.insert(0, (tokenizer_config.number(key), f"{tokenizer_config.name}: {key}"))
-    tokens, source = min(limits, key=lambda limit: limit[0])
-    if tokens < 1:
-        raise config.refuse(positions_key(config), "room for at least one token")
-    return int(tokens), source
