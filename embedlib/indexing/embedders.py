@@ -107,20 +107,25 @@ class SparseEmbedder(ModelIdentity, Protocol):
         """Do what `TextEmbedder.submit_batch` does; the future is that of a list of weights."""
 
 
-def check_embedder(embedder: object, protocol: type[Any]) -> None:
+def check_embedder(embedder: object, protocol: type[Any], name: str = "embedder") -> None:
     """Refuse an argument that lacks a member of a protocol of this module.
+
+    Args:
+        embedder: the argument.
+        protocol: what it must be.
+        name: of the argument.
 
     Raises:
         ConfigError: names the first missing member.
     """
     what = "it must be an Embedder, which is made with Embedder(MODEL)"
     if isinstance(embedder, (type, str)):
-        raise ConfigError(f"embedder = {shown(embedder)}; {what}")
+        raise ConfigError(f"{name} = {shown(embedder)}; {what}")
     found = set(dir(embedder))  # hasattr would compute properties; a fingerprint reads the weights
-    for name in _members(protocol):
-        if name not in found and not hasattr(embedder, name):
+    for member in _members(protocol):
+        if member not in found and not hasattr(embedder, member):
             raise ConfigError(
-                f"embedder = {shown(embedder)} has no {name}; {what}, or an object with all "
+                f"{name} = {shown(embedder)} has no {member}; {what}, or an object with all "
                 f"members of embedlib.indexing.{protocol.__name__}"
             )
 

@@ -299,7 +299,7 @@ class Search:
         if given is None and stored is not None and self._is_stored(self._embedder, stored):
             sparse = cast(SparseEmbedder, self._embedder)
         elif given is not None and not isinstance(given, str):
-            check_embedder(given, SparseEmbedder)
+            check_embedder(given, SparseEmbedder, "sparse")
             sparse = given
         else:
             check_has_sparse(self._state, self._sink.name)

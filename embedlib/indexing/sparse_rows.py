@@ -62,7 +62,7 @@ def sparse_model(embedder: SparseEmbedder) -> SparseModel:
     Raises:
         ConfigError: it lacks a member of `SparseEmbedder`, or makes no sparse vectors.
     """
-    check_embedder(embedder, SparseEmbedder)
+    check_embedder(embedder, SparseEmbedder, "sparse")
     embedder.encode_query("a", output_value="sparse")  # or a load would begin and then fail
     dim = embedder.get_embedding_dimension()
     if isinstance(embedder, Embedder):

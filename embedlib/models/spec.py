@@ -383,7 +383,9 @@ class ModelSpec:
     @property
     def is_sparse(self) -> bool:
         """Whether it makes weights of tokens: by SPLADE, or each token's own from a table."""
-        return self.is_splade or (self.encoder.is_table and not self.modules)
+        # Of a table of weights a row is one number, and a vector has one for each row.
+        is_wider = self.embedding_dim != self.encoder.hidden_size
+        return self.is_splade or (self.encoder.is_table and not self.modules and is_wider)
 
     @property
     def includes_prompt(self) -> bool:

@@ -28,6 +28,7 @@ NOT_OPTIONS = {
     "default_prompt_name",
     "similarity_fn_name",
     "max_queued_texts",
+    "max_active_dims",
 }
 
 

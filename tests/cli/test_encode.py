@@ -44,6 +44,7 @@ class FakeEmbedder:
 
     made: list[FakeEmbedder]
     error: BaseException | None = None
+    spec = SimpleNamespace(late_interaction=None, is_sparse=False)
 
     def __init__(self, model: str, *, config: Config) -> None:
         self.model = model

@@ -254,6 +254,7 @@ def test_which_models_are_measured_while_a_load_waits(
             hidden_size=hidden,
             intermediate_size=inner,
             num_layers=layers,
+            windows=(None,) * layers,
             num_heads=hidden // 32,
             num_kv_heads=hidden // 32,
             head_dim=32,

@@ -77,8 +77,9 @@ def fails_to_start(monkeypatch: pytest.MonkeyPatch, url: str, wall: str, log: st
         raise subprocess.CalledProcessError(1, "pg_ctl")
 
     monkeypatch.setattr(package.PostgresServer, "start", start)
+    pg = SimpleNamespace(wait=None, target=lambda: SimpleNamespace(shard=None), lines=[])
     with pytest.raises(SinkError) as caught:
-        begun(SimpleNamespace(wait=None, target=lambda: None, lines=[]), url)
+        begun(pg, url)
     return str(caught.value)
 
 
