@@ -103,11 +103,14 @@ def test_openai_batches(served: Served) -> None:
     bodies = [answer["response"]["body"] for answer in answers[: len(TEXTS)]]
     rows = [np.frombuffer(base64.b64decode(body["data"][0]["embedding"]), "<f4") for body in bodies]
     assert np.allclose(rows, rows_of(served), atol=1e-6)
+    lines = [{**lines[0], "custom_id": f"m{place}"} for place in range(4000)]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    many = client.files.create(file=("many.jsonl", content), purpose="batch")
     others = [
         client.batches.create(
-            input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
+            input_file_id=each.id, endpoint="/v1/embeddings", completion_window="24h"
         )
-        for _ in range(3)
+        for each in (file, file, many)  # the last is not done before it is cancelled
     ]
     listed = [each.id for each in client.batches.list(limit=2)]  # page after page
     assert listed[:4] == [*(each.id for each in others[::-1]), batch.id]
