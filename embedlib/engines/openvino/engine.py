@@ -45,6 +45,13 @@ from embedlib.models.weights.tensor_roles import ArraysByRole
 
 MAX_INFLIGHT_QUERIES = 2
 """One computing, one ready."""
+PREPARED_PER_LAYER = 30
+"""Operators that OpenVINO keeps ready for sizes of batches it has met, for each layer: those of
+about three sizes. More cost memory and save no time that could be measured.
+
+Source: `CPU_RUNTIME_CACHE_CAPACITY` in OpenVINO's intel_cpu/src/internal_properties.hpp;
+docs/benchmarks.md, memory of the CPU engine.
+"""
 
 
 class OpenVINOEngine:
@@ -101,7 +108,7 @@ class OpenVINOEngine:
         )
         core = loaded_core()
         product = multiplier(core, is_large=is_large) if library == "auto" else library
-        hints = _hints(threads, streams, precision)[1 if shares_lanes else 0 :]
+        hints = _hints(spec, threads, streams, precision)[1 if shares_lanes else 0 :]
         query_model = len(hints) - 1
         num_stages = MAX_STAGES if shares_lanes and cache is None else 1
         lanes = [(Lane.BULK, 0)] * streams + [(Lane.QUERY, query_model)]
@@ -183,7 +190,9 @@ class OpenVINOEngine:
         check_ended("engine openvino", self._threads, timeout, "a batch has not ended")
 
 
-def _hints(threads: int, streams: int, precision: str = "float32") -> list[dict[str, Any]]:
+def _hints(
+    spec: ModelSpec, threads: int, streams: int, precision: str = "float32"
+) -> list[dict[str, Any]]:
     """Return the properties of the two compiled models, by their index: bulk and query."""
     shared = {
         # On a CPU with AMX OpenVINO would compute in bfloat16 unasked.
@@ -194,6 +203,8 @@ def _hints(threads: int, streams: int, precision: str = "float32") -> list[dict[
         "INFERENCE_NUM_THREADS": threads,
         # Pinned threads of two models, or two Embedders, would sit on the same cores.
         "ENABLE_CPU_PINNING": False,
+        # Without it memory grows with every new size of a batch, to 5,000 operators for a lane.
+        "CPU_RUNTIME_CACHE_CAPACITY": PREPARED_PER_LAYER * (spec.encoder.num_layers + 1),
     }
     bulk = {"PERFORMANCE_HINT": "THROUGHPUT", "NUM_STREAMS": streams}
     query = {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
