@@ -383,9 +383,9 @@ class ModelSpec:
     @property
     def is_sparse(self) -> bool:
         """Whether it makes weights of tokens: by SPLADE, or each token's own from a table."""
-        # Of a table of weights a row is one number, and a vector has one for each row.
-        is_wider = self.embedding_dim != self.encoder.hidden_size
-        return self.is_splade or (self.encoder.is_table and not self.modules and is_wider)
+        # A row of a table of weights is one number.
+        of_weights = self.encoder.is_table and self.encoder.hidden_size == 1
+        return self.is_splade or (of_weights and not self.modules)
 
     @property
     def includes_prompt(self) -> bool:
