@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from embedlib.errors import ConfigError
+
 
 def install_line(extras: str) -> str:
     """Return a pip command such as `pip install 'embedlib[qdrant]'` that works for this user.
@@ -36,3 +38,27 @@ def install_line(extras: str) -> str:
     elif url:
         place += f" @ {url}"
     return f"pip install {flag}{shlex.quote(place)}"
+
+
+def load_offered(group: str, name: str, extras: str) -> Any:
+    """Return what a package for clusters offers by an entry point.
+
+    Args:
+        group: of the entry point.
+        name: of the entry point, which the user wrote.
+        extras: what it needs, with commas.
+
+    Raises:
+        ConfigError: its package is not installed; the message has the command that installs it.
+    """
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=group, name=name):
+        try:
+            return point.load()
+        except ImportError as error:
+            raise ConfigError(
+                f"{name}: the package {error.name} is missing; {install_line(extras)}, here and on "
+                "every machine of the cluster"
+            ) from error
+    raise ConfigError(f"{name}: no installed package offers {group}; reinstall embedlib")

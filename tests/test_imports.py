@@ -27,7 +27,7 @@ FACES = COMPUTE | {"session", "embedder", "reranker", "classifier"}
 MAY_IMPORT = {
     "version": set(),
     "errors": set(),
-    "installing": set(),
+    "installing": {"errors"},
     "checks": {"errors"},
     "config": {"errors", "checks"},
     "closing": {"errors"},

@@ -7,7 +7,6 @@ the one import address of what such a package takes from a load: the names of `_
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
 
 from embedlib.config import Config
@@ -24,7 +23,7 @@ from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.stored_model import open_embedder, precision_to_store
-from embedlib.installing import install_line
+from embedlib.installing import load_offered
 
 __all__ = [
     "LOOK_SECONDS",
@@ -134,15 +133,7 @@ def find_workers(name: str) -> OpenWorkers:
     Raises:
         ConfigError: its package is not installed; the message has the command that installs it.
     """
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        try:
-            return cast("OpenWorkers", point.load())
-        except ImportError as error:
-            raise ConfigError(
-                f"{name}: the package {error.name} is missing; {install_line(name)}, here and on "
-                "every machine of the cluster"
-            ) from error
-    raise ConfigError(f"{name}: no installed package offers these workers; reinstall embedlib")
+    return cast("OpenWorkers", load_offered(ENTRY_POINT_GROUP, name, name))
 
 
 def check_ray(address: object, num_workers: object) -> None:

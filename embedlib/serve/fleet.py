@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Protocol, cast
 
 from embedlib.config import Config
-from embedlib.errors import ConfigError
-from embedlib.installing import install_line
+from embedlib.installing import load_offered
 from embedlib.serve.app import Application
 from embedlib.serve.asgi import Message, Receive, Request, Response, Scope, Send
 from embedlib.serve.bodies import BodyReader
@@ -92,12 +90,4 @@ def find_fleet(name: str) -> ServeFleet:
     Raises:
         ConfigError: its package is not installed; the message has the command that installs it.
     """
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        try:
-            return cast("ServeFleet", point.load())
-        except ImportError as error:
-            raise ConfigError(
-                f"{name}: the package {error.name} is missing; {install_line(f'serve,{name}')}, "
-                "here and on every machine of the cluster"
-            ) from error
-    raise ConfigError(f"{name}: no installed package serves on it; reinstall embedlib")
+    return cast("ServeFleet", load_offered(ENTRY_POINT_GROUP, name, f"serve,{name}"))

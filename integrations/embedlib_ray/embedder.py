@@ -180,7 +180,7 @@ class RayEmbedder:
         if self.similarity_fn_name in get_args(LateSimilarity):
             raise SinkError(
                 f"{self.model_name!r} makes a vector per token, which only one process loads yet; "
-                "run without --ray"
+                "run without ray"
             )
         if url is not None and getattr(sink, "is_shared", False):
             return _SharedSink(sink, url, self._share)
@@ -297,7 +297,7 @@ def check_one_machine(sink: Sink) -> None:
     if len(places) > 1:
         raise SinkError(
             f"{sink.name} is on this machine alone, and the cluster has {len(places)}; load a "
-            "server (postgresql://, qdrant://), or run without --ray"
+            "server (postgresql://, qdrant://), or run without ray"
         )
 
 

@@ -186,7 +186,8 @@ def module_kind(
     first, _, rest = name.partition(".")
     kind = rest.rpartition(".")[2]
     others = (PYLATE_DENSE,) if is_late else (QUANTIZER,)
-    is_known = first == "sentence_transformers" or name in others
+    is_own = kind == QUANTIZER.rpartition(".")[2]
+    is_known = name in others or (first == "sentence_transformers" and not is_own)
     if not is_known or kind not in accepted:
         reason = explain_module(kind, first)
         if reason is not None:

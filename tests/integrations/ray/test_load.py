@@ -208,6 +208,6 @@ def test_a_cluster_needs_its_package_and_a_right_address(tmp_path: Any) -> None:
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed here")
 def test_ray_is_asked_for_if_it_is_missing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("ray", "embedlib_ray:open_workers", "embedlib.workers")
-    monkeypatch.setattr("embedlib.indexing.workers.entry_points", lambda **_: [point])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
     with pytest.raises(ConfigError, match=r"the package ray is missing; pip install .*\[ray\]"):
         embedlib.index([], f"jsonl:{tmp_path}/out.jsonl", embedder="m", ray="auto")
