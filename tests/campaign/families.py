@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +29,7 @@ from tests.campaign import reference
 from tests.campaign.folders import compare_with_itself, compare_with_reference, draw_row
 from tests.campaign.knobs import TEXTS, TOLERANCE
 from tests.campaign.numpy_model import vector_of
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error
+from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
 
 BASES: Final = (
     *("t5", "t5-gated", "jina_bert", "nomic_bert-moe", "embedding_gemma2_text"),
@@ -54,15 +53,7 @@ OWN_MODELS: Final = Path(__file__).parents[1] / "goldens" / "own_models.py"
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge that has imported the references."""
     reference.prepare()
-
-    def judge(rng: random.Random) -> Verdict:
-        place = folder / "model"
-        try:
-            return judge_folder(rng, place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
-    yield judge
+    yield judge_at(folder / "model", judge_folder)
 
 
 def judge_folder(rng: random.Random, place: Path) -> Verdict:

@@ -8,7 +8,6 @@ depend on the batch, and a prompt must be the same by name and as text.
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +35,7 @@ from tests.campaign import reference
 from tests.campaign.knobs import KNOBS, TEXTS, TOLERANCE
 from tests.campaign.numpy_model import ACTIVATIONS, FLAGS, vector_of
 from tests.campaign.scoring_folders import judge_scoring_folder
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error
+from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
 
 WIDTHS: Final = ("num_labels", "embedding_dim", "hidden_size", "n_embd", "dim", "d_model")
 """Keys of the width of a token's vector; the first in a file is it."""
@@ -55,15 +54,11 @@ def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge that has imported the reference."""
     reference.prepare()
 
-    def judge(rng: random.Random) -> Verdict:
-        place = folder / "model"
-        try:
-            is_scorer = rng.random() < SCORERS
-            return (judge_scoring_folder if is_scorer else judge_folder)(rng, place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+    def judge(rng: random.Random, place: Path) -> Verdict:
+        is_scorer = rng.random() < SCORERS
+        return (judge_scoring_folder if is_scorer else judge_folder)(rng, place)
 
-    yield judge
+    yield judge_at(folder / "model", judge)
 
 
 def judge_folder(rng: random.Random, place: Path) -> Verdict:

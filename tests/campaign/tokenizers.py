@@ -6,7 +6,6 @@ Where transformers is not installed, the folder must be refused in one line or l
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,22 +15,14 @@ from embedlib import Embedder
 from embedlib.errors import InputError
 from tests.campaign import reference
 from tests.campaign.tokenizer_edits import BASES, TEXTS, one_edit, write_base
-from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_error
+from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
 
 
 @contextmanager
 def open_judge(folder: Path) -> Iterator[Judge]:
     """Open a judge that writes every folder at the same place."""
     reference.prepare()
-
-    def judge(rng: random.Random) -> Verdict:
-        place = folder / "model"
-        try:
-            return judge_edit(rng, place)
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-
-    yield judge
+    yield judge_at(folder / "model", judge_edit)
 
 
 def judge_edit(rng: random.Random, place: Path) -> Verdict:

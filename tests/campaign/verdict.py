@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -72,3 +73,15 @@ def describe(error: BaseException) -> str:
 def one_line(value: Any) -> str:
     """Return the start of a value's text, whatever is in it."""
     return ascii(str(value))[1:200]
+
+
+def judge_at(place: Path, judge: Callable[[random.Random, Path], Verdict]) -> Judge:
+    """Return a judge whose cases are all written at one place, which each leaves empty."""
+
+    def judge_one(rng: random.Random) -> Verdict:
+        try:
+            return judge(rng, place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    return judge_one
