@@ -26,13 +26,13 @@ from embedlib.engines.openvino.layer_inputs import LayerInputs
 from embedlib.engines.openvino.layers import Layers, Sight
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import (
-    MASKED,
     activate,
     float_constant,
     int_constant,
     int_constants,
     int_input,
 )
+from embedlib.engines.openvino.pooling import Pooler, Tokens
 from embedlib.engines.openvino.positions import (
     attention_mask,
     position_scores,
@@ -50,7 +50,6 @@ from embedlib.models.spec import (
     ModelSpec,
     Normalize,
     Pooling,
-    PoolingMode,
     Rope,
     RoundTanh,
     SpladePooling,
@@ -102,7 +101,6 @@ class _GraphBuilder:
         self.token_ids = int_input("token_ids", [-1, -1])
         self.seq_lens = int_input("seq_lens", [-1])
         self.inputs = [self.token_ids, self.seq_lens]
-        self._prompt_input: ov.Node | None = None
         length = op.gather(op.shape_of(self.token_ids, "i32"), int_constant(1), int_constant(0))
         self.indices = op.range(int_constant(0), length, int_constant(1), output_type="i32")
         """int32[L]: 0, 1, 2 ..."""
@@ -116,6 +114,9 @@ class _GraphBuilder:
             op.unsqueeze(self.seq_lens, int_constant(1)),
         )
         """bool[B, L]: False on padding."""
+        self.tokens = Tokens(
+            self.token_ids, self.seq_lens, self.indices, self.positions, self.is_token
+        )
         seen = None if self.encoder.is_causal else self._seen()
         self.places = Places(self.positions, keys, seen)
 
@@ -132,13 +133,14 @@ class _GraphBuilder:
         )
 
     def build(self) -> list[ov.Model]:
-        pooled = self._pooled_place()
+        pooler = Pooler(self.tokens, self.inputs)
+        pooled = pooler.only_place(next(iter(self.spec.modules), None))
         hidden = self._encode(pooled)
         vector = hidden if pooled is None else op.squeeze(hidden, int_constant(1))
         for index, module in enumerate(self.spec.modules):
             role = f"modules.{index}"
             if isinstance(module, Pooling):
-                vector = vector if pooled is not None else self._pool(vector, module)
+                vector = vector if pooled is not None else pooler.pool(vector, module)
             elif isinstance(module, SpladePooling):
                 vector = pool_vocabulary(vector, self.is_token, self.weights, role, module)
             elif isinstance(module, Dense):
@@ -315,87 +317,6 @@ class _GraphBuilder:
             return op.add(visible, position_scores(askers, positions, by_distance))
 
         return mask
-
-    def _pooled_place(self) -> ov.Node | None:
-        """Return int32[B, 1]: the position of the only token pooled; None if several are pooled."""
-        pooling = next(iter(self.spec.modules), None)
-        if not isinstance(pooling, Pooling):
-            return None
-        if pooling.modes == ("cls",):
-            place = self._first_token(pooling)
-        elif pooling.modes == ("last_token",):
-            place = self._last_token(pooling)
-        else:
-            return None
-        return op.unsqueeze(place, int_constant(1))
-
-    def _pool(self, hidden: ov.Node, pooling: Pooling) -> ov.Node:
-        """Pool token vectors float32[B, L, H] to float32[B, H * number of modes].
-
-        Source: `Pooling._forward_padded` of sentence-transformers 6.2.
-        """
-        counted = self.is_token
-        if not pooling.include_prompt:
-            after = op.greater_equal(
-                op.unsqueeze(self.positions, int_constant(0)),
-                op.unsqueeze(self._num_prompt_tokens(), int_constant(1)),
-            )
-            counted = op.logical_and(counted, after)
-        vectors = [self._pool_mode(hidden, pooling, mode, counted) for mode in pooling.modes]
-        return op.concat(vectors, 1) if len(vectors) > 1 else vectors[0]
-
-    def _pool_mode(
-        self, hidden: ov.Node, pooling: Pooling, mode: PoolingMode, counted: ov.Node
-    ) -> ov.Node:
-        if mode == "cls":
-            return op.gather(hidden, self._first_token(pooling), int_constant(1), batch_dims=1)
-        if mode == "last_token":
-            return op.gather(hidden, self._last_token(pooling), int_constant(1), batch_dims=1)
-        if mode == "max":
-            shown = op.select(op.unsqueeze(counted, int_constant(2)), hidden, op.constant(MASKED))
-            return op.reduce_max(shown, int_constant(1))
-        weight = op.convert(counted, "f32")
-        if mode == "weighted_mean":
-            weight = op.multiply(weight, op.convert(op.add(self.positions, int_constant(1)), "f32"))
-        total = op.squeeze(
-            op.matmul(op.unsqueeze(weight, int_constant(1)), hidden, False, False), int_constant(1)
-        )
-        divisor = op.maximum(
-            op.reduce_sum(weight, int_constant(1), True), op.constant(np.float32(1e-9))
-        )
-        return op.divide(total, op.sqrt(divisor) if mode == "mean_sqrt_len" else divisor)
-
-    def _num_prompt_tokens(self) -> ov.Node:
-        """Return the input int32[B] with the tokens at the start that pooling leaves out."""
-        if self._prompt_input is None:
-            self._prompt_input = int_input("num_prompt_tokens", [-1])
-            self.inputs.append(self._prompt_input)
-        return self._prompt_input
-
-    def _first_token(self, pooling: Pooling) -> ov.Node:
-        """Return int32[B]: the position of the first token that is pooled.
-
-        Source: `Pooling._forward_padded` of sentence-transformers 6.2: the argmax of the mask, so
-        0 if the prompt is all there is.
-        """
-        if pooling.include_prompt:
-            return op.subtract(self.seq_lens, self.seq_lens)
-        num_prompt_tokens = self._num_prompt_tokens()
-        has_more = op.less(num_prompt_tokens, self.seq_lens)
-        return op.multiply(num_prompt_tokens, op.convert(has_more, "i32"))
-
-    def _last_token(self, pooling: Pooling) -> ov.Node:
-        """Return int32[B]: the position of the last token that is not skipped; 0 if all are.
-
-        Source: `GenericForSequenceClassification` in transformers, modeling_layers.py.
-        """
-        if pooling.skipped_token_id is None:
-            return op.subtract(self.seq_lens, int_constant(1))
-        is_other = op.logical_and(
-            self.is_token, op.not_equal(self.token_ids, int_constant(pooling.skipped_token_id))
-        )
-        places = op.multiply(op.convert(is_other, "i32"), self.indices)
-        return op.reduce_max(places, int_constant(1))
 
 
 def _parameters(outputs: list[ov.Node]) -> set[str]:

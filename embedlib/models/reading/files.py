@@ -20,13 +20,8 @@ from embedlib.models.reading.general_file import read_general, read_prompts
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows, masked_modules
 from embedlib.models.reading.heads import has_chat_template, is_scoring, read_head
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.reading.late_interaction import (
-    is_late,
-    is_stanford,
-    mask_token,
-    read_late,
-    read_stanford,
-)
+from embedlib.models.reading.late_fields import mask_token
+from embedlib.models.reading.late_interaction import is_late, read_late
 from embedlib.models.reading.model_file import has_file
 from embedlib.models.reading.module_files import SPLADE, output_dim, read_module
 from embedlib.models.reading.parts import (
@@ -38,6 +33,7 @@ from embedlib.models.reading.parts import (
     transformer_fields,
 )
 from embedlib.models.reading.projection import check_commutes, projection_tensor, read_projection
+from embedlib.models.reading.stanford import is_stanford, read_stanford
 from embedlib.models.spec import ModelSpec, Module, Pooling
 
 

@@ -1,0 +1,89 @@
+"""What the layouts of late-interaction models (ColBERT) have in common."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.added_tokens import read_token
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.tokenizer_classes import CLASSES, class_name
+from embedlib.models.spec import Encoder, LateInteraction, Module
+
+PUNCTUATION: Final = tuple(string.punctuation)
+QUERY_TOKENS: Final = 32
+"""Length of a query where a file of PyLate or Stanford does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateFiles:
+    """What a folder says of a late-interaction model, besides the transformer."""
+
+    late: LateInteraction
+    prompts: dict[str, str]
+    modules: tuple[Module, ...]
+    module_dirs: tuple[Path, ...]
+    tensors: Mapping[int, str] = field(default_factory=dict)
+    """As `ModelFiles.module_tensors`."""
+
+
+def mask_token(tokenizer_config: JsonObject, config: JsonObject) -> str | None:
+    """Return the tokenizer's mask token; None if neither a file nor its class names one."""
+    named = read_token(tokenizer_config, "mask_token")
+    if named is not None:
+        return str(named)
+    row = CLASSES.get(class_name(tokenizer_config, config))
+    default = row.defaults.get("mask_token") if row else None
+    return None if default is None else str(default)
+
+
+def expansion_token(named: str | None, mask: str | None, file: JsonObject) -> str:
+    """Return the token that fills a short query."""
+    token = named or mask
+    if token is None:
+        raise ModelUnsupportedError(
+            f"{file.name}: queries are filled up with the mask token, and tokenizer_config.json "
+            "has no mask_token"
+        )
+    return token
+
+
+def length_limit(file: JsonObject, key: str, encoder: Encoder, default: int) -> int:
+    """Return a length limit, no more than the transformer has positions for."""
+    length = file.optional_integer(key, None, minimum=1)
+    return in_positions(default if length is None else length, encoder)
+
+
+def in_positions(num_tokens: int, encoder: Encoder) -> int:
+    """Return a number of tokens, no more than the transformer has positions for."""
+    return min(num_tokens, encoder.num_positions - encoder.position_offset)
+
+
+def checked(late: LateInteraction, encoder: Encoder, file: JsonObject) -> LateInteraction:
+    """Refuse a query expansion that this transformer cannot have.
+
+    Raises:
+        ModelUnsupportedError: its tokens would stand on the other side, have no position, or see
+            nothing of the query.
+    """
+    expansion = late.expansion
+    if expansion is None:
+        return late
+    reason = None
+    if encoder.is_causal:
+        reason = "stands behind a text, and this transformer reads from left to right"
+    elif expansion.min_tokens > in_positions(expansion.min_tokens, encoder):
+        reason = f"is longer than the {in_positions(expansion.min_tokens, encoder)} positions"
+    elif not expansion.is_attended:
+        windows = [window for window in encoder.windows if window is not None]
+        if windows and expansion.min_tokens - 1 > min(windows):
+            reason = f"is longer than the {min(windows)} tokens that a token sees on either side"
+    if reason is not None:
+        raise ModelUnsupportedError(
+            f"{file.name}: the query expansion to {expansion.min_tokens} tokens {reason}"
+        )
+    return late

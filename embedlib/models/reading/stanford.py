@@ -1,0 +1,98 @@
+"""Reads a folder of Stanford's ColBERT.
+
+`artifact.metadata` lies beside config.json, and the projection is among the transformer's weights.
+Source: colbert/infra/config/settings.py of Stanford's ColBERT.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from embedlib.models.reading.json_files import JsonObject
+from embedlib.models.reading.late_fields import (
+    PUNCTUATION,
+    QUERY_TOKENS,
+    LateFiles,
+    checked,
+    expansion_token,
+    in_positions,
+    length_limit,
+)
+from embedlib.models.spec import Dense, Encoder, LateInteraction, Normalize, QueryExpansion
+
+STANFORD_CLASS: Final = "HF_ColBERT"
+STANFORD_NAME: Final = "artifact.metadata"
+STANFORD_TENSOR: Final = "linear"
+"""The stem of the projection's tensor in model.safetensors."""
+STANFORD_DIM: Final = 128
+
+STANFORD_KEYS: Final = frozenset(
+    {
+        "query_token_id", "doc_token_id", "query_maxlen", "doc_maxlen", "mask_punctuation",
+        "attend_to_mask_tokens", "dim", "similarity", "interaction", "relu",
+        # Of training, indexing and searching.
+        "query_token", "doc_token", "overwrite", "root", "experiment", "index_root", "name", "rank",
+        "nranks", "amp", "gpus", "avoid_fork_if_possible", "checkpoint", "triples", "collection",
+        "queries", "index_name", "bsize", "accumsteps", "lr", "maxsteps", "save_every", "resume",
+        "warmup", "warmup_bert", "nway", "use_ib_negatives", "reranker", "distillation_alpha",
+        "ignore_scores", "model_name", "index_path", "index_bsize", "nbits", "kmeans_niters",
+        "ncells", "centroid_score_threshold", "ndocs", "load_index_with_mmap", "meta", "version",
+    }
+)  # fmt: skip
+
+
+def is_stanford(config: JsonObject) -> bool:
+    """Return whether config.json, without a modules.json beside it, is that of Stanford's class."""
+    return config.values.get("architectures") == [STANFORD_CLASS]
+
+
+def read_stanford(
+    folder: Path, config: JsonObject, encoder: Encoder, limit: int, mask: str | None
+) -> LateFiles:
+    """Read a folder of Stanford's ColBERT, whose prompts start with a marker.
+
+    Args:
+        folder: the model folder; it may have no `artifact.metadata`.
+        config: config.json.
+        encoder: the transformer.
+        limit: maximum length of a text.
+        mask: the tokenizer's mask token.
+
+    Raises:
+        ModelUnsupportedError: a key is unknown, or its value is not implemented.
+    """
+    metadata = JsonObject.load(folder / STANFORD_NAME, folder)
+    metadata.check_keys(STANFORD_KEYS)
+    metadata.check_fixed("similarity", ("cosine", None))
+    metadata.check_fixed("interaction", ("colbert", None))
+    metadata.check_fixed("relu", (False, None))
+    prompts = {
+        "query": (metadata.text("query_token_id") or "[unused0]") + " ",
+        "document": (metadata.text("doc_token_id") or "[unused1]") + " ",
+    }
+    query = metadata.optional_integer("query_maxlen", None, minimum=1) or QUERY_TOKENS
+    late = LateInteraction(
+        query_tokens=in_positions(query, encoder),
+        document_tokens=length_limit(metadata, "doc_maxlen", encoder, limit),
+        expansion=QueryExpansion(
+            min_tokens=query,
+            token=expansion_token(None, mask, metadata),
+            is_attended=metadata.boolean("attend_to_mask_tokens", False),
+        ),
+        skipped_words=PUNCTUATION if metadata.boolean("mask_punctuation", True) else (),
+        markers=tuple(prompts.values()),
+    )
+    projection = Dense(
+        in_features=encoder.hidden_size,
+        out_features=metadata.integer("dim", STANFORD_DIM),
+        has_bias=False,
+        activation="identity",
+    )
+    return LateFiles(
+        late=checked(late, encoder, config),
+        prompts=prompts,
+        modules=(projection, Normalize()),
+        module_dirs=(folder, folder),
+        tensors={0: STANFORD_TENSOR},
+    )
