@@ -4,8 +4,9 @@ In one piece the scores are float32[B, heads, L, L]: fast, but 4.3 GB at 8,192 t
 In blocks each step of a loop takes Q queries and only the keys that they can see. The scores of a
 step are float32[B, heads, Q, keys] with Q * L constant, so memory grows with L alone.
 
-In a model that takes long texts a short batch is a loop of one step. The loop costs about 0.1 ms
-per layer. A model that takes none has no loop. (An If operator would keep both forms in the graph;
+In a model that takes long texts the first block stands before the loop, and a short batch is that
+block alone: a loop copies keys and values, which are many behind a kept prefix. A model that takes
+no long texts has no loop. (An If operator would keep both forms in the graph;
 but in OpenVINO 2026.4 its output is wrong behind some graphs, as if its memory were used twice.)
 """
 
@@ -144,7 +145,11 @@ class Attention:
         return op.reshape(repeated, int_constants(0, encoder.num_heads, -1, encoder.head_dim), True)
 
     def _blocks(self, nodes: Mapping[str, ov.Node], mask: Mask, window: int | None) -> ov.Node:
-        """Return attention in blocks of queries, one after the other."""
+        """Return attention in blocks of queries, one after the other.
+
+        The first block stands before the loop, which copies what it is given: a short batch is this
+        block alone.
+        """
         num_queries, num_keys = (
             op.squeeze(op.shape_of(nodes[name], "i32"), int_constant(0))
             for name in ("queries", "keys")
@@ -153,15 +158,43 @@ class Attention:
         size = op.minimum(op.maximum(size, int_constant(MIN_BLOCK_QUERIES)), num_queries)
         is_long = op.greater(num_queries, int_constant(MAX_WHOLE_TOKENS))
         size = op.select(is_long, size, num_queries)
-        num_blocks = op.divide(op.subtract(op.add(num_queries, size), int_constant(1)), size)
-        inputs = {**nodes, "size": size}
+        num_more = op.divide(op.subtract(num_queries, int_constant(1)), size)
+        first = self._block(int_constant(0), {**nodes, "size": size}, mask)
+        more = self._loop(num_more, nodes, size, mask, window)
+        ends = op.unsqueeze(num_queries, int_constant(0))
+        rows = op.concat([first, more], 1)
+        return op.slice(rows, int_constants(0), ends, int_constants(1), int_constants(1))
+
+    def _loop(
+        self,
+        num_blocks: ov.Node,
+        nodes: Mapping[str, ov.Node],
+        size: ov.Node,
+        mask: Mask,
+        window: int | None,
+    ) -> ov.Node:
+        """Return the blocks behind the first one: float32[B, blocks * Q, heads * d].
+
+        If there is none, one query with one key takes its place: after a loop of several steps, one
+        of none gives the shapes of the former in OpenVINO 2026.4.
+        """
+        is_any = op.greater(num_blocks, int_constant(0))
+        inputs = {**nodes, "size": op.select(is_any, size, int_constant(1))}
+        num_keys = op.shape_of(nodes["keys"], "i32")
+        end = op.select(is_any, num_keys, int_constants(1))
+        for name in ("key", "value", "keys", "is_token"):
+            if name in nodes:
+                axis = int_constants(2 if name in ("key", "value") else -1)
+                inputs[name] = op.slice(nodes[name], int_constants(0), end, int_constants(1), axis)
         inner = {name: _parameter(node) for name, node in inputs.items()}
         number = op.parameter([], np.int32)
-        block = self._block(number, inner, mask, window)
+        block = self._block(op.add(number, int_constant(1)), inner, mask, window, is_cut=True)
         go_on = op.constant(np.array(True))
+        block = op.unsqueeze(block, int_constant(0))
         body = ov.Model([go_on, block], [number, *inner.values()], "block")
+        num_steps = op.maximum(num_blocks, int_constant(1))
         # `output(0)`: given a Node, OpenVINO 2026.4 leaves the input out.
-        loop = op.loop(num_blocks.output(0), op.constant(np.array(True)).output(0))
+        loop = op.loop(num_steps.output(0), op.constant(np.array(True)).output(0))
         loop.set_function(body)
         loop.set_special_body_ports([0, 0])
         for name, parameter in inner.items():
@@ -169,22 +202,27 @@ class Attention:
         blocks = loop.get_concatenated_slices(body.results[1].output(0), 0, 1, 1, -1, 0)
         width = self._encoder.num_heads * self._encoder.head_dim
         rows = op.transpose(blocks, int_constants(1, 0, 2, 3))
-        rows = op.reshape(rows, int_constants(0, -1, width), True)
-        end = op.unsqueeze(num_queries, int_constant(0))
-        return op.slice(rows, int_constants(0), end, int_constants(1), int_constants(1))
+        return op.reshape(rows, int_constants(0, -1, width), True)
 
     def _block(
-        self, number: ov.Node, nodes: Mapping[str, ov.Node], mask: Mask, window: int | None
+        self,
+        number: ov.Node,
+        nodes: Mapping[str, ov.Node],
+        mask: Mask,
+        window: int | None = None,
+        *,
+        is_cut: bool = False,
     ) -> ov.Node:
-        """Return one block of queries, attended: float32[1, B, Q, heads * d].
+        """Return one block of queries, attended: float32[B, Q, heads * d].
 
         The last block repeats the last query until it has as many as the others.
 
         Args:
             number: int32[], which block.
-            nodes: the inputs of the loop's body.
+            nodes: the inputs, and `size`, the number Q.
             mask: makes the mask.
             window: see `Encoder.windows`.
+            is_cut: whether keys that no query of the block sees are left out; that copies the rest.
         """
         encoder = self._encoder
         start = op.multiply(number, nodes["size"])
@@ -194,7 +232,7 @@ class Attention:
         query = op.gather(nodes["query"], rows, int_constant(2))
         queries = op.gather(nodes["queries"], rows, int_constant(0))
         seen = {name: nodes[name] for name in ("key", "value", "keys", "is_token") if name in nodes}
-        if encoder.is_causal or window is not None:
+        if is_cut and (encoder.is_causal or window is not None):
             first, behind = self._seen(queries, nodes["keys"], window)
             for name, node in seen.items():
                 axis = int_constants(2 if name in ("key", "value") else -1)
@@ -211,8 +249,7 @@ class Attention:
         )
         shares = op.softmax(op.add(scores, added), -1)
         mixed = op.matmul(self._by_key(shares, nodes["size"]), seen["value"], False, False)
-        mixed = self._by_query(mixed, nodes["size"])
-        return op.unsqueeze(self.joined(mixed), int_constant(0))
+        return self.joined(self._by_query(mixed, nodes["size"]))
 
     def _seen(self, queries: ov.Node, keys: ov.Node, window: int | None) -> tuple[ov.Node, ov.Node]:
         """Return a range of keys with all that a block can see, int32[1] each: first, and behind.

@@ -63,9 +63,7 @@ class KeptTokens:
             int_constants(0, axis),
         )
         self.outputs.append(first)
+        # In OpenVINO 2026.4 Tile keeps the shape of earlier batches, and Broadcast multiplies by 1.
         num_seqs = op.gather(op.shape_of(vectors, "i32"), int_constants(0), int_constant(0))
-        ones = int_constants(*[1] * (len(shape) - 1))
-        for_all = op.broadcast(
-            before, op.concat([num_seqs, ones], 0), broadcast_spec="BIDIRECTIONAL"
-        )
+        for_all = op.gather(before, op.broadcast(int_constant(0), num_seqs), int_constant(0))
         return op.concat([for_all, vectors], axis)
