@@ -51,13 +51,14 @@ MAY_IMPORT = {
     "classifier": COMPUTE | {"session"},
     "fidelity": FACES,
     "indexing": FACES | {"fidelity"},
+    "matching": FACES | {"fidelity", "indexing"},
     "": FACES | {"indexing"},
     "types": FACES | {"indexing"},
     "testing": FACES | {"indexing", "fidelity"},
     "bench": FACES | {"fidelity", "indexing", "measuring", "serve", "testing"},
     "tuning": FACES | {"measuring"},
     "serve": FACES | {"indexing"},
-    "cli": FACES | {"fidelity", "indexing", "bench", "measuring", "serve", "tuning"},
+    "cli": FACES | {"fidelity", "indexing", "matching", "bench", "measuring", "serve", "tuning"},
     "__main__": {"cli"},
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -13,6 +14,14 @@ from embedlib.cli.options import MODEL_OPTIONS, GroupedCommand, ModelArgument, S
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading
 from embedlib.cli.table import print_table
+from embedlib.cli.verify_theirs import (
+    PRECISIONS,
+    Against,
+    TheirsOptions,
+    compare_theirs,
+    print_theirs,
+    theirs_options,
+)
 from embedlib.config import Config
 from embedlib.models.compiled.fidelity_report import Gate
 
@@ -35,16 +44,19 @@ _EXIT_FAILED = 1
 )
 @click.option(
     "--against",
-    type=click.Choice(("float32", "bf16")),
+    type=Against(),
+    metavar="float32|bf16|URL|FILE",
     default="float32",
     show_default=True,
-    help="Precision to compare with: float32 on the CPU, or bf16 on the engine that is measured.",
+    help="What to compare with. A precision: float32 on the CPU, or bf16 on the engine that is "
+    "measured. Or vectors made elsewhere: a file of them, or the URL of a server to ask.",
 )
 @click.option(
     "--texts",
     "texts_path",
     type=FilePath(path_type=Path, dir_okay=False, exists=True),
-    help="File with one text per line; every fourth is a query.  [default: built-in texts]",
+    help="File with one text per line; every fourth is a query.  [default: built-in texts] Beside "
+    "--against FILE.npy, the texts of its vectors.",
 )
 @click.option(
     "--gate-mean",
@@ -68,6 +80,7 @@ _EXIT_FAILED = 1
     metavar="FILE.png",
     help="Also plot the cosines to this file; needs the extra bench.",
 )
+@theirs_options
 @config_options(
     "engine",
     "device",
@@ -79,7 +92,7 @@ _EXIT_FAILED = 1
 )
 def verify(
     model: str,
-    against: Reference,
+    against: str,
     texts_path: Path | None,
     gate_mean: float,
     gate_p1: float,
@@ -94,12 +107,28 @@ def verify(
     pass the gate. A report on 100 texts or more is stored with the compiled model; other commands
     with --precision auto use it to decide. MODEL is a folder, a hub name, or package:NAME.
 
+    With --against a file or a URL it compares MODEL with vectors that another library, server or
+    API made. Where they differ it looks for what was done otherwise: the prompt, the length limit,
+    the pooling, the number of dimensions, the scaling. The key of a server is read from
+    EMBEDLIB_VERIFY_API_KEY.
+
     \b
     Examples:
       embedlib verify BAAI/bge-small-en-v1.5
       embedlib verify ./model --texts mine.txt --gate-mean 0.9995 --json
+      embedlib verify BAAI/bge-m3 --against old-vectors.jsonl --document
+      embedlib verify BAAI/bge-m3 --against https://api.example.com/v1
     """  # noqa: D301 - click takes \b as "keep these lines"
-    config = Config(**options)
+    theirs = TheirsOptions(**{name.name: options.pop(name.name) for name in fields(TheirsOptions)})
+    config, gate = Config(**options), Gate(mean=gate_mean, p1=gate_p1)
+    if against not in PRECISIONS:
+        if plot_path is not None:
+            raise click.UsageError("--plot is for a precision")
+        rows, facts = compare_theirs(model, against, texts_path, theirs, config, gate)
+        print_theirs(rows, facts, as_json=as_json)
+        click.get_current_context().exit(0 if facts["same"] else _EXIT_FAILED)
+    if theirs.given:
+        raise click.UsageError(f"{theirs.given[0]} is for --against a file or a URL")
     draw = None
     if plot_path is not None:
         from embedlib.fidelity.plot import open_plot
@@ -111,9 +140,13 @@ def verify(
     texts = None if texts_path is None else read_texts(texts_path)
     with loading(model, config.cache_folder) as progress:
         comparison = verify(
-            model, texts=texts, reference=against, config=config, watch=progress.watch
+            model,
+            texts=texts,
+            reference=cast("Reference", against),
+            config=config,
+            watch=progress.watch,
         )
-    report, gate = comparison.report, Gate(mean=gate_mean, p1=gate_p1)
+    report = comparison.report
     is_close = report.passes(gate)
     if as_json:
         content = {**report.as_json(), "gate": {"mean": gate.mean, "p1": gate.p1}}

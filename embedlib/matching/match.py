@@ -1,0 +1,187 @@
+"""Compares vectors made elsewhere with a model's, and looks for what was done otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.embedder import Embedder
+from embedlib.fidelity.compare import cosines, mean_and_p1
+from embedlib.matching.setting import Maker, Prompt, Setting
+from embedlib.matching.theirs import Theirs
+from embedlib.models.compiled.fidelity_report import Gate
+
+NUM_SHORT: Final = 32
+"""Texts, the shortest ones, on which prompts and poolings are tried: nothing cuts these."""
+NUM_CUT: Final = 8
+"""Texts, the longest ones that differ, on which lengths are tried."""
+SAME_LENGTH: Final = 0.01
+"""Share by which the length of two equal vectors may differ."""
+UNIT: Final = 1e-3
+NEAR: Final = 0.98
+"""A mean cosine that another precision of the same model reaches, and hardly another model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """The result of a comparison.
+
+    Attributes:
+        is_same: whether the setting that was asked for gives their vectors.
+        cosines: float64[N], of the texts under that setting.
+        differences: what has to change so that the vectors are the same; empty if nothing has to,
+            or if no setting that was tried gives them.
+        hint: what else was seen.
+    """
+
+    is_same: bool
+    cosines: NDArray[np.float64]
+    differences: tuple[str, ...] = ()
+    hint: str = ""
+
+
+def match(
+    embedder: Embedder, theirs: Theirs, prompt: Prompt, *, normalizes: bool, gate: Gate
+) -> Match:
+    """Compare the vectors of a model with those of the same texts made elsewhere.
+
+    Args:
+        embedder: the model; its length limit is changed while settings are tried.
+        theirs: the texts and their vectors.
+        prompt: what to try first.
+        normalizes: whether to scale vectors to unit length even if the model does not.
+        gate: the cosines from which on two sets of vectors count as the same.
+    """
+    dim, own_dim = theirs.vectors.shape[1], embedder.spec.embedding_dim
+    if dim > own_dim:
+        told = f"their vectors have {dim} numbers, and the model makes {own_dim}: another model"
+        return Match(is_same=False, cosines=np.zeros(len(theirs.texts)), hint=told)
+    maker = Maker(embedder, theirs.texts, dim, normalizes=normalizes)
+    asked = Setting(prompt=prompt, max_tokens=embedder.max_seq_length)
+    search = Search(maker, theirs, asked, gate)
+    try:
+        return search.run(is_cut=dim < embedder.get_embedding_dimension())
+    finally:
+        embedder.max_seq_length = asked.max_tokens
+
+
+class Search:
+    """Tries settings, from the one that was asked for to those that are less likely."""
+
+    def __init__(self, maker: Maker, theirs: Theirs, asked: Setting, gate: Gate) -> None:
+        self._maker = maker
+        self._theirs = theirs
+        self._asked = asked
+        self._gate = gate
+        order = sorted(range(len(theirs.texts)), key=lambda row: len(theirs.texts[row]))
+        self._by_length = order
+        self._all = list(range(len(order)))
+
+    def run(self, *, is_cut: bool) -> Match:
+        """Return the result.
+
+        Args:
+            is_cut: whether their vectors are shorter than those that were asked for.
+        """
+        ours = self._maker.vectors(self._asked, self._all)
+        found = cosines(ours, self._theirs.vectors)
+        apart: tuple[str, ...] = ()
+        if is_cut:
+            apart = (f"truncate_dim={self._theirs.vectors.shape[1]}",)
+        if self._passes(found):
+            apart += self._lengths_apart(ours)
+            return Match(is_same=not apart, cosines=found, differences=apart)
+        setting, hint = self._nearest()
+        if setting is not None:
+            ours = self._maker.vectors(setting, self._all)
+            if self._passes(cosines(ours, self._theirs.vectors)):
+                apart += (*setting.differences(self._asked), *self._lengths_apart(ours))
+                return Match(is_same=False, cosines=found, differences=apart)
+        return Match(is_same=False, cosines=found, hint=hint or self._what_it_may_be(found))
+
+    def _nearest(self) -> tuple[Setting | None, str]:
+        """Return the setting that gives the texts that were tried; else what was seen."""
+        # Half of them at most: of few texts, the longest may be cut.
+        short = self._by_length[: min(NUM_SHORT, (len(self._all) + 1) // 2)]
+        tried: dict[str, NDArray[np.float64]] = {}
+        setting = None
+        for candidate in self._short_settings():
+            found = self._cosines(candidate, short)
+            if self._passes(found):
+                setting = candidate
+                break
+            if candidate.pooling is None:
+                tried[candidate.prompt.said] = found
+        if setting is None:
+            return None, self._mixed(tried)
+        found = self._cosines(setting, self._all)
+        if self._passes(found):
+            return setting, ""
+        wrong = [row for row in self._by_length if found[row] < self._gate.p1][-NUM_CUT:]
+        for candidate in self._cut_settings(setting, wrong):
+            if self._cosines(candidate, wrong).min() >= self._gate.p1:
+                return candidate, ""
+        told = f"{setting.prompt.said} gives the short texts, and no length limit the long ones"
+        return None, told
+
+    def _short_settings(self) -> Iterator[Setting]:
+        """Yield the settings that matter for a text that nothing cuts, the likeliest first."""
+        own = self._maker.own_prompts()
+        yield self._asked
+        yield from (replace(self._asked, prompt=prompt) for prompt in own)
+        yield from (
+            replace(self._asked, prompt=prompt, pooling=pooling)
+            for pooling in self._maker.poolings()
+            for prompt in own
+        )
+        for prompt in self._maker.other_prompts():
+            yield replace(self._asked, prompt=prompt)
+
+    def _cut_settings(self, setting: Setting, rows: Sequence[int]) -> Iterator[Setting]:
+        limits = [limit for limit in self._maker.limits(rows) if limit != self._asked.max_tokens]
+        yield from (replace(setting, max_tokens=limit) for limit in limits)
+        if setting.pooling is None:
+            for limit in (self._asked.max_tokens, *limits):
+                yield replace(setting, max_tokens=limit, cut="start")
+
+    def _mixed(self, tried: dict[str, NDArray[np.float64]]) -> str:
+        """Return which prompts give the texts, if several do; "" if not."""
+        table = np.stack(list(tried.values()))
+        if table.max(0).min() < self._gate.p1:
+            return ""
+        names = list(tried)
+        counts = np.bincount(table.argmax(0), minlength=len(names))
+        parts = [f"{count} with {name}" for name, count in zip(names, counts, strict=True) if count]
+        return f"the texts were not made alike; of {table.shape[1]}: {', '.join(parts)}"
+
+    def _what_it_may_be(self, found: NDArray[np.float64]) -> str:
+        if self._theirs.are_whole:
+            return "their numbers are whole: codes of a lower precision, not the model's vectors"
+        if found.mean() >= NEAR:
+            return "near, as of another precision or revision of the model"
+        return "no setting that was tried gives them: another model, revision or tokenizer"
+
+    def _lengths_apart(self, ours: NDArray[np.float32]) -> tuple[str, ...]:
+        """Return what to change so that vectors of the same direction have the same length."""
+        our_lengths = np.linalg.norm(ours, axis=1)
+        their_lengths = np.linalg.norm(self._theirs.vectors, axis=1)
+        if np.allclose(our_lengths, their_lengths, rtol=SAME_LENGTH):
+            return ()
+        if np.allclose(their_lengths, 1, atol=UNIT):
+            return ("normalize_embeddings=True",)
+        if self._theirs.are_whole:
+            return ()  # compared by their cosine alone
+        if np.allclose(our_lengths, 1, atol=UNIT):
+            return ("their vectors are not scaled to unit length, those of the model are",)
+        return ("their vectors have the same direction and another length",)
+
+    def _cosines(self, setting: Setting, rows: Sequence[int]) -> NDArray[np.float64]:
+        return cosines(self._maker.vectors(setting, rows), self._theirs.vectors[list(rows)])
+
+    def _passes(self, found: NDArray[np.float64]) -> bool:
+        mean, p1 = mean_and_p1(found)
+        return bool(mean >= self._gate.mean and p1 >= self._gate.p1)

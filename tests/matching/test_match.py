@@ -1,0 +1,333 @@
+"""Vectors made elsewhere: by the same model, called otherwise, and by something else."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from embedlib import Embedder
+from embedlib.errors import ConfigError, SourceError
+from embedlib.matching import server as server_module
+from embedlib.matching.match import Match, match
+from embedlib.matching.server import Server
+from embedlib.matching.setting import Prompt
+from embedlib.matching.theirs import MAX_TEXTS, Theirs, read_theirs, sample
+from embedlib.models.compiled.fidelity_report import Gate
+from embedlib.vectors.similarity import normalize
+
+TEXTS = tuple(
+    " ".join(["token", "river", "city", "model", "text"][row % 5 :] * (1 + row // 2))
+    for row in range(12)
+)
+"""The longest have more than 24 tokens, the limit of the model's files."""
+Vectors = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def embedder(tiny_folder: Callable[[str], Path]) -> Iterator[Embedder]:
+    prompts = {"query": "search the city: ", "document": "read: "}
+    options: Any = {"prompts": prompts, "threads": 1, "on_truncate": "ignore"}
+    with Embedder(tiny_folder("bert"), precision="float32", **options) as opened:
+        yield opened
+
+
+def compared(
+    embedder: Embedder, vectors: Vectors, *, normalizes: bool = False, prompt: Prompt | None = None
+) -> Match:
+    asked = prompt or Prompt.literal("")
+    theirs = Theirs(TEXTS, vectors)
+    before = embedder.max_seq_length
+    result = match(embedder, theirs, asked, normalizes=normalizes, gate=Gate())
+    assert embedder.max_seq_length == before
+    return result
+
+
+def with_limit(embedder: Embedder, limit: int, **arguments: Any) -> Vectors:
+    before = embedder.max_seq_length
+    embedder.max_seq_length = limit
+    try:
+        vectors: Vectors = embedder.encode(TEXTS, **arguments)
+    finally:
+        embedder.max_seq_length = before
+    return vectors
+
+
+def test_the_same(embedder: Embedder) -> None:
+    result = compared(embedder, embedder.encode(TEXTS, prompt=""))
+    assert result.is_same
+    assert result.differences == ()
+    # Numbers of 16 bits are those of the same model.
+    narrow = embedder.encode(TEXTS, prompt="").astype(np.float16).astype(np.float32)
+    assert compared(embedder, narrow).is_same
+
+
+@pytest.mark.parametrize(
+    ("arguments", "differences"),
+    [
+        ({"prompt_name": "query"}, ("prompt_name='query' ('search the city: ')",)),
+        ({"prompt": "query: "}, ("prompt 'query: '",)),
+        ({"truncate_dim": 16, "prompt": ""}, ("truncate_dim=16",)),
+        (
+            {"truncate_dim": 16, "prompt_name": "document"},
+            ("truncate_dim=16", "prompt_name='document' ('read: ')"),
+        ),
+    ],
+)
+def test_another_prompt_or_dimension(
+    embedder: Embedder, arguments: dict[str, Any], differences: tuple[str, ...]
+) -> None:
+    result = compared(embedder, embedder.encode(TEXTS, **arguments))
+    assert not result.is_same
+    assert result.differences == differences
+
+
+def test_no_prompt_where_one_was_asked_for(embedder: Embedder) -> None:
+    asked = Prompt(arguments={"role": "document"}, said="role='document'")
+    result = compared(embedder, embedder.encode(TEXTS, prompt=""), prompt=asked)
+    assert result.differences == ("no prompt",)
+
+
+def test_another_length(embedder: Embedder) -> None:
+    result = compared(embedder, with_limit(embedder, 48, prompt=""))
+    assert result.differences == ("max_seq_tokens=48",)
+    result = compared(embedder, with_limit(embedder, 48, prompt_name="document"))
+    assert result.differences == ("prompt_name='document' ('read: ')", "max_seq_tokens=48")
+    result = compared(embedder, with_limit(embedder, 11, prompt=""))
+    assert "no prompt gives the short texts, and no length limit the long ones" in result.hint
+
+
+def test_texts_without_their_beginning(embedder: Embedder) -> None:
+    ends = []
+    for text in TEXTS:
+        found = embedder.tokenizer.encode(text, add_special_tokens=False)
+        ends.append(text[found.offsets[max(0, len(found.ids) - 22)][0] :])
+    result = compared(embedder, embedder.encode(ends, prompt=""))
+    [difference] = result.differences
+    assert difference == "max_seq_tokens=24, long texts without their beginning"
+
+
+def test_another_pooling(embedder: Embedder) -> None:
+    tokens = embedder.encode(TEXTS, prompt_name="query", output_value="token_embeddings")
+    result = compared(embedder, normalize(np.stack([each[0] for each in tokens])))
+    assert result.differences == (
+        "prompt_name='query' ('search the city: ')",
+        "cls pooling in place of the model's",
+    )
+
+
+def test_another_length_of_vectors(embedder: Embedder, tiny_folder: Callable[[str], Path]) -> None:
+    unit = embedder.encode(TEXTS, prompt="")
+    result = compared(embedder, 3 * unit)
+    assert result.differences == (
+        "their vectors are not scaled to unit length, those of the model are",
+    )
+    options: Any = {"threads": 1, "on_truncate": "ignore", "precision": "float32"}
+    with Embedder(tiny_folder("bert-bare"), **options) as bare:
+        vectors = bare.encode(TEXTS, normalize_embeddings=True)
+        assert compared(bare, vectors).differences == ("normalize_embeddings=True",)
+        assert compared(bare, vectors, normalizes=True).is_same
+
+
+def test_something_else(embedder: Embedder) -> None:
+    right = embedder.encode(TEXTS, prompt="")
+    result = compared(embedder, np.roll(right, 1, axis=0))
+    assert (result.is_same, result.differences) == (False, ())
+    assert "another model, revision or tokenizer" in result.hint
+    noise = np.random.default_rng(0).normal(0, 0.02, right.shape).astype(np.float32)
+    assert "near, as of another precision" in compared(embedder, right + noise).hint
+    assert "codes of a lower precision" in compared(embedder, np.rint(5 * right)).hint
+    wide = np.zeros((len(TEXTS), 33), np.float32)
+    assert "33 numbers, and the model makes 32" in compared(embedder, wide).hint
+
+
+def test_texts_that_were_not_made_alike(embedder: Embedder) -> None:
+    mixed = embedder.encode(TEXTS, prompt="")
+    mixed[::3] = embedder.encode(TEXTS[::3], prompt_name="query")
+    hint = compared(embedder, mixed).hint
+    assert hint == (
+        "the texts were not made alike; of 6: 3 with no prompt, "
+        "3 with prompt_name='query' ('search the city: ')"
+    )
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_files(tmp_path: Path) -> None:
+    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
+    rows = [{"t": f"text {row}", "embedding": vectors[row].tolist()} for row in range(3)]
+    found = read_theirs(write_jsonl(tmp_path / "a.jsonl", rows), None, "t")
+    assert found.texts == ("text 0", "text 1", "text 2")
+    np.testing.assert_array_equal(found.vectors, vectors)
+    assert found.are_whole
+    np.save(tmp_path / "b.npy", vectors)
+    (tmp_path / "b.txt").write_text("one\n\nthree\n")
+    assert read_theirs(tmp_path / "b.npy", tmp_path / "b.txt", "text").texts == ("one", "", "three")
+    write_jsonl(tmp_path / "b.npy.rows.jsonl", [{"text": row["t"]} for row in rows])
+    assert read_theirs(tmp_path / "b.npy", None, "text").texts == found.texts
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="reading Parquet needs the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the same")
+    table = pyarrow.table({"text": ["a", "b"], "embedding": [[0.5, 1.0], [2.0, 3.0]], "id": [1, 2]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert read_theirs(tmp_path / "a.parquet", None, "text").vectors.tolist() == [[0.5, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("a.jsonl", [{"x": "a"}], "line 1 of .*has no text in 'text'; its fields are: 'x'"),
+        ("a.jsonl", [{"text": "a"}], "'embedding' is None; a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": ["1"]}], "a list of numbers"),
+        ("a.jsonl", [{"text": "a", "embedding": []}], "a list of numbers"),
+        (
+            "a.jsonl",
+            [{"text": "a", "embedding": [1.0]}, {"text": "a", "embedding": [1.0, 2]}],
+            "has 2 numbers, the first one 1",
+        ),
+        ("a.jsonl", [], "has no vector"),
+        ("a.csv", [], "are read from .jsonl, .parquet and .npy"),
+    ],
+)
+def test_other_files(tmp_path: Path, name: str, rows: list[Any], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        read_theirs(write_jsonl(tmp_path / name, rows), None, "text")
+
+
+def test_vectors_and_texts_that_do_not_belong_together(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
+    (tmp_path / "a.txt").write_text("one\n")
+    with pytest.raises(SourceError, match=r"2 vectors, and .* 1 texts"):
+        read_theirs(tmp_path / "a.npy", tmp_path / "a.txt", "text")
+    with pytest.raises(SourceError, match=r"no such file; name the texts .* --texts"):
+        read_theirs(tmp_path / "a.npy", None, "text")
+    np.save(tmp_path / "b.npy", np.zeros((2, 3), np.uint8))
+    with pytest.raises(SourceError, match=r"uint8\[2, 3\]; float"):
+        read_theirs(tmp_path / "b.npy", tmp_path / "a.txt", "text")
+    np.save(tmp_path / "c.npy", np.full((1, 3), np.nan, np.float32))
+    with pytest.raises(SourceError, match="NaN"):
+        read_theirs(tmp_path / "c.npy", tmp_path / "a.txt", "text")
+
+
+def test_a_sample_has_the_longest_texts() -> None:
+    texts = ["x" * (row % 100) for row in range(1000)]
+    chosen = sample(texts)
+    assert len(chosen) == len({*chosen}) == MAX_TEXTS
+    assert sum(len(texts[row]) == 99 for row in chosen) == 10
+    assert min(len(texts[row]) for row in chosen) == 0
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers as `answer` of its server says, and keeps what it was asked."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server: Any = self.server
+        server.asked.append((self.path, asked, self.headers.get("Authorization")))
+        status, content = server.answer(self.path, asked)
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        if status == 302:
+            self.send_header("Location", "http://127.0.0.1:1/")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def serving(answer: Callable[[str, Any], tuple[int, Any]]) -> Iterator[Any]:
+    with HTTPServer(("127.0.0.1", 0), Answers) as opened:
+        server: Any = opened
+        server.answer, server.asked = answer, []
+        server.url = f"http://127.0.0.1:{opened.server_port}"
+        thread = threading.Thread(target=opened.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            opened.shutdown()
+            thread.join()
+
+
+def as_openai(path: str, asked: Any) -> tuple[int, Any]:
+    rows = [{"index": row, "embedding": [row, 0.5]} for row, _ in enumerate(asked["input"])]
+    return 200, {"data": rows[::-1]}
+
+
+def test_protocols() -> None:
+    texts = [f"text {row}" for row in range(10)]
+    with serving(as_openai) as server:
+        made = Server(url=server.url, model="m", key="secret", dim=2).embed(texts)
+        assert made[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+        path, asked, key = server.asked[0]
+        assert (path, key) == ("/v1/embeddings", "Bearer secret")
+        assert asked == {
+            "model": "m", "input": texts[:8], "encoding_format": "float", "dimensions": 2,
+        }  # fmt: skip
+        for url in ("/api/v2", "/api/v2/embeddings"):
+            Server(url=server.url + url, model="m").embed(texts[:1])
+            assert server.asked[-1][0] == "/api/v2/embeddings"
+            assert server.asked[-1][2] is None
+    with serving(lambda path, asked: (200, [[1.0] for _ in asked["inputs"]])) as server:
+        assert Server(url=f"{server.url}/embed", model="m").embed(texts).shape == (10, 1)
+        assert server.asked[0][1] == {"inputs": texts[:8], "truncate": True}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((401, {"error": "no secret for you\n"}), 'answers 401: {"error": "no [*]{3} for you'),
+        ((302, {}), "answers 302"),
+        ((200, b"x"), "does not answer with JSON"),
+        ((200, {"data": "no"}), "does not answer as OpenAI's embeddings"),
+        ((200, {"data": [{"index": 0, "embedding": "AAAA"}]}), "a list of numbers is needed"),
+        ((200, {"data": []}), "made 0 vectors of 1 texts"),
+    ],
+)
+def test_other_answers(answer: tuple[int, Any], message: str) -> None:
+    with serving(lambda path, asked: answer) as server:
+        with pytest.raises(SourceError, match=message) as caught:
+            Server(url=server.url, model="m", key="secret").embed(["a"])
+        assert "secret" not in str(caught.value)
+        assert len(server.asked) == 1
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_ANSWER_BYTES", 10)
+    with serving(as_openai) as server:
+        asking = Server(url=server.url, model="m")
+        with pytest.raises(SourceError, match="answers with more than"):
+            asking.embed(["a"])
+    with pytest.raises(SourceError, match=r"cannot be asked: .*refused"):
+        asking.embed(["a"])
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://", "is no address"),
+        ("http://host:port/", "is no address"),
+        ("https://me:pass@host/v1?key=pass", "https://host/v1: leave out user and password"),
+    ],
+)
+def test_addresses(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Server(url=url, model="m")
+    assert "pass@" not in str(caught.value)
+    assert "key=pass" not in str(caught.value)
