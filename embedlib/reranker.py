@@ -330,7 +330,7 @@ class Reranker(ScoringSession):
         if instruction is not None and prompt is not None:
             raise ConfigError("prompt is the instruction of this model's template; pass one")
         given = text or None if instruction is None else instruction
-        if given is not None and "{instruction}" not in self._template.body:
+        if given is not None and not self._template.takes_instruction:
             raise ConfigError("this model's template has no place for an instruction or prompt")
         return partial(
             self._tokenizer, prompt=self._template.instruction if given is None else given

@@ -211,6 +211,7 @@ class _TemplateForm:
     def __init__(self, tokenizer: tokenizers.Tokenizer, template: PairTemplate) -> None:
         assert template.body.endswith("{document}"), "text after it belongs in the suffix"
         self._tokenizer = tokenizer
+        self._tail = template.tail
         # Split before it is filled, since the texts may contain line breaks.
         self._parts = re.split("(\n)", template.body) if template.lines_apart else [template.body]
         self._prefix, self._suffix = (
@@ -223,22 +224,43 @@ class _TemplateForm:
         """Truncate the document of each pair."""
         room = max_seq_tokens - self.num_special_tokens
         encoded = []
-        for (query, _), ids in zip(pairs, self._encode_bodies(pairs, prompt), strict=True):
+        for pair, ids in zip(pairs, self._encode_bodies(pairs, prompt), strict=True):
+            kept = ids
             if len(ids) > room:
-                self._check_room(query, prompt, room)
+                self._check_room(pair[0], prompt, room)
+                kept = self._cut(pair, prompt, len(ids), room) if self._tail else ids[:room]
             encoded.append(
                 EncodedPair(
-                    [*self._prefix, *ids[:room], *self._suffix],
+                    [*self._prefix, *kept, *self._suffix],
                     self.num_special_tokens + len(ids),
                 )
             )
         return encoded
 
+    def _cut(self, pair: Pair, instruction: str, num_tokens: int, room: int) -> list[int]:
+        """Return the ids of a body whose document is cut so that the tail fits behind it."""
+        query, document = pair
+        ends = [
+            end for _, end in self._tokenizer.encode(document, add_special_tokens=False).offsets
+        ]
+        num_kept = len(ends) - (num_tokens - room)
+        while num_kept > 0:
+            [ids] = self._encode_bodies([(query, document[: ends[num_kept - 1]])], instruction)
+            if len(ids) <= room:
+                return ids
+            num_kept -= len(ids) - room
+        [ids] = self._encode_bodies([(query, "")], instruction)
+        return ids
+
     def _encode_bodies(self, pairs: Sequence[Pair], instruction: str) -> list[list[int]]:
+        *first, last = self._parts
+        # Without an instruction, the blank in front of it is left out, too.
+        tail = self._tail if instruction else self._tail.replace(" {instruction}", "")
+        parts = [*first, last + tail]
         texts = [
             part.format(instruction=instruction, query=query, document=document)
             for query, document in pairs
-            for part in self._parts
+            for part in parts
         ]
         rows = _encode_all(self._tokenizer, texts)
         num_parts = len(self._parts)

@@ -186,9 +186,9 @@ def _head_rows(head: Head) -> list[tuple[str, str]]:
 def _describe_pair(head: Head) -> str:
     template = head.template
     if template is not None:
-        text = template.prefix + template.body + template.suffix
+        text = template.prefix + template.body + template.tail + template.suffix
         lines = [json.dumps(text, ensure_ascii=False)]
-        if "{instruction}" in template.body:
+        if template.takes_instruction:
             lines.append(f"{{instruction}} is {_quote(template.instruction)} by default")
         return "\n".join(lines)
     if head.has_chat_template:

@@ -64,6 +64,7 @@ def _known_rerankers() -> dict[str, KnownReranker]:
                 prefix=facts["prefix"],
                 body=facts["body"],
                 suffix=facts["suffix"],
+                tail=facts.get("tail", ""),
                 instruction=facts["instruction"],
                 lines_apart=facts.get("lines_apart", False),
             ),

@@ -280,12 +280,21 @@ class PairTemplate:
 
     prefix: str
     body: str
-    """Contains `{query}`, `{document}` and, if the model takes one, `{instruction}`."""
+    """Contains `{query}` unless the tail does, `{document}` at its end and, if the model takes one,
+    `{instruction}`."""
     suffix: str
+    tail: str = ""
+    """Goes behind the document, is tokenized with it and is never truncated; may contain `{query}`
+    and ` {instruction}`, which is left out if there is none."""
     instruction: str = ""
     """The instruction that the model was trained with."""
     lines_apart: bool = False
     """True: each line of the body, and each line end, is tokenized separately."""
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether it has a place for an instruction."""
+        return "{instruction}" in self.body + self.tail
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -338,6 +338,32 @@ def test_a_template_is_tokenized_as_its_authors_do_it(query: str, document: str,
         assert sequence.token_ids == authors_ids(tokenizer, query, document, limit)
 
 
+def ctxl_ids(tokenizer: tokenizers.Tokenizer, query: str, document: str, task: str) -> list[int]:
+    """A pair's ids. Source: the code of the model card of ctxl-rerank-v2-instruct-multilingual."""
+    task = f" {task}" if task else ""
+    text = (
+        "Check whether a given document contains information helpful to answer the query.\n"
+        f"<Document> {document}\n<Query> {query}{task} ??"
+    )
+    return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+@settings(deadline=None, max_examples=30)
+@given(query=signs, document=signs, task=st.sampled_from(["", "is it?"]), cut=st.integers(0, 9))
+def test_a_tail_stays_whole_behind_a_document_that_is_cut(
+    query: str, document: str, task: str, cut: int
+) -> None:
+    tokenizer = plain("chat")
+    template = known_reranker("ctxl-rerank-v2").template
+    whole = ctxl_ids(tokenizer, query, document, task)
+    limit = max(len(whole) - cut, len(ctxl_ids(tokenizer, query, "", task)) + 1)
+    tokenize = pair_tokenizer(tokenizer, limit, template=template)
+    [sequence] = sequences(tokenize, [(query, document)], prompt=task)
+    cuts = [ctxl_ids(tokenizer, query, document[:end], task) for end in range(len(document) + 1)]
+    assert sequence.token_ids in [ids for ids in cuts if len(ids) <= limit]
+    assert (sequence.token_ids == whole) == (len(whole) <= limit)
+
+
 def test_the_end_of_a_query_and_its_line_are_two_tokens_for_mxbai() -> None:
     tokenizer = plain("chat")
     template = known_reranker("mxbai-rerank-v2").template

@@ -120,7 +120,17 @@ QWEN2_BOTH_WAYS: Final = replace(
     sequence_head=None,
     lm_head=None,
 )
-QWEN2: Final = replace(PLAIN_QWEN2, own_rows=(QWEN2_BOTH_WAYS,))
+# Source: the card of huggingface.co/Kingsoft-LLM/QZhou-Embedding, "Model Refactoring": Qwen2Model
+# with attention both ways, and padding on the left, which changes nothing.
+QZHOU: Final = replace(
+    QWEN2_BOTH_WAYS,
+    name="qwen2-qzhou",
+    implied={},
+    fixed={**PLAIN_QWEN2.fixed, "is_causal": (False, None)},
+    own_code={"AutoModel": ("QZhouModel",)},
+    ends_by_flags=False,
+)
+QWEN2: Final = replace(PLAIN_QWEN2, own_rows=(QWEN2_BOTH_WAYS, QZHOU))
 
 # Source: vLLM, model_executor/models/voyage.py: Qwen3 with attention both ways and a matrix behind.
 VOYAGE: Final = replace(

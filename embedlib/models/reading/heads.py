@@ -279,7 +279,7 @@ def _template(
     if default is None:
         return known.template
     instruction = prompts.text(default)
-    if instruction is None or "{instruction}" not in known.template.body:
+    if instruction is None or not known.template.takes_instruction:
         raise general.refuse(
             "default_prompt_name", "null, or the name of the instruction in prompts"
         )

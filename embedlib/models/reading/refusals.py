@@ -30,6 +30,8 @@ MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2"), _LINEAR),
         **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
+        "bidirlm": "is BidirLM's, whose classes are not yet seen; Qwen3-Embedding-0.6B and "
+        "EmbeddingGemma are the nearest that load",
         "nvembed": "pools with layers of its own, which embedlib does not compute; "
         "Qwen3-Embedding-8B is the nearest that loads",
     }
@@ -49,8 +51,8 @@ NEAREST: Final = "Qwen3-Embedding is the nearest that loads"
 
 OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "QZhouModel": "QZhou-Embedding's is not yet seen; Qwen3-Embedding-8B is the nearest that "
-        "loads",
+        "MistralModel": "GritLM's attends both ways only where its own package asks for it, which "
+        "its folder does not say; e5-mistral-7b-instruct is the nearest that loads",
         "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
         "ettin-reranker are the nearest that load",
         "JinaBertModel": "that of jina-embeddings-v2-base-code norms all queries together, which "

@@ -183,6 +183,11 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ("nomic_bert-moe", {}, "nomic_bert-moe"),
         ("qwen2-both-ways", {}, "qwen2-both-ways"),
         ("qwen2-both-ways", {"auto_map": MISSING}, "qwen2"),
+        (
+            "qwen2-both-ways",
+            {"auto_map": {"AutoModel": "modeling_qzhou.QZhouModel"}, "is_causal": MISSING},
+            "qwen2-qzhou",
+        ),
         ("qwen3-voyage", {}, "qwen3-voyage"),
         ("new", {"auto_map": {"AutoModel": "modeling.NewModel"}}, "new"),
     ],
@@ -452,11 +457,11 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             "auto_map = .* nomic-ai/CodeRankEmbed is the nearest that loads",
         ),
         (
-            "xlm-roberta",
-            {"auto_map": {"AutoModel": "jinaai/x--modeling_lora.XLMRobertaLoRA"}, "lora_rank": 4},
-            "auto_map = .* an adapter for every task",
+            "mistral",
+            {"auto_map": {"AutoModel": "modeling_gritlm7b.MistralModel"}},
+            "auto_map = .* GritLM's .* e5-mistral",
         ),
-        ("qwen2", {"auto_map": {"AutoModel": "x.QZhouModel"}}, "auto_map = .*QZhou.* nearest"),
+        ("qwen3", {"model_type": "bidirlm"}, 'model_type = "bidirlm" is BidirLM'),
         (
             "mistral",
             {"auto_map": {"AutoModel": "x.y"}},
