@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,21 +26,33 @@ if TYPE_CHECKING:
     type=FilePath(path_type=Path),
     help="New folder for a whole model without pickles.  [default: write beside the pickles]",
 )
+@click.option(
+    "--adapter",
+    metavar="TASK",
+    help="Merge the adapter of this task, for a model that has one for each; needs --out.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
-def convert(folder: Path, out: Path | None, as_json: bool) -> None:
-    """Write the pickled weights of FOLDER as safetensors.
+def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) -> None:
+    """Write the pickled weights of FOLDER as safetensors, or merge an adapter.
 
     Converts pytorch_model.bin, also in several files and in the folders of modules, and bge-m3's
     colbert_linear.pt and sparse_linear.pt. The pickles are read without being run, in a process of
     its own that has no network. torch is not needed.
 
+    With --adapter it writes a model with the adapter of one task merged into its weights:
+    jina-embeddings-v3 and -v5 have one for each task, and no code of theirs is run.
+
     \b
     Examples:
       embedlib convert ./bge-m3
       embedlib convert ./bge-m3 --out ./bge-m3-safetensors
+      embedlib convert ./jina-v5 --adapter retrieval --out ./jina-v5-retrieval
     """  # noqa: D301 - click takes \b as "keep these lines"
     from embedlib.models.converting.convert import convert_folder, describe
+    from embedlib.models.converting.merge import merge_adapter
 
+    if adapter is not None and out is None:
+        raise click.UsageError("--adapter needs --out, a new folder for the merged model")
     reading = Reading()
 
     def report(num_done: int, num_all: int) -> None:
@@ -48,11 +61,17 @@ def convert(folder: Path, out: Path | None, as_json: bool) -> None:
 
     with open_progress() as progress:
         progress.watch("Converting", "B", lambda: reading)
-        done = convert_folder(folder, out, report)
-    if as_json:
-        click.echo(json.dumps(describe(done)))
-        return
-    for line in _lines(done):
+        if adapter is not None and out is not None:
+            merged = merge_adapter(folder, adapter, out, report)
+            facts = {**asdict(merged), "folder": str(merged.folder)}
+            lines = [
+                f"{merged.folder}: {merged.num_tensors} tensors, {merged.num_changed} of them "
+                f"with the adapter {merged.adapter}, in float32"
+            ]
+        else:
+            done = convert_folder(folder, out, report)
+            facts, lines = describe(done), _lines(done)
+    for line in [json.dumps(facts)] if as_json else lines:
         click.echo(line)
 
 

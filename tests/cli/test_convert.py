@@ -7,6 +7,8 @@ from pathlib import Path
 
 from click.testing import Result
 
+from embedlib.testing.models.adapted import write_adapted
+
 GOLDENS = Path(__file__).parent.parent / "goldens" / "torch"
 Run = Callable[..., Result]
 
@@ -29,3 +31,16 @@ def test_it_says_what_it_did(run: Run, tmp_path: Path) -> None:
     again = run("convert", tmp_path)
     assert again.exit_code == 1
     assert "nothing to convert" in again.stderr
+
+
+def test_the_adapter_of_a_task(run: Run, tmp_path: Path) -> None:
+    folder, out = write_adapted(tmp_path / "model", "v5-small"), tmp_path / "out"
+    done = run("convert", folder, "--adapter", "retrieval", "--out", out)
+    assert done.exit_code == 0, done.output
+    told = "24 tensors, 14 of them with the adapter retrieval, in float32\n"
+    assert done.stdout == f"{out}: {told}"
+    options = ["--adapter", "retrieval", "--out", tmp_path / "other", "--json"]
+    assert json.loads(run("convert", folder, *options).stdout)["num_changed"] == 14
+    refused = run("convert", folder, "--adapter", "retrieval")
+    assert refused.exit_code == 2
+    assert "--adapter needs --out" in refused.stderr

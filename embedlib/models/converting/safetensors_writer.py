@@ -12,13 +12,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.models.compiled.new_folder import sync
-from embedlib.models.converting.torch_file import CheckpointTensor
 
 ORDER: Final = ("I64", "F64", "F32", "I32", "BF16", "F16", "I16", "I8", "U8", "BOOL")
 """The library's order of the types that PyTorch saves."""
@@ -26,8 +25,28 @@ PART_SUFFIX: Final = ".embedlib-part"
 BLOCK_BYTES: Final = 1 << 26
 
 
+class Writable(Protocol):
+    """A tensor that can be written."""
+
+    @property
+    def dtype(self) -> str:
+        """As safetensors names it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size in the file."""
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """Its numbers, in any order of strides; read once, when they are written."""
+
+
 def write_safetensors(
-    path: Path, tensors: Mapping[str, CheckpointTensor], report: Callable[[int], None]
+    path: Path, tensors: Mapping[str, Writable], report: Callable[[int], None]
 ) -> None:
     """Write a file that appears under its name when it is complete.
 
@@ -47,7 +66,7 @@ def write_safetensors(
         start, end = end, end + tensor.num_bytes
         header[name] = {
             "dtype": tensor.dtype,
-            "shape": tensor.values.shape,
+            "shape": tensor.shape,
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
@@ -66,7 +85,7 @@ def write_safetensors(
     sync(path.parent)
 
 
-def _blocks(tensor: CheckpointTensor) -> list[NDArray[np.uint8]]:
+def _blocks(tensor: Writable) -> list[NDArray[np.uint8]]:
     """Return a tensor's bytes in the order of its axes, in blocks."""
     flat = np.ascontiguousarray(tensor.values).reshape(-1).view(np.uint8)
     return [flat[at : at + BLOCK_BYTES] for at in range(0, flat.size, BLOCK_BYTES)]

@@ -58,6 +58,11 @@ class CheckpointTensor:
     """A view of the file, in any order of strides; bfloat16 as uint16."""
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.values.shape
+
+    @property
     def num_bytes(self) -> int:
         """Its size, without what the file has between its numbers."""
         return self.values.size * self.values.itemsize

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.reading.adapted import check_not_adapted
 from embedlib.models.reading.config_file import positions_key, positions_source, read_encoder
 from embedlib.models.reading.heads import is_modular
 from embedlib.models.reading.json_files import JsonObject, quote
@@ -55,6 +56,7 @@ def read_parts(
     entries: Sequence[tuple[str, Path]] | None,
 ) -> Parts:
     """Read the transformer, and list the modules after it."""
+    check_not_adapted(folder)
     has_modules = has_file(folder / "modules.json", folder)
     # Without modules.json, sentence-transformers reads neither of its own two files.
     general = JsonObject("", {})

@@ -57,8 +57,6 @@ OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
         "ettin-reranker are the nearest that load",
         "JinaBertModel": "that of jina-embeddings-v2-base-code norms all queries together, which "
         "embedlib does not compute; nomic-ai/CodeRankEmbed is the nearest that loads",
-        "XLMRobertaLoRA": "jina-embeddings-v3 has an adapter for every task, which embedlib does "
-        "not merge; jina-embeddings-v5-text-small-retrieval, where one is merged, loads",
         "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
         "that loads",
         "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that "
