@@ -125,6 +125,9 @@ class Search:
         for candidate in self._cut_settings(setting, wrong):
             if self._cosines(candidate, wrong).min() >= self._gate.p1:
                 return candidate, ""
+        candidate = self._peak(setting, wrong[-1])
+        if self._cosines(candidate, wrong).min() >= self._gate.p1:
+            return candidate, ""
         told = f"{setting.prompt.said} gives the short texts, and no length limit the long ones"
         return None, told
 
@@ -147,6 +150,22 @@ class Search:
         if setting.pooling is None:
             for limit in (self._asked.max_tokens, *limits):
                 yield replace(setting, max_tokens=limit, cut="start")
+
+    def _peak(self, setting: Setting, row: int) -> Setting:
+        """Return the setting with the length limit that comes nearest to the vector of a text.
+
+        The nearer a limit is to theirs, the nearer is the vector, mostly: first every sixteenth of
+        the text is tried, then more and more closely around the best.
+        """
+        low, high = self._maker.span(row)
+        step = max(1, (high - low) // 16)
+        while True:
+            settings = [replace(setting, max_tokens=limit) for limit in range(low, high + 1, step)]
+            best = max(settings, key=lambda each: self._cosines(each, [row])[0])
+            if step == 1:
+                return best
+            low, high = max(low, best.max_tokens - step), min(high, best.max_tokens + step)
+            step = max(1, step // 8)
 
     def _mixed(self, tried: dict[str, NDArray[np.float64]]) -> str:
         """Return which prompts give the texts, if several do; "" if not."""
