@@ -21,7 +21,10 @@ from embedlib.errors import (
 )
 from embedlib.models.converting.merge import Merged, merge_adapter
 from embedlib.models.folders import read_folder
+from embedlib.models.reading.adapted import find_adapted
+from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.files import load_spec
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.weights.fingerprint import fingerprint
 from embedlib.testing.models.adapted import ADAPTED, write_adapted
 from embedlib.testing.models.write import write_tiny_model
@@ -159,3 +162,80 @@ def test_damaged_adapters(
     save_file(arrays, path)
     with pytest.raises(ModelWeightsError, match=message):
         merge(folder, "retrieval", tmp_path / "out")
+
+
+# Source: config.json of huggingface.co/jinaai/jina-embeddings-v5-text-nano.
+V5_NANO: dict[str, Any] = {
+    "architectures": ["JinaEmbeddingsV5Model"],
+    "task_names": ["retrieval", "text-matching", "clustering", "classification"],
+    "auto_map": {
+        "AutoConfig": "configuration_jina_embeddings_v5.JinaEmbeddingsV5Config",
+        "AutoModel": "modeling_jina_embeddings_v5.JinaEmbeddingsV5Model",
+    },
+    "attention_bias": False,
+    "bos_token": "<|begin_of_text|>",
+    "eos_token": "<|end_of_text|>",
+    "pad_token": "<|end_of_text|>",
+    "pad_token_id": 128001,
+    "mask_token": "<|mask|>",
+    "mask_token_id": 128002,
+    "hidden_act": "silu",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 8192,
+    "model_type": "jina_embeddings_v5",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "num_key_value_heads": 12,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+    "is_decoder": False,
+}
+# Source: config.json of huggingface.co/jinaai/jina-embeddings-v3-hf at d18862d.
+V3_HF: dict[str, Any] = {
+    "_name_or_path": "jinaai/jina-embeddings-v3",
+    "architectures": ["JinaEmbeddingsV3Model"],
+    "model_type": "jina_embeddings_v3",
+    "classifier_dropout": None,
+    "emb_pooler": None,
+    "hidden_act": "gelu",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "layer_norm_eps": 1e-05,
+    "load_trained_adapters": True,
+    "lora_adaptations": ["retrieval.query", "retrieval.passage", "separation"],
+    "lora_alpha": 1,
+    "lora_dropout_p": 0.0,
+    "lora_main_params_trainable": False,
+    "lora_rank": 4,
+    "matryoshka_dimensions": [32, 64],
+    "max_position_embeddings": 8194,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "output_past": True,
+    "pad_token_id": 1,
+    "position_embedding_type": "rotary",
+    "rotary_emb_base": 20000.0,
+    "truncate_dim": None,
+    "type_vocab_size": 1,
+    "use_flash_attn": True,
+    "vocab_size": 250002,
+    "task_instructions": {"retrieval.query": "Represent the query: ", "separation": ""},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "family", "theta"),
+    [(V5_NANO, "eurobert", 1_000_000.0), (V3_HF, "jina_embeddings_v3", 20_000.0)],
+)
+def test_published_configurations(values: dict[str, Any], family: str, theta: float) -> None:
+    config = JsonObject("config.json", values)
+    model = find_adapted(config)
+    assert model is not None
+    encoder = read_encoder(JsonObject("config.json", model.base(config, ())))
+    assert encoder.rope is not None
+    assert (encoder.family, encoder.rope.theta, encoder.is_causal) == (family, theta, False)
