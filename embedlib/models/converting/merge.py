@@ -38,6 +38,7 @@ from embedlib.models.weights.safetensors_files import (
 
 WRITTEN: Final = ("config.json", "modules.json", "config_sentence_transformers.json")
 """Files that are made anew."""
+BLOCK_ROWS: Final = 1 << 14
 PREFIXES: Final = ("", "model.", "roberta.")
 """In front of the names that an adapter uses, by the class that wrote the model's file."""
 
@@ -78,7 +79,9 @@ class ChangedTensor:
         for change in self.changes:
             rows = self.shape[0] // change.count
             part = values[change.index * rows : (change.index + 1) * rows]
-            part += np.float32(change.factor) * (change.left() @ change.right())
+            left, right = change.left(), np.float32(change.factor) * change.right()
+            for start in range(0, rows, BLOCK_ROWS):  # a product of a whole table takes 1 GB
+                part[start : start + BLOCK_ROWS] += left[start : start + BLOCK_ROWS] @ right
         return values
 
 
