@@ -12,6 +12,7 @@ from embedlib.measuring.openvino_products import ROWS
 from embedlib.measuring.sgemm import Rates, flop_per_token
 from embedlib.measuring.spread import Spread
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import list_files, place_of
 from embedlib.models.spec import Encoder
 from embedlib.vectors.arrays import Vectors
 
@@ -30,8 +31,8 @@ def closeness(vectors: Vectors, reference: Vectors) -> Closeness:
 
 def weights_mib(files: ModelFiles) -> float:
     """Return the size of a model's weights files."""
-    found = (path for folder in files.directories for path in folder.glob("*.safetensors"))
-    return sum(path.stat().st_size for path in found) / (1 << 20)
+    found = (path for folder in files.directories for path in list_files(folder, "*.safetensors"))
+    return sum(place_of(path).num_bytes for path in found) / (1 << 20)
 
 
 def limits_of(encoder: Encoder, products: Sequence[Rates], reads: Sequence[float]) -> Limits:

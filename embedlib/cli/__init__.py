@@ -25,7 +25,18 @@ from embedlib.version import __version__
 
 _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "completion", "config", "convert", "doctor"),
-    *("encode", "index", "inspect", "models", "rerank", "search", "serve", "status", "tune"),
+    *(
+        "encode",
+        "index",
+        "inspect",
+        "models",
+        "pack",
+        "rerank",
+        "search",
+        "serve",
+        "status",
+        "tune",
+    ),
     "verify",
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""

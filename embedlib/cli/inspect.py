@@ -53,6 +53,7 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     from embedlib.models.compiled.engine_folder import spec_facts
     from embedlib.models.opening import OpenedModel
     from embedlib.models.prompts import Prompts
+    from embedlib.models.reading.pack_file import is_pack, open_pack
 
     with loading(model, config.cache_folder):
         opened = OpenedModel.find(model, config)
@@ -63,12 +64,14 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
     spec = opened.read_files(with_head=opened.has_head).spec
     prompts = Prompts(spec, config, opened.known)
     digest = _fingerprint(model, config) if fingerprint else None
+    pack = open_pack(opened.folder) if is_pack(opened.folder) else None
     if as_json:
         content = {
             "model": opened.name,
             "folder": str(opened.folder),
             "revision": opened.revision,
             **({"fingerprint": digest} if digest else {}),
+            **({"pack_digest": pack.index_digest} if pack else {}),
             **({"compiled": _compiled_facts(opened.manifest)} if opened.manifest else {}),
             **spec_facts(spec),
             **_prompts_as_json(prompts),
@@ -80,6 +83,8 @@ def inspect(model: str, as_json: bool, fingerprint: bool, **options: Any) -> Non
             ("model", opened.name),
             ("folder", str(opened.folder)),
             *([("revision", opened.revision)] if opened.revision else []),
+            *([("packed by", f"embedlib {pack.embedlib_version}")] if pack else []),
+            *([("digest", pack.index_digest)] if pack else []),
             *([("compiled to", _describe_compiled(opened.manifest))] if opened.manifest else []),
             *_encoder_rows(spec.encoder),
             ("length limit", f"{spec.max_seq_tokens} tokens, from {spec.max_seq_tokens_source}"),

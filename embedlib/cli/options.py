@@ -208,12 +208,12 @@ def _take_setting(ctx: click.Context, option: ConfigOption) -> None:
 def _take_model(ctx: click.Context, argument: ModelArgument) -> None:
     """Put the setting in the place of a model that is missing.
 
-    A file is no model: with a model set, one in its place is the first of the inputs.
+    A file that is no pack is no model: with a model set, one in its place is the first input.
     """
     given = ctx.params["model"]
     found = setting(ctx, "model")
     path = os.path.expanduser(given or "")
-    is_input = "inputs" in ctx.params and (path == "-" or os.path.isfile(path))
+    is_input = "inputs" in ctx.params and (path == "-" or _is_no_pack(path))
     if found is not None and is_input:
         ctx.params["inputs"] = (path, *ctx.params["inputs"])
         given = None
@@ -226,6 +226,15 @@ def _take_model(ctx: click.Context, argument: ModelArgument) -> None:
                 "'MODEL'",
             )
         ctx.params["model"] = found.value
+
+
+def _is_no_pack(path: str) -> bool:
+    """Return whether there is a file that is no model in one file."""
+    if not os.path.isfile(path):
+        return False
+    from embedlib.models.reading.pack_file import is_pack
+
+    return not is_pack(Path(path))
 
 
 def config_options(*names: str) -> Callable[[_F], _F]:

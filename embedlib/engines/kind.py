@@ -139,6 +139,8 @@ class EngineKind:
     describe_memory: Callable[[EnginePlan, ModelFiles, Config], str] | None = None
     """Returns one line: the memory that a model needs in the precision of a plan, and whether the
     process can have it. None: the engine has no estimate."""
+    reads_packs: bool = True
+    """Whether it reads an engine directory that is inside a pack."""
     can_per_token: bool = False
     """Whether it can return per-token vectors, for a spec without pooling."""
     can_splade: bool = False

@@ -207,14 +207,30 @@ def _usable(kind: EngineKind, versions: list[Compiled]) -> list[Compiled]:
 def known_versions(
     kind: EngineKind, hardware: str, files: ModelFiles, config: Config
 ) -> list[Compiled]:
-    """Return the model's engine directories in the cache, and its measured computed precisions."""
+    """Return the model's engine directories in the cache, and its measured computed precisions.
+
+    Those of a pack are among them where a report says that they are faithful here: nothing is
+    written into a pack, so others are compiled and measured in the cache.
+    """
     # Late imports: the modules read every kind of engine directory.
     from embedlib.models.compiled.cache import compiled_versions
     from embedlib.models.compiled.report_cache import measured_versions
 
     computed = [name for name in kind.precisions[:-1] if name in kind.computed_precisions]
     measured = measured_versions(files, computed, kind.name, hardware, config)
-    return [*measured, *compiled_versions(files, config)]
+    return [
+        *measured,
+        *(
+            version
+            for version in compiled_versions(files, config)
+            if (version.folder is not None and version.folder.is_dir())
+            or (kind.reads_packs and _is_faithful(version, kind, hardware, files))
+        ),
+    ]
+
+
+def _is_faithful(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> bool:
+    return _doubt(version, kind, hardware, files) is None
 
 
 def _doubt(version: Compiled, kind: EngineKind, hardware: str, files: ModelFiles) -> str | None:

@@ -1,14 +1,13 @@
 """Resolve a model's name to the folder that holds its files.
 
-A name is a folder, `package:NAME` (a model shipped inside an installed Python package) or a
-repository of the Hugging Face hub. This module does not parse the files; `reading/` does.
+A name is a folder, a pack (`reading.pack_file`), `package:NAME` (a model shipped inside an
+installed Python package) or a repository of the Hugging Face hub. This module does not parse the
+files; `reading/` does.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib.metadata
-import importlib.util
 import os
 import re
 from contextlib import suppress
@@ -17,8 +16,8 @@ from pathlib import Path
 
 from embedlib.config import Config
 from embedlib.errors import ConfigError, ModelNotFoundError, ModelWeightsError, typed_line
-
-PACKAGE_PREFIX = "package:"
+from embedlib.models.python_packages import PACKAGE_PREFIX, find_in_package
+from embedlib.models.reading.pack_file import PACK_SUFFIX, is_pack
 
 _ALLOW = ("*.json", "*.safetensors", "chat_template.jinja", "artifact.metadata")
 # The same weights in another runtime's format or layout, and training checkpoints.
@@ -59,8 +58,8 @@ def resolve(
     """Return the folder of a model; downloads missing files from the hub.
 
     Args:
-        name: a folder, `package:NAME`, or a hub name such as `BAAI/bge-small-en-v1.5`; a name
-            without an owner is looked up under `sentence-transformers/` first.
+        name: a folder, a pack, `package:NAME`, or a hub name such as `BAAI/bge-small-en-v1.5`; a
+            name without an owner is looked up under `sentence-transformers/` first.
         revision: branch, tag or commit of a hub model; None means the default branch.
         token: hub token; True reads the stored one, None uses it if there is one.
         cache_folder: hub cache; None is the hub's own.
@@ -81,7 +80,7 @@ def resolve(
             f"revision={revision!r} applies only to hub models; {text!r} is not one; leave it out"
         )
     if is_package:
-        return ModelFolder(name=text, path=_find_in_package(text.removeprefix(PACKAGE_PREFIX)))
+        return ModelFolder(name=text, path=find_in_package(text.removeprefix(PACKAGE_PREFIX)))
     if is_local:
         return ModelFolder(name=text, path=_check_folder(folder, text))
     return _find_on_hub(
@@ -130,7 +129,8 @@ def _repositories(name: str) -> list[str]:
 def _is_hub_name(name: str) -> bool:
     # "./model", "~/model" and "a/b/c" can only be folders: looking them up on the hub would turn
     # a typing error in a path into a network error.
-    return _HUB_NAME.fullmatch(name) is not None and not name.startswith((".", "/", "~"))
+    is_path = name.startswith((".", "/", "~")) or name.endswith(PACK_SUFFIX)
+    return _HUB_NAME.fullmatch(name) is not None and not is_path
 
 
 def _expanded(name: str) -> Path:
@@ -144,13 +144,18 @@ def _expanded(name: str) -> Path:
 
 def _check_folder(folder: Path, name: str) -> Path:
     if not os.path.exists(folder):
+        kind = "pack" if name.endswith(PACK_SUFFIX) else "model folder"
         raise ModelNotFoundError(
-            f"no model folder {name!r:.300}: the path does not exist (working directory: "
+            f"no {kind} {name!r:.300}: the path does not exist (working directory: "
             f"{os.getcwd()!r}); "
             "check the spelling"
         )
+    if is_pack(folder):
+        return folder.absolute()
     if not folder.is_dir():
-        raise ModelNotFoundError(f"{name!r} is a file; give the folder that holds config.json")
+        raise ModelNotFoundError(
+            f"{name!r} is a file and no pack; give the folder that holds config.json"
+        )
     # Whatever has the name: `reading` refuses what is no file.
     if not any(os.path.lexists(folder / file) for file in ("config.json", "modules.json")):
         raise ModelNotFoundError(
@@ -158,93 +163,6 @@ def _check_folder(folder: Path, name: str) -> Path:
             "for a hub model, run in a directory that has no folder of this name"
         )
     return folder.absolute()
-
-
-# --- models shipped as Python packages ------------------------------------------------------------
-
-
-def _find_in_package(name: str) -> Path:
-    """Return the model folder inside an installed package, without importing the package."""
-    package, _, inside = name.partition("/")
-    roots = _package_roots(package)
-    if not roots:
-        raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: no package named {package!r} is installed in this "
-            f"Python; install it (pip install {package}) or check the spelling"
-        )
-    if inside:
-        for root in roots:
-            if _is_model_folder(root / inside):
-                return root / inside
-        raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: {inside!r} inside the package is not a folder with "
-            f"config.json and weights; {PACKAGE_PREFIX}{package} searches the whole package"
-        )
-    found = [folder for root in roots for folder in _model_folders(root)]
-    if not found:
-        raise ModelNotFoundError(
-            f"no model {PACKAGE_PREFIX}{name}: the package is installed, but none of its folders "
-            "holds modules.json, or config.json beside safetensors weights"
-        )
-    if len(found) > 1:
-        names = ", ".join(
-            f"{PACKAGE_PREFIX}{package}/{folder.relative_to(root).as_posix()}"
-            for root in roots
-            for folder in found
-            if folder.is_relative_to(root)
-        )
-        raise ModelNotFoundError(
-            f"{PACKAGE_PREFIX}{name} holds {len(found)} models; name one of them: {names}"
-        )
-    return found[0]
-
-
-def _package_roots(name: str) -> list[Path]:
-    """Return the folders of an import package, by its import name or its distribution name."""
-    roots = _import_roots(name.replace("-", "_"))
-    if roots or not name:  # for an empty name, Python 3.10 returns an arbitrary distribution
-        return roots
-    # A distribution's name may differ from the names of its import packages.
-    try:
-        files = importlib.metadata.distribution(name).files or []
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return []
-    packages = sorted({file.parts[0] for file in files if len(file.parts) > 1})
-    return [root for package in packages for root in _import_roots(package)]
-
-
-def _import_roots(package: str) -> list[Path]:
-    if not package.isidentifier():
-        return []
-    try:
-        # For a name without dots this only searches; it does not run the package's code.
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return []
-    if spec is None or spec.submodule_search_locations is None:
-        return []
-    return [Path(location) for location in spec.submodule_search_locations]
-
-
-def _is_model_folder(folder: Path) -> bool:
-    if (folder / "modules.json").is_file():
-        return True
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
-
-
-def _model_folders(root: Path) -> list[Path]:
-    """Return the outermost model folders below `root`.
-
-    The folder of a Dense module inside a model looks like a model folder too.
-    """
-    found: list[Path] = []
-    for file in sorted(root.rglob("*.json"), key=lambda path: (len(path.parts), path)):
-        folder = file.parent
-        if file.name not in ("config.json", "modules.json") or not _is_model_folder(folder):
-            continue
-        if not any(folder.is_relative_to(outer) for outer in found):
-            found.append(folder)
-    return found
 
 
 # --- the hub --------------------------------------------------------------------------------------
@@ -343,15 +261,16 @@ def _explain(
         if isinstance(error.__cause__, Exception) and not constants.HF_HUB_OFFLINE:
             return (
                 f"{place}, and the hub cannot be reached: {_without_token(error.__cause__, token)}",
-                "check the connection, or copy the model here and pass its folder",
+                "check the connection, or carry the model here (embedlib pack) and pass its path",
             )
         return (
             f"{place}, and offline mode is on (local_files_only or HF_HUB_OFFLINE)",
-            "load it once online, check cache_folder, or copy the model here and pass its folder",
+            "load it once online, check cache_folder, or carry the model here (embedlib pack) and "
+            "pass its path",
         )
     return (
         f"could not be downloaded: {_without_token(error, token)}",
-        "try again, or copy the model here and pass its folder",
+        "try again, or carry the model here (embedlib pack) and pass its path",
     )
 
 

@@ -22,6 +22,7 @@ from embedlib.errors import ConfigError, ModelUnsupportedError, shown
 from embedlib.models.compiled.engine_folder import (
     Manifest,
     check_not_compiled,
+    file_hashes,
     is_compiled,
     load_manifest,
     open_engine_folder,
@@ -31,7 +32,9 @@ from embedlib.models.folders import read_folder
 from embedlib.models.hub import find_model
 from embedlib.models.known_models import KnownModel, known_model
 from embedlib.models.known_rerankers import template_of
+from embedlib.models.packing.verify import verify_pack
 from embedlib.models.reading.files import ModelFiles, is_scoring_model
+from embedlib.models.reading.pack_file import is_pack
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.spec import ModelSpec
 
@@ -41,10 +44,11 @@ class OpenedModel:
     """A model or an engine directory that was found; its model files are not read yet."""
 
     folder: Path
+    """A pack is a folder, too: see `reading.pack_file`."""
     name: str
-    """The name that the caller passed; of an engine directory its model's hub name, if known."""
+    """The name that the caller passed; of an engine directory or pack the hub name, if known."""
     revision: str | None
-    """The resolved commit of a hub model, also of the one an engine directory was made from."""
+    """The resolved commit of a hub model, also of the one a directory or pack was made from."""
     manifest: Manifest | None
     """The content of embedlib.json of an engine directory; None for a model."""
     config: Config
@@ -54,15 +58,18 @@ class OpenedModel:
         """Find the folder of a model, downloading what is missing.
 
         Args:
-            name: a folder, a hub name or `package:NAME`.
+            name: a folder, a pack, a hub name or `package:NAME`.
             config: the options.
 
         Raises:
-            ModelError: there is no such model.
+            ModelError: there is no such model, or it is a damaged pack.
             ConfigError: `revision` is given for a model that is not on the hub.
             EngineBuildError: it is an engine directory whose embedlib.json cannot be read.
         """
         found = find_model(name, config)
+        if is_pack(found.path):
+            pack = verify_pack(found.path, file_hashes(config))
+            found = replace(found, name=pack.hub_name or found.name, revision=pack.hub_revision)
         source = source_on_hub(found)
         return cls(
             folder=found.path,

@@ -309,7 +309,7 @@ def load_model(
     """Find a model, or an engine directory, read its files and build its engine.
 
     Args:
-        name: a folder, a hub name or `package:NAME`.
+        name: a folder, a pack, a hub name or `package:NAME`.
         config: the options.
         with_head: load it as a reranker or classifier, with the head that computes scores.
         machine: what the machine has, asked once for the whole load; None: this machine.

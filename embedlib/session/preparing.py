@@ -176,14 +176,14 @@ def _task(
 ) -> Task:
     config = replace(opened.config, token=None)
     options = {name: _plain(getattr(config, name)) for name in SENT_OPTIONS}
-    is_on_hub = opened.revision is not None
+    is_on_hub = opened.revision is not None and opened.folder.is_dir()  # no pack
     return Task(
         model=opened.name if is_on_hub else str(opened.folder.resolve()),
         precisions=tuple(precisions),
         is_background=is_background,
         options={
             **options,
-            "revision": opened.revision,
+            "revision": opened.revision if is_on_hub else None,
             "local_files_only": True,
             "engine": plan.engine,
             "engine_cache_dir": str(config.engine_cache_path.resolve()),

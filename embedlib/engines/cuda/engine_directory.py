@@ -21,6 +21,7 @@ from embedlib.models.families.row import FusedSlice
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
+from embedlib.models.reading.model_file import list_files
 from embedlib.models.spec import Dense, LayerNorm
 from embedlib.models.weights.load import MODULE_TENSORS
 from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors, map_file
@@ -113,7 +114,7 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.tensors: dict[str, StoredTensor] = {}
-        for file in sorted(path.glob("*.safetensors")):
+        for file in list_files(path, "*.safetensors"):
             self.tensors |= list_tensors(file, path)
         self._data = {tensor.path: map_file(tensor.path) for tensor in self.tensors.values()}
 

@@ -236,11 +236,12 @@ def _computed(precision: ChosenPrecision) -> Literal["float32", "bf16"]:
 def weights_key(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
     """Return a digest of the weights that a graph is made of; large files are hashed once."""
     from embedlib.models.compiled.engine_folder import file_hashes
+    from embedlib.models.reading.model_file import list_files
     from embedlib.models.weights.load import weights_digest
 
     hashes = file_hashes(config)
     folder = plan.precision.folder
-    compiled = [] if folder is None else sorted(folder.glob("*.safetensors"))
+    compiled = [] if folder is None else list_files(folder, "*.safetensors")
     # A head of answer words is read from the model even if the rest is compiled.
     own = [] if folder == files.folder else [weights_digest(files, hashes)]
     return " ".join([*own, *map(hashes.sha256, compiled)])

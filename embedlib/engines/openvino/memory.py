@@ -23,6 +23,7 @@ from embedlib.engines.openvino.stage_sizes import MAX_STAGES, MIN_TRIMMED_ROWS
 from embedlib.errors import ModelError
 from embedlib.memory import GIB
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import list_files
 from embedlib.models.spec import Encoder
 from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.models.weights.tensor_roles import encoder_shapes, is_expert, linear_roles
@@ -168,7 +169,7 @@ def stores_16_bits(folder: Path) -> bool:
     try:
         return any(
             tensor.dtype in ("F16", "BF16")
-            for path in folder.glob("*.safetensors")
+            for path in list_files(folder, "*.safetensors")
             for tensor in list_tensors(path, folder).values()
         )
     except ModelError:

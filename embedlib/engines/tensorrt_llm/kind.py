@@ -13,7 +13,7 @@ from embedlib.engines.gpus import (
     gpu_index,
 )
 from embedlib.engines.kind import EngineChoice, EngineKind
-from embedlib.errors import EngineUnavailableError
+from embedlib.errors import EngineUnavailableError, EngineUnsupportedError
 from embedlib.installing import install_line
 
 if TYPE_CHECKING:
@@ -118,6 +118,11 @@ def make(plan: EnginePlan, files: ModelFiles, config: Config) -> Engine:
 
     folder = plan.precision.folder
     assert folder is not None, "this engine reads engine directories; this is a bug in embedlib"
+    if not folder.is_dir():
+        raise EngineUnsupportedError(
+            f"engine {NAME} reads folders, and {folder} is in a pack; unzip the pack and pass the "
+            "folder"
+        )
     return TensorRTLLMEngine(
         files,
         folder,
@@ -138,4 +143,5 @@ KIND: Final = EngineKind(
     check=check,
     make=make,
     check_memory=check_memory,
+    reads_packs=False,
 )

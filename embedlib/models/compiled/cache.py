@@ -18,6 +18,8 @@ from embedlib.models.compiled.engine_folder import (
 from embedlib.models.compiled.fidelity_report import FidelityReport, read_report
 from embedlib.models.compiled.int8_file import INT8_NAME, Int8Weights
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import file_bytes, list_directories, read_file
+from embedlib.models.reading.pack_file import COMPILED_PLACE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Compiled:
 
 
 def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
-    """Return the complete engine directories of a model in the cache, ordered by name.
+    """Return the complete engine directories of a model: in the cache, and in its pack.
 
     Complete means that every file exists and has the right size. If a directory may belong to this
     model, the model's weights are read once in full to hash them; the cache keeps the hashes.
@@ -44,7 +46,10 @@ def compiled_versions(files: ModelFiles, config: Config) -> list[Compiled]:
         config: says where the cache is.
     """
     manifests = {}
-    for folder in sorted(compiled_place(config).glob("[!.]*")):
+    for folder in [
+        *sorted(compiled_place(config).glob("[!.]*")),
+        *list_directories(files.folder / COMPILED_PLACE),
+    ]:
         try:
             manifest = read_manifest(folder)
         except EngineBuildError:
@@ -92,11 +97,11 @@ def _may_be_made_from(manifest: Manifest, files: ModelFiles) -> bool:
     """Whether the file sizes, and the content of the JSON files, match the model's."""
     for name, digest in manifest.inputs.items():
         path = files.folder / name
-        if not path.is_file() or path.stat().st_size != digest.num_bytes:
+        if file_bytes(path) != digest.num_bytes:
             return False
         if (
             path.suffix == ".json"
-            and hashlib.sha256(path.read_bytes()).hexdigest() != digest.sha256
+            and hashlib.sha256(read_file(path, files.folder)).hexdigest() != digest.sha256
         ):
             return False
     return True

@@ -41,6 +41,13 @@ from embedlib.models.compiled.int8_file import INT8_NAME, write_int8
 from embedlib.models.compiled.jobs import CompileJob, run_jobs
 from embedlib.models.compiled.new_folder import new_folder, place_lock, sync
 from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.model_file import (
+    file_bytes,
+    has_file,
+    list_files,
+    open_file,
+    place_of,
+)
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import INDEX_NAME, Weights, load_weights
 from embedlib.models.weights.token_heads import head_files
@@ -179,7 +186,7 @@ def _write_files(
     read = [path for paths in folders.values() for path in paths]
     # Hashing comes first because it takes longest: one thread has to read a file front to back.
     jobs = [_hash_job(path, hashes) for path in read]
-    num_bytes = sum(path.stat().st_size for path in read)
+    num_bytes = sum(place_of(path).num_bytes for path in read)
     num_done = 0
 
     def count(num_read: int) -> None:
@@ -187,7 +194,8 @@ def _write_files(
         num_done += num_read
         report(num_done, num_bytes)
 
-    read += [path for folder in folders if (path := folder / INDEX_NAME).is_file()]
+    indexes = [folder / INDEX_NAME for folder in folders]
+    read += [path for path in indexes if has_file(path, files.folder)]
     written = files.transformer_dir / CONFIG_NAME
     for path in _copied_files(files):
         read.append(path)
@@ -195,7 +203,8 @@ def _write_files(
             continue
         copy = part / path.relative_to(files.folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        with open_file(path, files.folder) as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target)
     if precision == "int8":
         roles = {f"{layer}.weight" for layer in layers}
         jobs += write_int8(weights, part / INT8_NAME, roles)
@@ -214,8 +223,8 @@ def _copied_files(files: ModelFiles) -> list[Path]:
         path
         for folder in files.directories
         for like in COPIED_PATTERNS
-        for path in folder.glob(like)
-        if path.is_file() and path.name not in WRITTEN_NAMES
+        for path in list_files(folder, like)
+        if file_bytes(path) is not None and path.name not in WRITTEN_NAMES
     }
     return sorted(paths.union(head_files(files.transformer_dir)))
 
@@ -248,7 +257,9 @@ def _ignore(num_bytes: int) -> None:
 def _digests(folder: Path, paths: Iterable[Path], hashes: FileHashes) -> dict[str, FileDigest]:
     """Return size and SHA-256 of files by their path in the folder."""
     return {
-        path.relative_to(folder).as_posix(): FileDigest(path.stat().st_size, hashes.sha256(path))
+        path.relative_to(folder).as_posix(): FileDigest(
+            place_of(path).num_bytes, hashes.sha256(path)
+        )
         for path in sorted(paths)
     }
 

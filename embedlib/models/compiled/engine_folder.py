@@ -18,7 +18,8 @@ from embedlib.config import Config
 from embedlib.errors import ConfigError, EngineBuildError, ModelUnsupportedError
 from embedlib.models.hub import ModelFolder
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.model_file import has_file, load_json
+from embedlib.models.reading.model_file import file_bytes, has_file, load_json
+from embedlib.models.reading.pack_file import find_in_pack
 from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.file_hashes import FileHashes, sha256
 from embedlib.models.weights.fingerprint import fingerprint
@@ -127,12 +128,12 @@ def read_manifest(folder: Path) -> Manifest:
     """
     manifest = load_manifest(folder)
     for name, digest in manifest.outputs.items():
-        file = folder / name
-        if not file.is_file():
+        num_bytes = file_bytes(folder / name)
+        if num_bytes is None:
             raise EngineBuildError(f"{folder}: {name} is missing; compile the model again")
-        if file.stat().st_size != digest.num_bytes:
+        if num_bytes != digest.num_bytes:
             raise EngineBuildError(
-                f"{folder}: {name} has {file.stat().st_size} bytes, expected {digest.num_bytes}; "
+                f"{folder}: {name} has {num_bytes} bytes, expected {digest.num_bytes}; "
                 "compile the model again"
             )
     return manifest
@@ -187,7 +188,7 @@ def load_manifest(folder: Path) -> Manifest:
         EngineBuildError: the manifest is missing, cannot be read or has another format version.
     """
     path = folder / MANIFEST_NAME
-    if not folder.is_dir() or not is_compiled(folder):
+    if not (folder.is_dir() or find_in_pack(path)) or not is_compiled(folder):
         raise EngineBuildError(
             f"{folder}: is not an engine directory, it has no {MANIFEST_NAME}; make one with "
             "`embedlib compile`"

@@ -2,7 +2,7 @@
 
 A precision with an engine directory has its report in there. Reports of the others are in
 `fidelity/KEY/NAME/fidelity.json` of the cache: KEY tells models apart without reading their
-weights, NAME stands for what a report is valid for.
+weights, NAME stands for what a report is valid for. A pack brings some, by their NAME.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from embedlib.models.compiled.fidelity_report import (
     template_facts,
 )
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.model_file import read_file
+from embedlib.models.reading.model_file import (
+    file_bytes,
+    list_directories,
+    list_files,
+    read_file,
+)
+from embedlib.models.reading.pack_file import REPORTS_PLACE
 from embedlib.version import __version__
 
 SMALL_BYTES: Final = 1 << 20
@@ -66,14 +72,35 @@ def measured_versions(
         hardware: as in `EngineChoice`.
         config: says where the cache is.
     """
-    if not precisions or not any(model_place(files, config).glob(f"*/{REPORT_NAME}")):
+    packed = files.folder / REPORTS_PLACE
+    cached = model_place(files, config)
+    if not precisions or not (any(cached.glob(f"*/{REPORT_NAME}")) or list_directories(packed)):
         return []
     digest = model_fingerprint(files, file_hashes(config))
     found = []
     for precision in precisions:
-        report = read_report(_place(files, digest, precision, engine, hardware, config))
-        if report is not None and (report.fingerprint, report.precision) == (digest, precision):
-            found.append(Compiled(folder=None, precision=precision, excluded=(), report=report))
+        name = _name(files, digest, precision, engine, hardware)
+        reports = (read_report(place / name) for place in (cached, packed))
+        for report in reports:
+            if report is not None and (report.fingerprint, report.precision) == (digest, precision):
+                found.append(Compiled(folder=None, precision=precision, excluded=(), report=report))
+                break
+    return found
+
+
+def stored_reports(files: ModelFiles, config: Config) -> dict[str, Path]:
+    """Return the reports that the cache has of a model, and its folder: by name, the file."""
+    places = (files.folder / REPORTS_PLACE, model_place(files, config))
+    folders = [folder for place in places for folder in list_directories(place)]
+    reports = {folder: report for folder in folders if (report := read_report(folder)) is not None}
+    if not reports:
+        return {}
+    digest = model_fingerprint(files, file_hashes(config))
+    found = {}
+    for folder, report in reports.items():
+        facts = (report.precision, report.engine, report.hardware)
+        if report.fingerprint == digest and folder.name == _name(files, digest, *facts):
+            found[folder.name] = folder / REPORT_NAME
     return found
 
 
@@ -117,20 +144,25 @@ def _given_up_place(
 def model_place(files: ModelFiles, config: Config) -> Path:
     """Return the folder of the cache with the reports of a model; reads no weights."""
     facts: list[object] = []
-    for path in sorted(path for folder in files.directories for path in folder.glob("*")):
-        if path.suffix == ".json" and path.stat().st_size <= SMALL_BYTES:
+    for path in sorted(path for folder in files.directories for path in list_files(folder)):
+        num_bytes = file_bytes(path)
+        if path.suffix == ".json" and (num_bytes or 0) <= SMALL_BYTES:
             content = hashlib.sha256(read_file(path, files.folder)).hexdigest()
             facts.append([path.relative_to(files.folder).as_posix(), content])
-        elif path.is_file():
-            facts.append([path.relative_to(files.folder).as_posix(), path.stat().st_size])
+        elif num_bytes is not None:
+            facts.append([path.relative_to(files.folder).as_posix(), num_bytes])
     return config.engine_cache_path / "fidelity" / _digest(facts)
 
 
 def _place(
     files: ModelFiles, fingerprint: str, precision: str, engine: str, hardware: str, config: Config
 ) -> Path:
+    return model_place(files, config) / _name(files, fingerprint, precision, engine, hardware)
+
+
+def _name(files: ModelFiles, fingerprint: str, precision: str, engine: str, hardware: str) -> str:
     facts = [fingerprint, precision, engine, hardware, template_facts(files.spec)]
-    return model_place(files, config) / f"{precision}-{_digest(facts)}"
+    return f"{precision}-{_digest(facts)}"
 
 
 def _digest(facts: object) -> str:

@@ -2,6 +2,8 @@
 
 A folder may be damaged, or made by somebody who means harm. Only regular files are read, or links
 to them: a pipe would wait for ever, a device could do anything. Every error names the file.
+
+A "folder" may also be a pack, or a place in one (`pack_file`): all functions here take its paths.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ import errno
 import json
 import os
 import stat
+import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
-from embedlib.errors import ModelUnsupportedError
+from embedlib.errors import ModelUnsupportedError, first_line
+from embedlib.models.reading.pack_file import find_in_pack, is_pack, open_pack
 
 MAX_JSON_BYTES: Final = 1 << 28
 """256 MiB; the largest file of known models, Gemma's tokenizer.json, has 33 MB."""
@@ -54,7 +60,80 @@ def has_file(path: Path, folder: Path) -> bool:
         ) from error
 
 
-def open_file(path: Path, folder: Path) -> BinaryIO:
+@dataclass(frozen=True)
+class FilePlace:
+    """The bytes of a file of a model."""
+
+    path: Path
+    """The file itself, or the pack that it is in."""
+    start: int
+    """The first byte in `path`."""
+    num_bytes: int
+
+
+def place_of(path: Path) -> FilePlace:
+    """Return where the bytes of a file are, to map them.
+
+    Raises:
+        OSError: there is no such file.
+        ModelWeightsError: it is in a damaged pack.
+    """
+    found = find_in_pack(path)
+    if found is None:
+        return FilePlace(path, 0, path.stat().st_size)
+    pack, name = found
+    if name not in pack.entries:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    entry = pack.entries[name]
+    return FilePlace(pack.path, entry.start, entry.num_bytes)
+
+
+def file_bytes(path: Path) -> int | None:
+    """Return the size of a file; None: there is no regular file."""
+    try:
+        is_file = path.is_file() or find_in_pack(path) is not None
+        return place_of(path).num_bytes if is_file else None
+    except OSError:
+        return None
+
+
+def list_files(directory: Path, pattern: str = "*") -> list[Path]:
+    """Return what lies directly in a directory and has a name like a pattern, sorted."""
+    if directory.is_dir():
+        return sorted(directory.glob(pattern))
+    return [
+        path
+        for path in _in_pack(directory)
+        if path.parent == directory and fnmatchcase(path.name, pattern)
+    ]
+
+
+def list_directories(directory: Path) -> list[Path]:
+    """Return the directories directly in a directory, sorted; empty if there is none."""
+    if directory.is_dir():
+        return sorted(path for path in directory.iterdir() if path.is_dir())
+    depth = len(directory.parts)
+    return sorted(
+        {
+            Path(*path.parts[: depth + 1])
+            for path in _in_pack(directory)
+            if len(path.parts) > depth + 1
+        }
+    )
+
+
+def _in_pack(directory: Path) -> list[Path]:
+    """Return the files below a directory of a pack, sorted; empty if it is in none."""
+    if is_pack(directory):
+        pack, prefix = open_pack(directory), ""
+    elif (found := find_in_pack(directory)) is not None:
+        pack, prefix = found[0], f"{found[1]}/"
+    else:
+        return []
+    return sorted(pack.path / name for name in pack.entries if name.startswith(prefix))
+
+
+def open_file(path: Path, folder: Path) -> IO[bytes]:
     """Open a file of a model for reading.
 
     Raises:
@@ -64,7 +143,8 @@ def open_file(path: Path, folder: Path) -> BinaryIO:
     if not _is_there(path, folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
-        return path.open("rb")
+        found = find_in_pack(path)
+        return path.open("rb") if found is None else found[0].open(found[1])
     except OSError as error:
         raise _unreadable(path, folder, error) from error
 
@@ -78,10 +158,14 @@ def read_file(path: Path, folder: Path) -> bytes:
     """
     try:
         with open_file(path, folder) as stream:
-            num_bytes = os.fstat(stream.fileno()).st_size
-            content = stream.read(MAX_JSON_BYTES) if num_bytes <= MAX_JSON_BYTES else None
+            is_small = place_of(path).num_bytes <= MAX_JSON_BYTES
+            content = stream.read(MAX_JSON_BYTES) if is_small else None
     except OSError as error:
         raise _unreadable(path, folder, error) from error
+    except zipfile.BadZipFile as error:  # changed since the pack was opened
+        raise ModelUnsupportedError(
+            f"{name_in(path, folder)}: is damaged ({first_line(error)}); copy the pack again"
+        ) from error
     if content is None:
         raise ModelUnsupportedError(
             f"{name_in(path, folder)}: has more than {MAX_JSON_BYTES >> 20} MiB, which no file of "
@@ -138,6 +222,11 @@ def _is_there(path: Path, folder: Path) -> bool:
         if path.is_symlink():
             raise
         return False
+    except NotADirectoryError as error:  # only a pack has files in it and is one itself
+        found = find_in_pack(path)
+        if found is None:
+            raise _unreadable(path, folder, error) from error
+        return found[1] in found[0].entries
     except OSError as error:
         raise _unreadable(path, folder, error) from error
     if stat.S_ISREG(status.st_mode):

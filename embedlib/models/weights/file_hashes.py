@@ -12,6 +12,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
+from embedlib.models.reading.pack_file import find_in_pack
+
 ReportBytes = Callable[[int], object]
 """Called from time to time with the bytes read since the last call; an exception it raises aborts
 the read."""
@@ -23,12 +25,17 @@ the same tick of the file system's clock."""
 
 
 def sha256(path: Path, report: ReportBytes = lambda num_bytes: None) -> str:
-    """Return the SHA-256 of a file's content.
+    """Return the SHA-256 of a file's content; of one in a pack the stored one.
+
+    That of a pack was compared when the pack was opened.
 
     Args:
         path: the file.
         report: called with the number of bytes read since the last call.
     """
+    found = find_in_pack(path)
+    if found is not None:
+        return found[0].entries[found[1]].sha256
     content = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(READ_BYTES):
@@ -56,15 +63,27 @@ class FileHashes:
         Safe to call from any number of threads. Without a stored hash it reads the file, as the
         function `sha256` does.
         """
+        if find_in_pack(path) is not None:
+            return sha256(path, report)
         target = path.resolve()
         is_blob = path.is_symlink() and target.parent.name == "blobs"
         if is_blob and re.fullmatch("[0-9a-f]{64}", target.name):
             return target.name
-        stat = target.stat()
-        state = (str(target), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+        return self.once(target, lambda: sha256(target, report))
+
+    def once(self, path: Path, compute: Callable[[], str], about: str = "") -> str:
+        """Return a digest that belongs to a file's content, and compute it once for each content.
+
+        Args:
+            path: the file.
+            compute: reads the file and returns 64 hexadecimal digits.
+            about: tells apart what is stored of one file.
+        """
+        stat = path.stat()
+        state = (f"{path}{about}", stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
         found = self._known.get(state) or self._read(state)
         if found is None:
-            found = sha256(target, report)
+            found = compute()
             if time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NS:
                 self._write(state, found)
         self._known[state] = found

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from embedlib.models.reading.files import ModelFiles
-from embedlib.models.reading.model_file import read_file
+from embedlib.models.reading.model_file import list_files, read_file
 from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.load import weights_digest
 
@@ -33,7 +33,9 @@ def fingerprint(
     """
     digest = blake2b(digest_size=16)
     digest.update(weights_digest(files, hashes or FileHashes()).encode())
-    for path in sorted(path for folder in files.directories for path in folder.glob("*.json")):
+    for path in sorted(
+        path for folder in files.directories for path in list_files(folder, "*.json")
+    ):
         content = read_file(path, files.folder)
         name = os.fsencode(path.relative_to(files.folder).as_posix())
         digest.update(name + f" {len(content)}\n".encode())

@@ -149,6 +149,18 @@ def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
 
     The digest depends only on the bytes, not on the folder.
     """
+    total = hashlib.blake2b(digest_size=16)
+    for path in weight_paths(files):
+        total.update(bytes.fromhex(hashes.sha256(path)))
+    return total.hexdigest()
+
+
+def weight_paths(files: ModelFiles) -> list[Path]:
+    """Return all weight files of a model.
+
+    Raises:
+        ModelWeightsError: there are none.
+    """
     paths = _weight_files(files.transformer_dir, files.folder)
     for position, (module, path) in enumerate(
         zip(files.spec.modules, files.module_dirs, strict=True)
@@ -157,10 +169,7 @@ def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
             paths += _weight_files(path, files.folder)
     if files.queries is not None:
         paths += _weight_files(files.queries.transformer_dir, files.folder)
-    total = hashlib.blake2b(digest_size=16)
-    for path in paths + head_files(files.transformer_dir):
-        total.update(bytes.fromhex(hashes.sha256(path)))
-    return total.hexdigest()
+    return paths + head_files(files.transformer_dir)
 
 
 def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from embedlib.errors import ModelWeightsError, first_line
-from embedlib.models.reading.model_file import name_in, open_file
+from embedlib.models.reading.model_file import name_in, open_file, place_of
 from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.memory import no_memory
 
@@ -25,6 +26,8 @@ STORED_DTYPES: Final = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Type name in the header to the numpy type of the stored bytes; numpy has no bfloat16."""
 
 HEADER_LENGTH_BYTES: Final = 8
+MAX_HEADER_BYTES: Final = 100_000_000
+"""The limit of the library: `MAX_HEADER_SIZE` of safetensors, src/tensor.rs."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class StoredTensor:
     """Where one tensor is stored, from the header alone."""
 
     path: Path
+    """The file to map: the pack if it is in one."""
     file: str
     """The name of the file in messages."""
     dtype: str
@@ -108,13 +112,14 @@ class RowDifference:
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return a file's bytes, mapped copy-on-write: uint8[file size].
+    """Return a file's bytes, mapped copy-on-write: uint8[file size]; for one in a pack, the pack's.
 
     The array is writable because some libraries share only writable memory. The file never changes.
 
     Raises:
         ModelWeightsError: the system has no memory for it.
     """
+    path = place_of(path).path
     try:
         return np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
     except OSError as error:
@@ -138,11 +143,17 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
     file = name_in(path, folder)
     try:
         with open_file(path, folder) as stream:
-            # Checks the header, every offset and the length of the file.
-            with safe_open(path, framework="numpy"):
-                pass
-            length = int.from_bytes(stream.read(HEADER_LENGTH_BYTES), "little")
-            header = json.loads(stream.read(length))
+            place = place_of(path)
+            if place.path == path:
+                # Checks the header, every offset and the length of the file.
+                with safe_open(path, framework="numpy"):
+                    pass
+            first_bytes = stream.read(HEADER_LENGTH_BYTES)
+            length = int.from_bytes(first_bytes, "little")
+            content = stream.read(min(length, MAX_HEADER_BYTES))
+            if place.path != path:
+                _check_header(first_bytes + content, place.num_bytes)
+            header = json.loads(content)
     except FileNotFoundError as error:
         raise ModelWeightsError(f"{file}: the file is missing") from error
     except MemoryError as error:
@@ -150,11 +161,33 @@ def list_tensors(path: Path, folder: Path) -> dict[str, StoredTensor]:
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         line = first_line(error)
         raise ModelWeightsError(f"{file}: is damaged ({line}); download it again") from error
-    first = HEADER_LENGTH_BYTES + length
+    first = place.start + HEADER_LENGTH_BYTES + length
     return {
         name: StoredTensor(
-            path, file, entry["dtype"], tuple(entry["shape"]), first + entry["data_offsets"][0]
+            place.path,
+            file,
+            entry["dtype"],
+            tuple(entry["shape"]),
+            first + entry["data_offsets"][0],
         )
         for name, entry in header.items()
         if name != "__metadata__"
     }
+
+
+def _check_header(header: bytes, num_bytes: int) -> None:
+    """Let the library check a header, every offset and the length of a file that is in a pack.
+
+    It reads whole files only, so it gets one of the same header and length that has no content.
+
+    Raises:
+        SafetensorError: as for a file.
+    """
+    file = os.memfd_create("embedlib-header")
+    try:
+        os.write(file, header)
+        os.ftruncate(file, num_bytes)
+        with safe_open(f"/proc/self/fd/{file}", framework="numpy"):
+            pass
+    finally:
+        os.close(file)

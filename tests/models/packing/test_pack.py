@@ -1,0 +1,397 @@
+"""A model in one file: the model of its folder, mapped in place; what is damaged is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embedlib import Embedder, Reranker
+from embedlib.config import Config
+from embedlib.engines.machine import Machine
+from embedlib.engines.openvino.kind import KIND
+from embedlib.engines.precision import known_versions
+from embedlib.engines.select import plan_engine
+from embedlib.errors import (
+    ConfigError,
+    EmbedlibError,
+    EngineBuildError,
+    ModelNotFoundError,
+    ModelUnsupportedError,
+    ModelWeightsError,
+)
+from embedlib.models.compiled.compile import compile_model
+from embedlib.models.compiled.engine_folder import model_fingerprint
+from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.report_cache import measured_versions, report_place, stored_reports
+from embedlib.models.opening import OpenedModel
+from embedlib.models.packing import verify
+from embedlib.models.packing.write import find_content, pack_model
+from embedlib.models.reading.files import ModelFiles, is_scoring_model, read_model_files
+from embedlib.models.reading.pack_file import ALIGNMENT, INDEX_NAME, is_pack, open_pack
+from embedlib.models.reading.tokenizer_files import load_tokenizer
+from embedlib.models.weights.fingerprint import fingerprint
+from embedlib.models.weights.load import load_weights
+from embedlib.session import preparing
+from embedlib.testing.models.sparse import write_router, write_sparse_model, write_token_weights
+from embedlib.testing.models.static import write_model2vec, write_static_model
+from embedlib.testing.models.table import LATE_VARIANTS
+from embedlib.testing.models.write import write_tiny_model
+
+Folder = Callable[[str], Path]
+PutOnHub = Callable[[str, Path], dict[str, Any]]
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "settings": partial(write_tiny_model, variant="bert"),
+    "three files of weights": partial(write_tiny_model, variant="mistral"),
+    "a head": partial(write_tiny_model, variant="llama-reward"),
+    "a head of words": partial(write_tiny_model, variant="qwen3-answers"),
+    "a table": write_static_model,
+    "model2vec": write_model2vec,
+    "SPLADE": write_sparse_model,
+    "a table of weights": write_token_weights,
+    "a router": write_router,
+    "late interaction": partial(write_tiny_model, variant=next(iter(LATE_VARIANTS))),
+}
+TEXTS = ["a text", "another, longer text", "x"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(engine_cache_dir=tmp_path / "cache")
+
+
+def packed(model: str | Path, out: Path, config: Config) -> Path:
+    opened = OpenedModel.find(model, config)
+    files = opened.read_files(with_head=opened.has_head)
+    pack_model(files, find_content(files, opened.manifest, config), out)
+    return out
+
+
+def rewritten(pack: Path, out: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
+    """A pack with other entries, as a stranger would write it."""
+    with zipfile.ZipFile(pack) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    change(entries)
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return out
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_kind_of_model_is_read_from_its_pack_as_from_its_folder(
+    kind: str, tmp_path: Path, config: Config
+) -> None:
+    folder = MODELS[kind](tmp_path / "model")
+    pack = packed(folder, tmp_path / "model.embedlib", config)
+    with_head = is_scoring_model(folder)
+    files = OpenedModel.find(folder, config).read_files(with_head=with_head)
+    found = OpenedModel.find(pack, config).read_files(with_head=with_head)
+    assert found.spec == files.spec
+    assert fingerprint(found, None, {}) == fingerprint(files, None, {})
+    weights, expected = load_weights(found), load_weights(files)
+    assert list(weights) == list(expected)
+    for role in expected:
+        np.testing.assert_array_equal(weights[role], expected[role])
+    assert load_tokenizer(found).to_str() == load_tokenizer(files).to_str()
+
+
+def test_an_embedder_of_a_pack_has_the_vectors_and_the_fingerprint_of_the_folder(
+    tiny_folder: Folder, tmp_path: Path, engine_cache: Path
+) -> None:
+    config = Config(engine_cache_dir=engine_cache)
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    with Embedder(pack, config=config) as embedder, Embedder(tiny_folder("bert")) as folder:
+        np.testing.assert_array_equal(embedder.encode(TEXTS), folder.encode(TEXTS))
+        assert embedder.fingerprint == folder.fingerprint
+    assert [path.name for path in tmp_path.iterdir()] == [pack.name]  # nothing was unpacked
+
+
+def test_name_and_commit_on_the_hub_stay_known(
+    tiny_folder: Folder, put_on_hub: PutOnHub, tmp_path: Path
+) -> None:
+    name = "BAAI/bge-small-en-v1.5"  # its prompts are in no file
+    config = Config(**put_on_hub(name, tiny_folder("bert")))
+    pack = packed(name, tmp_path / "model.embedlib", config)
+    opened, packs = OpenedModel.find(name, config), OpenedModel.find(pack, Config())
+    assert (packs.hub_name, packs.revision) == (name, opened.revision)
+    assert packs.known == opened.known
+    assert packs.known.prompts != {}
+    # The process that measures it opens the same file, and not what the hub has by this name.
+    plan = plan_engine(packs.read_source(), Config(engine="openvino"))
+    task = preparing._task(packs, plan, ("int8",), is_background=True)
+    assert (task.model, task.options["revision"]) == (str(pack), None)
+
+
+def test_a_reranker_is_packed_by_its_hub_name_with_its_template(
+    tiny_folder: Folder, put_on_hub: PutOnHub, tmp_path: Path, engine_cache: Path
+) -> None:
+    name = "Qwen/Qwen3-Reranker-0.6B"  # its files are those of any language model
+    config = Config(**put_on_hub(name, tiny_folder("qwen3-answers")))
+    pack = packed(name, tmp_path / "model.embedlib", config)
+    with pytest.raises(ModelUnsupportedError, match=f"{name} is a reranker; use Reranker"):
+        Embedder(pack)
+    with Reranker(pack, engine_cache_dir=engine_cache) as reranker:
+        assert len(reranker.rank("q", ["a", "b"])) == 2
+
+
+def test_entries_are_aligned_and_any_unzip_makes_the_folder_again(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    folder = tiny_folder("qwen3")
+    pack = packed(folder, tmp_path / "model.embedlib", config)
+    assert all(entry.start % ALIGNMENT == 0 for entry in open_pack(pack).entries.values())
+    with zipfile.ZipFile(pack) as archive:
+        assert archive.testzip() is None
+        archive.extractall(tmp_path / "out")
+    assert fingerprint(read_model_files(tmp_path / "out"), None, {}) == fingerprint(
+        read_model_files(folder), None, {}
+    )
+
+
+def test_the_same_model_makes_the_same_bytes(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    first, second = (
+        packed(tiny_folder("bert"), tmp_path / name, config)
+        for name in ("a.embedlib", "b.embedlib")
+    )
+    assert first.read_bytes() == second.read_bytes()
+    again = packed(first, second, config)  # over the one that is there
+    assert again.read_bytes() == first.read_bytes()
+
+
+def report_of(files: ModelFiles, precision: str, hardware: str) -> FidelityReport:
+    return FidelityReport(
+        fingerprint=model_fingerprint(files),
+        engine="openvino",
+        hardware=hardware,
+        precision=precision,
+        excluded=(),
+        reference="float32",
+        max_seq_tokens=512,
+        template=None,
+        num_texts=200,
+        texts_digest="",
+        mean=1.0,
+        p1=1.0,
+        min=1.0,
+        top10_overlap=None,
+        worst=(),
+        versions={},
+    )
+
+
+@pytest.mark.usefixtures("takes_int8")
+def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    here = Machine().cpu_hardware()
+    made = compile_model(files, "int8", (), config)
+    compile_model(files, "int8", ("layers.0.q",), config)  # was not measured, and stays behind
+    write_report(made, report_of(files, "int8", here))
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    other = Config(engine_cache_dir=tmp_path / "other", engine="openvino", threads=1)
+    with Embedder(pack, config=other) as embedder:
+        assert embedder._model.precision == "int8"
+        vectors = embedder.encode(TEXTS)
+    assert not (tmp_path / "other" / "compiled").exists()
+    with Embedder(
+        files.folder, config=replace(other, engine_cache_dir=config.engine_cache_dir)
+    ) as (embedder):
+        np.testing.assert_array_equal(embedder.encode(TEXTS), vectors)
+    of_pack = OpenedModel.find(pack, other).read_source()
+    [version] = known_versions(KIND, here, of_pack, other)
+    assert version.folder == pack / "embedlib" / "compiled" / made.name
+    assert known_versions(KIND, "another CPU", of_pack, other) == []  # compiled there, in its cache
+    assert known_versions(replace(KIND, reads_packs=False), here, of_pack, other) == []
+    again = packed(pack, tmp_path / "again.embedlib", config)
+    assert again.read_bytes() == pack.read_bytes()
+
+
+def test_reports_of_precisions_without_a_directory_go_along(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    files = read_model_files(tiny_folder("bert"))
+    report = report_of(files, "bf16", "a CPU")
+    write_report(report_place(files, report, config), report)
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    other = Config(engine_cache_dir=tmp_path / "other")
+    of_pack = OpenedModel.find(pack, other).read_source()
+    [version] = measured_versions(of_pack, ["bf16"], "openvino", "a CPU", other)
+    assert version.report == report
+    assert measured_versions(of_pack, ["bf16"], "openvino", "another", other) == []
+    assert stored_reports(of_pack, other).keys() == stored_reports(files, config).keys()
+
+
+def test_a_pack_is_read_once_and_a_changed_one_again(
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    reads: list[Path] = []
+    read_all = verify._read_all
+
+    def spy(pack: Any) -> str:
+        reads.append(pack.path)
+        return read_all(pack)
+
+    monkeypatch.setattr(verify, "_read_all", spy)
+    monkeypatch.setattr("embedlib.models.weights.file_hashes.SETTLED_NS", -(1 << 62))
+    for _ in range(2):
+        OpenedModel.find(pack, config)
+    assert len(reads) == 1
+    os.utime(pack, ns=(0, 0))
+    OpenedModel.find(pack, config)
+    assert len(reads) == 2
+
+
+def test_every_changed_byte_of_a_file_is_found_and_named(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = pack.read_bytes()
+    for name, entry in open_pack(pack).entries.items():
+        place = entry.start + entry.num_bytes // 2
+        changed = bytearray(content)
+        changed[place] ^= 1
+        pack.write_bytes(changed)
+        with pytest.raises(ModelWeightsError, match=f"is damaged \\({name}: its bytes are not"):
+            OpenedModel.find(pack, config)
+
+
+def test_a_pack_that_was_cut_off_is_refused(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    content = pack.read_bytes()
+    for num_bytes in (0, 20, 80, len(content) // 2, len(content) - 1):
+        pack.write_bytes(content[:num_bytes])
+        with pytest.raises(EmbedlibError, match=r"is damaged|is a file and no pack") as caught:
+            OpenedModel.find(pack, config)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_index_that_does_not_fit_is_refused(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    index = json.loads(zipfile.ZipFile(pack).read(INDEX_NAME))
+
+    def refusal(change: Callable[[dict[str, Any]], object]) -> str:
+        values = json.loads(json.dumps(index))
+        change(values)
+        data = json.dumps(values).encode()
+        other = rewritten(
+            pack, tmp_path / "x.embedlib", lambda all_: all_.update({INDEX_NAME: data})
+        )
+        with pytest.raises(EmbedlibError) as caught:
+            OpenedModel.find(other, config)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "format_version = 2; this version of embedlib reads only 1" in refusal(
+        lambda values: values.update(format_version=2)
+    )
+    assert "is missing" in refusal(
+        lambda values: values["files"].update({"../a\nb": {"num_bytes": 1, "sha256": "0" * 64}})
+    )
+    assert "config.json' does not have the place and size" in refusal(
+        lambda values: values["files"]["config.json"].update(num_bytes=1)
+    )
+    assert "KeyError" in refusal(lambda values: values.pop("files"))
+    assert "AttributeError" in refusal(lambda values: values.update(files=3))
+    assert "hub_name, hub_revision" in refusal(lambda values: values.update(hub_name=[1]))
+    assert "unlike its index" in refusal(lambda values: values["files"].pop("config.json"))
+
+
+def test_names_that_lead_out_of_a_pack_lead_nowhere(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    (tmp_path / "outside.json").write_text("[]")
+    name, content = "../outside.json", b"[]"
+
+    def add(entries: dict[str, bytes]) -> None:
+        index = json.loads(entries[INDEX_NAME])
+        facts = {"num_bytes": 2, "sha256": hashlib.sha256(content).hexdigest()}
+        index["files"][name] = facts
+        entries |= {name: content, INDEX_NAME: json.dumps(index).encode()}
+
+    other = rewritten(pack, tmp_path / "x.embedlib", add)
+    before = sorted(tmp_path.rglob("*"))
+    OpenedModel.find(other, config).read_files(with_head=False)
+    assert [path for path in sorted(tmp_path.rglob("*")) if "cache" not in path.parts] == [
+        path for path in before if "cache" not in path.parts
+    ]
+
+
+def test_compressed_entries_are_refused(
+    tiny_folder: Folder, tmp_path: Path, config: Config
+) -> None:
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    other = tmp_path / "x.embedlib"
+    with zipfile.ZipFile(pack) as archive, zipfile.ZipFile(other, "w") as target:
+        for name in archive.namelist():
+            kind = zipfile.ZIP_DEFLATED if name == "config.json" else zipfile.ZIP_STORED
+            target.writestr(zipfile.ZipInfo(name), archive.read(name), kind)
+    with pytest.raises(ModelWeightsError, match=r"config.json' is compressed or encrypted"):
+        OpenedModel.find(other, config)
+
+
+def test_other_files_are_no_packs(tmp_path: Path, config: Config) -> None:
+    other = tmp_path / "x.embedlib"
+    other.write_bytes(b"PK\x03\x04")
+    assert not is_pack(other)
+    with pytest.raises(ModelNotFoundError, match="is a file and no pack"):
+        OpenedModel.find(other, config)
+    with pytest.raises(ModelNotFoundError, match=r"no pack 'nowhere\.embedlib'"):
+        OpenedModel.find("nowhere.embedlib", config)
+
+
+def test_only_a_pack_is_replaced(tiny_folder: Folder, tmp_path: Path, config: Config) -> None:
+    out = tmp_path / "notes.embedlib"
+    out.write_text("mine")
+    with pytest.raises(ConfigError, match="is there already and is no pack; give a new file"):
+        packed(tiny_folder("bert"), out, config)
+    assert out.read_text() == "mine"
+    closed = tmp_path / "closed"
+    closed.write_text("")
+    with pytest.raises(EngineBuildError, match="cannot write"):
+        packed(tiny_folder("bert"), closed / "x.embedlib", config)
+
+
+def test_an_engine_directory_is_packed_and_compiling_a_pack_makes_the_same(
+    tiny_folder: Folder, tmp_path: Path, config: Config, engine_cache: Path
+) -> None:
+    folder = tiny_folder("bert")
+    files = read_model_files(folder)
+    made = compile_model(files, "int8", (), config, out=tmp_path / "int8")
+    pack = packed(folder, tmp_path / "model.embedlib", config)
+    of_pack = OpenedModel.find(pack, config).read_source()
+    again = compile_model(of_pack, "int8", (), config, out=tmp_path / "again")
+    names = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
+    assert [(again / name).read_bytes() for name in names] == [
+        (made / name).read_bytes() for name in names
+    ]
+    compiled = packed(made, tmp_path / "int8.embedlib", config)
+    options = Config(engine_cache_dir=engine_cache)
+    with Embedder(compiled, config=options) as embedder, Embedder(made, config=options) as other:
+        np.testing.assert_array_equal(embedder.encode(TEXTS), other.encode(TEXTS))
+        assert embedder.fingerprint == other.fingerprint
+
+
+def test_without_a_cache_a_pack_is_read_at_every_start(tiny_folder: Folder, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = Config(engine_cache_dir=tmp_path / "file" / "cache")  # cannot be made
+    pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
+    assert OpenedModel.find(pack, config).folder == pack
