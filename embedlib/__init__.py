@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from embedlib.batching.usage import Usage
     from embedlib.classifier import Classifier
     from embedlib.embedder import Embedder
+    from embedlib.indexing.asynchronous import aindex
     from embedlib.indexing.pipeline import index
     from embedlib.indexing.retrieval import Search
     from embedlib.indexing.rows import Document
@@ -37,6 +38,7 @@ __all__ = [
     "SourceOptions",
     "Usage",
     "__version__",
+    "aindex",
     "errors",
     "index",
     "maxsim",
@@ -51,6 +53,7 @@ _LAZY = {
     "Search": "embedlib.indexing.retrieval",
     "SourceOptions": "embedlib.indexing.sources.protocol",
     "Usage": "embedlib.batching.usage",
+    "aindex": "embedlib.indexing.asynchronous",
     "index": "embedlib.indexing.pipeline",
     "maxsim": "embedlib.vectors.maxsim",
     "search": "embedlib.indexing.searching",

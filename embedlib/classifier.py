@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypedDict, cast, overload
 
@@ -31,6 +31,7 @@ from embedlib.session.zero_shot import (
     make_pairs,
     score_labels,
 )
+from embedlib.vectors.arrays import Vectors
 
 
 class LabelScore(TypedDict):
@@ -232,19 +233,77 @@ class Classifier(ScoringSession):
             ConfigError: the template has no place for the label.
             ModelUnsupportedError: the model has no label for a hypothesis that follows.
         """
+        call, name = self._zero_shot(
+            texts, candidate_labels, hypothesis_template, multi_label, usage
+        )
+        return name(self._run(call, show_progress_bar))
+
+    @overload
+    async def azero_shot(  # type: ignore[overload-overlap] # a str is an iterable of str, too
+        self,
+        texts: str,
+        candidate_labels: list[str],
+        hypothesis_template: str = ...,
+        *,
+        multi_label: bool = ...,
+        usage: Usage | None = ...,
+    ) -> LabelScores: ...
+
+    @overload
+    async def azero_shot(
+        self,
+        texts: Iterable[str],
+        candidate_labels: list[str],
+        hypothesis_template: str = ...,
+        *,
+        multi_label: bool = ...,
+        usage: Usage | None = ...,
+    ) -> list[LabelScores]: ...
+
+    @checked
+    async def azero_shot(
+        self,
+        texts: str | Iterable[str],
+        candidate_labels: list[str],
+        hypothesis_template: str = "This example is {}.",
+        *,
+        multi_label: bool = False,
+        usage: Usage | None = None,
+    ) -> LabelScores | list[LabelScores]:
+        """Return what `zero_shot` returns without blocking the event loop.
+
+        Cancelling the task drops the pairs that are not being computed yet.
+        """
+        call, name = self._zero_shot(
+            texts, candidate_labels, hypothesis_template, multi_label, usage
+        )
+        return name(await self._arun(call))
+
+    def _zero_shot(
+        self,
+        texts: str | Iterable[str],
+        candidate_labels: list[str],
+        template: str,
+        multi_label: bool,
+        usage: Usage | None,
+    ) -> tuple[Call, Callable[[Vectors], LabelScores | list[LabelScores]]]:
+        """Return the call of `zero_shot`, and what makes its result of the model's outputs."""
         rows, is_single = check_texts(texts)
         labels = check_labels(candidate_labels)
         entailment = find_entailment(self.labels)
-        pairs = make_pairs(rows, labels, hypothesis_template)
+        pairs = make_pairs(rows, labels, template)
         pair_tokenizer = PairTokenizer(
             self.tokenizer, self.spec, on_truncate=self.config.on_truncate, meter=self._meter
         ).with_limit(self.max_seq_length)
         tokenize = partial(pair_tokenizer, prompt="")
         call = Call(texts=pairs, lane=lane_of(is_single), tokenize=tokenize, usage=usage)
-        numbers = self._run(call, show_progress_bar)
-        scores = score_labels(numbers, entailment, len(labels), multi_label)
-        results = self._named(scores, None, labels)
-        return results[0] if is_single else results
+
+        def name(numbers: Vectors) -> LabelScores | list[LabelScores]:
+            scores = score_labels(numbers, entailment, len(labels), multi_label)
+            results = self._named(scores, None, labels)
+            return results[0] if is_single else results
+
+        return call, name
 
     @checked
     def predict_scores(

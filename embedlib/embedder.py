@@ -5,6 +5,7 @@ It is long because a class has one file; half of it is signatures and docstrings
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -19,9 +20,9 @@ from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
 from embedlib.errors import InputError, PromptWarning, shown
-from embedlib.models.opening import longest_sequence
 from embedlib.models.prompts import Examples, Role
 from embedlib.session import arguments
+from embedlib.session.async_types import as_async_encode
 from embedlib.session.call import (
     Call,
     CallFactory,
@@ -31,11 +32,13 @@ from embedlib.session.call import (
 )
 from embedlib.session.checked import checked
 from embedlib.session.embedding import EmbeddingSession
-from embedlib.session.late_interaction import check_output, tokenizer_of
+from embedlib.session.late_interaction import check_output
 from embedlib.session.result_types import as_encode
+from embedlib.session.running import aconvert
 from embedlib.session.sparse_outputs import QueryTable, SpladeCall, table_call
 from embedlib.session.streaming import astream, stream, submit
 from embedlib.session.token_outputs import TokenPipeline, make_token_call
+from embedlib.session.tokenizers import make_tokenizers
 from embedlib.vectors.arrays import AnyVectors
 from embedlib.vectors.quantization import calibrate
 from embedlib.vectors.tokens import Span
@@ -54,7 +57,8 @@ class Embedder(EmbeddingSession):
     def _open(self, meter: Meter) -> None:
         self._has_warned = False
         self._calls = CallFactory(self.spec, self.config, self._model.known, self._policy)
-        self._tokenizer = self._make_tokenizer(meter)
+        given = (self.spec, self.tokenizer, self.config, meter)
+        self._tokenizer, self._calls.query_tokenizer = make_tokenizers(*given)
         parts = (self.config, meter, self._callers, self._policy)
         self._token_pipeline = TokenPipeline(self._model.lower_tokens, *parts)
         self._ending.add(self._token_pipeline.close)
@@ -64,21 +68,6 @@ class Embedder(EmbeddingSession):
             self._query_table = QueryTable(self._model, queries, *parts)
             self._ending.add(self._query_table.close)
         self._start(meter)
-
-    def _make_tokenizer(self, meter: Meter) -> Tokenizer:
-        if self.spec.late_interaction is not None:
-            given = (self.spec, self.tokenizer, self.config, meter)
-            self._calls.query_tokenizer = tokenizer_of("query", *given)
-            return tokenizer_of("document", *given)
-        return Tokenizer(
-            self.tokenizer,
-            self.spec.max_seq_tokens,
-            on_truncate=self.config.on_truncate,
-            excludes_prompt=not self.spec.includes_prompt,
-            meter=meter,
-            num_positions=longest_sequence(self.spec),
-            dropped_token_id=self.spec.dropped_token_id,
-        )
 
     # Encoding: names and order of the arguments are those of sentence-transformers.
 
@@ -183,6 +172,7 @@ class Embedder(EmbeddingSession):
         """Return the vectors of documents: `encode` with the document prompt, on the bulk lane."""
         return self.encode(*args, **arguments.with_role(kwargs, "document"))
 
+    @as_async_encode
     @checked
     async def aencode(
         self,
@@ -191,13 +181,16 @@ class Embedder(EmbeddingSession):
         prompt: str | None = None,
         *,
         precision: str | None = "float32",
+        output_value: str = "sentence_embedding",
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         role: Role | None = None,
         task: str | None = None,
         examples: Examples | None = None,
         usage: Usage | None = None,
-    ) -> AnyVectors:
+        chunks: Sequence[Span] | None = None,
+        max_active_dims: int | None = None,
+    ) -> Any:
         """Return what `encode` returns without blocking the event loop.
 
         Cancelling the task drops the texts that are not being computed yet.
@@ -205,18 +198,26 @@ class Embedder(EmbeddingSession):
         call = self._make_call(
             inputs,
             PromptArguments(prompt_name, prompt, role, task, examples),
-            VectorArguments(normalize_embeddings, truncate_dim, precision),
+            VectorArguments(
+                normalize_embeddings, truncate_dim, precision, output_value, max_active_dims
+            ),
             usage,
         )
-        return call.finish(await self._arun(call))
+        if output_value == "sentence_embedding" and chunks is None:
+            return await aconvert(call.finish, await self._arun(call))
+        # The first call of some outputs makes an engine.
+        run, finish, pipeline = await asyncio.to_thread(self._outputs, call, output_value, chunks)
+        return await aconvert(finish, await self._arun(run, pipeline))
 
+    @as_async_encode
     @arguments.same_arguments_as(aencode)
-    async def aencode_query(self, *args: Any, **kwargs: Any) -> AnyVectors:
+    async def aencode_query(self, *args: Any, **kwargs: Any) -> Any:
         """Return what `encode_query` returns without blocking the event loop."""
         return await self.aencode(*args, **arguments.with_role(kwargs, "query"))
 
+    @as_async_encode
     @arguments.same_arguments_as(aencode)
-    async def aencode_document(self, *args: Any, **kwargs: Any) -> AnyVectors:
+    async def aencode_document(self, *args: Any, **kwargs: Any) -> Any:
         """Return what `encode_document` returns without blocking the event loop."""
         return await self.aencode(*args, **arguments.with_role(kwargs, "document"))
 

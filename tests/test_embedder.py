@@ -24,6 +24,7 @@ import embedlib
 from embedlib import Embedder
 from embedlib.batching import pipeline as pipeline_module
 from embedlib.batching.callers import Callers
+from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY
 from embedlib.batching.sequence import Job
 from embedlib.batching.usage import Usage
@@ -45,6 +46,7 @@ from embedlib.models.spec import Dense, Normalize, Pooling
 from embedlib.session.call import EmbeddingCall
 from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
+from embedlib.session.running import ASYNC_ROWS, aconvert
 from embedlib.session.streaming import STREAM_JOB_TEXTS, STREAM_JOBS
 from embedlib.testing import (
     FAKE_DIM,
@@ -1044,6 +1046,35 @@ async def test_an_async_stream_gives_the_same(embedder: Embedder) -> None:
         embedder.aencode_stream("hello")
     with pytest.raises(ConfigError, match="prompt_name = 'nope'"):
         embedder.aencode_stream([], prompt_name="nope")
+
+
+@pytest.mark.parametrize(("num_characters", "is_beside"), [(1 << 16, False), ((1 << 16) + 1, True)])
+async def test_long_queries_are_tokenized_beside_the_event_loop(
+    num_characters: int, is_beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    feed = Pipeline.feed_queries
+
+    def spy(pipeline: Pipeline, *args: Any) -> None:
+        threads.append(threading.current_thread())
+        feed(pipeline, *args)
+
+    monkeypatch.setattr(Pipeline, "feed_queries", spy)
+    with fake_embedder(on_truncate="ignore") as embedder:
+        await embedder.aencode_query(["a", "b" * (num_characters - 1)])
+    assert [thread is not threading.main_thread() for thread in threads] == [is_beside]
+
+
+async def test_many_vectors_are_converted_beside_the_event_loop() -> None:
+    threads: list[threading.Thread] = []
+
+    def convert(rows: Any) -> int:
+        threads.append(threading.current_thread())
+        return len(rows)
+
+    for num_rows in (ASYNC_ROWS, ASYNC_ROWS + 1):
+        assert await aconvert(convert, np.zeros((num_rows, 1), np.float32)) == num_rows
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_an_async_stream_lets_other_tasks_run_and_costs_nothing_once_cancelled() -> None:

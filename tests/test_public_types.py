@@ -13,7 +13,16 @@ import pytest
 MODULES = ("embedlib", "embedlib.engines", "embedlib.errors", "embedlib.indexing")
 ELSEWHERE = {
     *("Any", "AnySession", "EntryPoint", "Literal", "NoReturn", "UUID", "Unpack"),
-    *("AsyncIterator", "Callable", "Collection", "Iterable", "Iterator", "Mapping", "Sequence"),
+    *(
+        "AsyncIterable",
+        "AsyncIterator",
+        "Callable",
+        "Collection",
+        "Iterable",
+        "Iterator",
+        "Mapping",
+        "Sequence",
+    ),
     *("ArrayLike", "Future", "NDArray", "Path", "PathLike", "np.float32", "os.PathLike"),
     *("np.int32", "np.ndarray", "tokenizers.Tokenizer", "Tokenizer"),
 }

@@ -32,7 +32,7 @@ from embedlib.errors import (
 )
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.reranker import MAX_QUERY_DOCUMENTS
-from embedlib.session.base import ASYNC_SLICE_TEXTS
+from embedlib.session.running import ASYNC_SLICE_TEXTS
 from embedlib.testing import (
     FakeEngine,
     byte_tokenizer,

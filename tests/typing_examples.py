@@ -5,6 +5,8 @@ An ignore that is not needed is an error, so each of these lines shows a mistake
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -108,11 +110,24 @@ async def ranges(embedder: Embedder) -> None:
     async with embedder as same:
         assert_type(same, Embedder)
     assert_type(await embedder.aencode_query("a"), NDArray[Any])
+    assert_type(await embedder.aencode("a", output_value="sparse"), dict[int, float])
+    assert_type(
+        await embedder.aencode(["a"], output_value="multi_vector"), list[NDArray[np.float32]]
+    )
+    await embedder.aencode("a", batch_size=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     async for vector in embedder.aencode_stream(["a"]):
         assert_type(vector, NDArray[Any])
+
+
+async def loads_in_a_loop(embedder: Embedder, rows: AsyncIterator[Document]) -> None:
+    assert_type(await embedlib.aindex(rows, "jsonl:x", embedder=embedder, limit=3), IndexReport)
+    await embedlib.aindex(rows, "jsonl:x", embedder=embedder, limt=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    async with await asyncio.to_thread(Search, "jsonl:x") as search:
+        assert_type(await search.asearch("q"), SearchResults)
 
 
 async def scores(reranker: Reranker, classifier: Classifier) -> None:
     assert_type(await reranker.apredict([("q", "a")]), NDArray[np.float32])
     assert_type(await classifier.apredict("a"), LabelScores)
+    assert_type(await classifier.azero_shot(["a"], ["x"]), list[LabelScores])
     await reranker.arank("q", ["a"], topk=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

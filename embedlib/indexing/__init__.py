@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from embedlib.indexing.asynchronous import aindex
     from embedlib.indexing.embedders import (
         EmbeddingCounts,
         QueryEmbedder,
@@ -127,6 +128,7 @@ __all__ = [
     "UnreachableSinkError",
     "UnstorableRowsError",
     "Vectors",
+    "aindex",
     "check_target",
     "check_vectors",
     "check_weights",
@@ -152,6 +154,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "asynchronous": ("aindex",),
     "embedders": ("EmbeddingCounts", "QueryEmbedder", "SparseEmbedder", "TextEmbedder"),
     "extras": ("import_extra",),
     "filters.expression": (

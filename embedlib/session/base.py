@@ -26,7 +26,7 @@ from embedlib.batching.tokenizer import WarnTruncated, describe_truncated
 from embedlib.checks import SWITCH
 from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config
-from embedlib.engines.base import Engine, Lane
+from embedlib.engines.base import Engine
 from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning, a_type, shown
 from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import check_length, longest_sequence
@@ -39,16 +39,13 @@ from embedlib.session.ending import Ending
 from embedlib.session.foreign_names import FOREIGN_NAMES
 from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
 from embedlib.session.model_card import ModelCardData
-from embedlib.session.progress import showing
+from embedlib.session.running import arun, run
 from embedlib.vectors.arrays import Vectors
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
 
     from embedlib.session.signatures import ConfigOptions
-
-ASYNC_SLICE_TEXTS = 16
-"""Queries, or documents to rank, that the event loop tokenizes at a time: some milliseconds."""
 
 _OPTION_NAMES = frozenset(item.name for item in fields(Config))
 
@@ -106,8 +103,8 @@ class Session:
         """Load a model.
 
         Args:
-            model_name_or_path: a folder, a hub name, or `package:NAME` for a model that an
-                installed Python package brings.
+            model_name_or_path: a folder, a pack (docs/packs.md), a hub name, or `package:NAME` for
+                a model that an installed Python package brings.
             by_position: raises; pass options by name.
             config: the options as one object; not together with `options`.
             trust_remote_code: ignored with a warning; sentence-transformers has it.
@@ -222,47 +219,13 @@ class Session:
     def _run(
         self, call: Call, show_progress_bar: bool | None, pipeline: Pipeline | None = None
     ) -> Vectors:
-        """Run a call and wait for it; return the engine's rows, one for each text or pair.
+        """Run a call and wait for it, as `running.run`; without a pipeline on the main one."""
+        warn = self._truncation_warning(call)
+        return run(pipeline or self._pipeline, call, warn, show_progress_bar, self._activity)
 
-        Args:
-            call: what to compute.
-            show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
-            pipeline: where to run it; None: the main pipeline.
-        """
-        warn_truncated = self._truncation_warning(call)
-        pipeline = pipeline or self._pipeline
-        pipeline.check_may_wait()
-        job = pipeline.open_job(len(call.texts), call.lane)
-        try:
-            with showing(job, show_progress_bar, self._activity):
-                pipeline.feed(job, call.texts, call.tokenize)
-                rows = job.future.result()
-        finally:
-            job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
-        call.count(job)
-        warn_truncated(job.truncated, len(job.truncated))
-        return rows
-
-    async def _arun(self, call: Call) -> Vectors:
+    async def _arun(self, call: Call, pipeline: Pipeline | None = None) -> Vectors:
         """Do what `_run` does without blocking the event loop."""
-        warn_truncated = self._truncation_warning(call)
-        self._pipeline.check_may_wait()  # an event loop in a callback would wait as well
-        job = self._pipeline.open_job(len(call.texts), call.lane)
-        try:
-            if call.lane is Lane.QUERY:
-                for first_row in range(0, len(call.texts), ASYNC_SLICE_TEXTS):
-                    if first_row:
-                        await asyncio.sleep(0)  # lets the other tasks of the event loop run
-                    part = call.texts[first_row : first_row + ASYNC_SLICE_TEXTS]
-                    self._pipeline.feed_queries(job, first_row, part, call.tokenize)
-            else:  # may block while the queue is full
-                await asyncio.to_thread(self._pipeline.feed, job, call.texts, call.tokenize)
-            rows = await asyncio.wrap_future(job.future)
-        finally:
-            job.future.cancel()  # the task was cancelled: drops what is still queued
-        call.count(job)
-        warn_truncated(job.truncated, len(job.truncated))
-        return rows
+        return await arun(pipeline or self._pipeline, call, self._truncation_warning(call))
 
     def _truncation_warning(self, call: Call) -> WarnTruncated:
         """Return a function that warns of truncated texts if on_truncate="warn"."""

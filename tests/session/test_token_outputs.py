@@ -364,6 +364,7 @@ def test_sparse_and_multi_vector(m3: Path) -> None:
         sparse = embedder.encode(TEXTS, prompt="", output_value="sparse")
         multi = embedder.encode_document(TEXTS, prompt="", output_value="multi_vector")
         alone = embedder.encode(TEXTS[3], prompt="", output_value="sparse")
+        awaited = asyncio.run(embedder.aencode(TEXTS[3], prompt="", output_value="sparse"))
         many = embedder.encode(TEXTS * 7, prompt="", output_value="sparse")
         embedder.encode(TEXTS, prompt="", precision="binary")  # and sentences beside them
     found = [
@@ -374,6 +375,7 @@ def test_sparse_and_multi_vector(m3: Path) -> None:
     assert [item[:2] for item in found] == [(row, i) for row, i, _ in arrays["sparse"]]
     np.testing.assert_allclose(np.array(found)[:, 2], arrays["sparse"][:, 2], atol=1e-4)
     assert alone == pytest.approx(sparse[3], abs=1e-5)
+    assert awaited == alone
     for weights, expected in zip(many, sparse * 7, strict=True):
         assert weights == pytest.approx(expected, abs=1e-5)
     for rows, wanted in zip(multi, rows_of(arrays), strict=True):

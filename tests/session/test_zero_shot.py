@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ def test_scores_are_those_of_transformers(
                 assert [by_label[label] for label in labels] == pytest.approx(scores, rel=1e-4)
                 assert sorted(by_label.values(), reverse=True) == list(by_label.values())
         single = classifier.zero_shot(texts[0], labels)
+        assert asyncio.run(classifier.azero_shot(texts[0], labels)) == single
         assert single == classifier.zero_shot([texts[0]], labels)[0]
         alone = classifier.zero_shot(texts[0], labels[:1])
         assert 0 < alone[0]["score"] < 1  # as with multi_label

@@ -1,0 +1,88 @@
+"""Runs a call on a pipeline and waits for it: on a thread, or on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from embedlib.batching.pipeline import Pipeline
+from embedlib.batching.tokenizer import WarnTruncated
+from embedlib.engines.base import Lane
+from embedlib.session.call import Call
+from embedlib.session.progress import showing
+from embedlib.vectors.arrays import Vectors
+
+R = TypeVar("R")
+
+ASYNC_SLICE_TEXTS: Final = 16
+"""Queries, or documents to rank, that the event loop tokenizes at a time: some milliseconds."""
+ASYNC_SLICE_CHARACTERS: Final = 1 << 16
+"""Longer slices are tokenized on another thread; a tokenizer takes about a second for 2 MB."""
+ASYNC_ROWS: Final = 1024
+"""More vectors are converted on another thread."""
+
+
+def run(
+    pipeline: Pipeline,
+    call: Call,
+    warn_truncated: WarnTruncated,
+    show_progress_bar: bool | None,
+    activity: str,
+) -> Vectors:
+    """Run a call and wait for it; return the engine's rows, one for each text or pair.
+
+    Args:
+        pipeline: where to run it.
+        call: what to compute.
+        warn_truncated: called at the end.
+        show_progress_bar: None shows one on a terminal when it takes longer than 2 seconds.
+        activity: the label of the bar.
+    """
+    pipeline.check_may_wait()
+    job = pipeline.open_job(len(call.texts), call.lane)
+    try:
+        with showing(job, show_progress_bar, activity):
+            pipeline.feed(job, call.texts, call.tokenize)
+            rows = job.future.result()
+    finally:
+        job.future.cancel()  # left early, by Ctrl-C for example: drops what is still queued
+    call.count(job)
+    warn_truncated(job.truncated, len(job.truncated))
+    return rows
+
+
+async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) -> Vectors:
+    """Do what `run` does without blocking the event loop."""
+    pipeline.check_may_wait()  # an event loop in a callback would wait as well
+    job = pipeline.open_job(len(call.texts), call.lane)
+    try:
+        if call.lane is Lane.QUERY:
+            for first_row in range(0, len(call.texts), ASYNC_SLICE_TEXTS):
+                if first_row:
+                    await asyncio.sleep(0)  # lets the other tasks of the event loop run
+                part = call.texts[first_row : first_row + ASYNC_SLICE_TEXTS]
+                feed = (job, first_row, part, call.tokenize)
+                if _num_characters(part) > ASYNC_SLICE_CHARACTERS:
+                    await asyncio.to_thread(pipeline.feed_queries, *feed)
+                else:
+                    pipeline.feed_queries(*feed)
+        else:  # may block while the queue is full
+            await asyncio.to_thread(pipeline.feed, job, call.texts, call.tokenize)
+        rows = await asyncio.wrap_future(job.future)
+    finally:
+        job.future.cancel()  # the task was cancelled: drops what is still queued
+    call.count(job)
+    warn_truncated(job.truncated, len(job.truncated))
+    return rows
+
+
+async def aconvert(convert: Callable[[Vectors], R], rows: Vectors) -> R:
+    """Return what a function makes of rows; of many rows on another thread."""
+    return await asyncio.to_thread(convert, rows) if len(rows) > ASYNC_ROWS else convert(rows)
+
+
+def _num_characters(texts: Sequence[Any]) -> int:
+    """Return how long texts, or pairs of texts, are; anything else is refused later."""
+    parts = (part for text in texts for part in (text if isinstance(text, tuple) else (text,)))
+    return sum(len(part) for part in parts if isinstance(part, str))
