@@ -39,6 +39,7 @@ REMEDIES = {
 # libpq gives no code for a failed connection, only the server's message. One in another language is
 # treated as an outage, which costs nothing but the wait.
 SERVER_STARTS = ("starting up", "shutting down", "not yet accepting", "in recovery mode")
+NO_HOST = "failed to resolve host"  # psycopg's own words
 NEEDS_PASSWORD = ("password authentication failed", "no password supplied")
 PERMANENT = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist")
 
@@ -180,6 +181,8 @@ class DatabaseSession:
         remedy = REMEDIES.get(error.sqlstate or "")
         if any(part in said for part in NEEDS_PASSWORD):
             remedy = "it is read from the URL, PGPASSWORD or ~/.pgpass"
+        if NO_HOST in said:
+            remedy = "check the host in the URL, and the network"
         line = " ".join(f"{said}{f'; {remedy}' if remedy else ''}".split())
         return f"{self._name}: {line.replace(self._secret, '***') if self._secret else line}"
 

@@ -56,6 +56,17 @@ def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPat
     )
 
 
+def test_a_host_that_nobody_knows_is_one_line_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(*_: object, **__: object) -> None:
+        raise psycopg.OperationalError("failed to resolve host 'h': [Errno -2] Name not known")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    with pytest.raises(EmbedlibError, match="not known; check the host in the URL, and the netw"):
+        open_sink("postgresql://me@h/db").inspect()
+
+
 def test_a_local_server_has_a_folder() -> None:
     found = parse("pglocal:some/where?table=docs")
     assert str(found.local_path).endswith("/some/where")
