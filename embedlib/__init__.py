@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from embedlib.embedder import Embedder
     from embedlib.indexing.asynchronous import aindex
     from embedlib.indexing.pipeline import index
+    from embedlib.indexing.replacing import drop_old
     from embedlib.indexing.retrieval import Search
     from embedlib.indexing.rows import Document
     from embedlib.indexing.searching import search
@@ -39,6 +40,7 @@ __all__ = [
     "Usage",
     "__version__",
     "aindex",
+    "drop_old",
     "errors",
     "index",
     "maxsim",
@@ -54,6 +56,7 @@ _LAZY = {
     "SourceOptions": "embedlib.indexing.sources.protocol",
     "Usage": "embedlib.batching.usage",
     "aindex": "embedlib.indexing.asynchronous",
+    "drop_old": "embedlib.indexing.replacing",
     "index": "embedlib.indexing.pipeline",
     "maxsim": "embedlib.vectors.maxsim",
     "search": "embedlib.indexing.searching",

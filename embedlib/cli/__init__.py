@@ -25,23 +25,12 @@ from embedlib.version import __version__
 
 _COMMANDS = (
     *("bench", "bench-write", "classify", "compile", "completion", "config", "convert", "doctor"),
-    *(
-        "encode",
-        "index",
-        "inspect",
-        "models",
-        "pack",
-        "rerank",
-        "search",
-        "serve",
-        "status",
-        "tune",
-    ),
-    "verify",
+    *("drop-old", "encode", "index", "inspect", "models", "pack", "rerank", "search", "serve"),
+    *("status", "tune", "verify"),
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
-_WITHOUT_PROGRESS = {"completion", "config", "doctor", "models", "serve", "status"}
+_WITHOUT_PROGRESS = {"completion", "config", "doctor", "drop-old", "models", "serve", "status"}
 _ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
 """Options of some commands that are arguments of others, and the name of that argument."""
 _DEBUG = "embedlib.debug"

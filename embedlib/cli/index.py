@@ -126,6 +126,11 @@ _EXIT_BAD_ROWS = 3
 )
 @click.option("--recreate", is_flag=True, help="Drop the stored rows and start over.")
 @click.option(
+    "--replace",
+    is_flag=True,
+    help="Change the model: load beside the stored rows, which searches find until all is checked.",
+)
+@click.option(
     "--dry-run",
     is_flag=True,
     help="Count rows, estimate the time and check the destination; write nothing.",
@@ -300,10 +305,13 @@ def _open_embedder(
     It is loaded here, or by the workers of a cluster, of which the address and the number of
     workers are given.
     """
+    from embedlib.indexing.replacing import built_state
     from embedlib.indexing.stored_model import open_embedder
     from embedlib.indexing.workers import find_workers
 
-    state = sink.inspect() if model is None or not settings["recreate"] else None
+    state = None
+    if model is None or not settings["recreate"]:
+        state = built_state(sink) if settings["replace"] else sink.inspect()
     name = model or (state.model if state else model_setting())
     if name is None:
         raise click.UsageError(

@@ -10,6 +10,8 @@ import click
 
 from embedlib.cli.table import print_table
 
+_OTHERS = {"old": "kept until drop-old", "beside": "loaded beside, not found"}
+
 
 @click.command()
 @click.argument("url")
@@ -21,14 +23,17 @@ def status(url: str, as_json: bool) -> None:
     Example:
       embedlib status 'postgresql://localhost/shop?table=tickets'
     """  # noqa: D301 - click takes \b as "keep these lines"
+    from embedlib.indexing.replacing import other_rows
     from embedlib.indexing.searching import stored_state
     from embedlib.indexing.sinks.urls import open_sink
 
     with closing(open_sink(url)) as sink:
+        others = other_rows(sink)
         state = stored_state(sink)
         name = sink.name
     if as_json:
-        click.echo(json.dumps({"name": name, **asdict(state)}))
+        more = {key: asdict(each) for key, each in others.items()}
+        click.echo(json.dumps({"name": name, **asdict(state), **more}))
         return
     print_table(
         [
@@ -40,5 +45,9 @@ def status(url: str, as_json: bool) -> None:
             ("precision", state.precision or "not stored"),
             ("fingerprint", state.fingerprint),
             ("search index", state.index),
+            *(
+                (_OTHERS[key], f"{each.num_rows:,} rows of {each.model}")
+                for key, each in others.items()
+            ),
         ]
     )

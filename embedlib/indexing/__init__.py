@@ -64,6 +64,12 @@ if TYPE_CHECKING:
         check_vectors,
         check_weights,
     )
+    from embedlib.indexing.sinks.replaceable import (
+        ReplaceableSink,
+        ReplacedError,
+        StoredRow,
+        models_of,
+    )
     from embedlib.indexing.sinks.urls import (
         ENTRY_POINT_GROUP,
         SinkUrl,
@@ -107,6 +113,8 @@ __all__ = [
     "OtherModelError",
     "QueryEmbedder",
     "RankingModel",
+    "ReplaceableSink",
+    "ReplacedError",
     "Row",
     "RowKey",
     "Search",
@@ -122,6 +130,7 @@ __all__ = [
     "SparseModel",
     "SparseSink",
     "SparseVector",
+    "StoredRow",
     "Target",
     "Tell",
     "TextEmbedder",
@@ -140,6 +149,7 @@ __all__ = [
     "lock_folder",
     "matcher",
     "model_digest",
+    "models_of",
     "open_sink",
     "open_source",
     "open_sql_source",
@@ -177,6 +187,7 @@ _MODULES = {
         *("SparseModel", "SparseSink", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
         *("check_target", "check_vectors", "check_weights"),
     ),
+    "sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
     "sinks.urls": (
         *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
         *("open_sink", "parse_url", "without_password"),

@@ -169,3 +169,15 @@ def check_rerank(rerank: object, has_reranker: bool) -> bool:
     if rerank and not has_reranker:
         raise ConfigError("rerank = True; there is no reranker here, name one at the start")
     return bool(rerank)
+
+
+def times_of(
+    started: float, embedded: float, searched: float, ended: float, options: SearchOptions
+) -> SearchTimes:
+    """Return the times between instants of a search, which are in seconds."""
+    return SearchTimes(
+        embed_ms=(embedded - started) * 1e3,
+        search_ms=(searched - embedded) * 1e3,
+        rerank_ms=0.0 if options.num_candidates is None else (ended - searched) * 1e3,
+        total_ms=(ended - started) * 1e3,
+    )

@@ -19,7 +19,7 @@ SEARCH_ROWS = 10
 CANDIDATES = 50
 """Default number of rows that a reranker reads: they take it some tenths of a second on a CPU."""
 
-_SWITCHES = ("chunk", "delete_missing", "recreate", "dry_run")
+_SWITCHES = ("chunk", "delete_missing", "recreate", "replace", "dry_run")
 _COUNTS = (("chunk_tokens", 1), ("chunk_overlap", 0), ("batch_rows", 1), ("limit", 1))
 """Options that are whole numbers, and the least of each."""
 
@@ -83,6 +83,9 @@ class IndexOptions:
     """Share of the stored rows, 0 to 1. If more than this is missing, nothing is deleted."""
     recreate: bool = False
     """Drop the stored rows and start over."""
+    replace: bool = False
+    """Load rows of another model beside the stored ones, and let searches find them when all are
+    there and were checked. With `recreate`, drop what an earlier run has loaded there."""
     dry_run: bool = False
     """Read and count, estimate the time, check the destination; write nothing."""
     limit: int | None = None
@@ -112,6 +115,10 @@ class IndexOptions:
             raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
         if self.recreate and self.shard is not None:
             raise ConfigError("recreate would drop the rows of other shards; use one or the other")
+        if self.replace and (self.limit is not None or self.shard is not None):
+            raise ConfigError(
+                "replace needs the whole source in one load; leave limit and shard out"
+            )
 
     def _check_count(self, name: str, least: int) -> None:
         value = getattr(self, name)

@@ -15,20 +15,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from embedlib.errors import ConfigError, EngineRunError, SinkError, SourceError, shown
+from embedlib.errors import ConfigError, EngineRunError, SinkError, SourceError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embedder
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.preparing import estimate_documents, make_chunker, make_target
+from embedlib.indexing.preparing import (
+    check_arguments,
+    estimate_documents,
+    ignore,
+    make_chunker,
+    make_target,
+)
 from embedlib.indexing.reader import BadRows, Reader
+from embedlib.indexing.replacing import start_replacement
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.rows import BadRow, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
@@ -40,7 +47,7 @@ from embedlib.indexing.sinks.protocol import (
     check_takes_multi_vectors,
     check_target,
 )
-from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sinks.thread import SinkThread, running_thread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sources.input_files import check_not_input
 from embedlib.indexing.sources.opening import open_documents
@@ -58,13 +65,6 @@ if TYPE_CHECKING:
 
     from embedlib.indexing.signatures import LoadOptions
 
-_INTERRUPTED_SECONDS = 2.0
-"""How long an interrupted load waits for the running call to the destination."""
-
-
-def _ignore(_: object) -> None:
-    pass
-
 
 def index(
     source: str | os.PathLike[str] | Iterable[Any] | ArrowTable,
@@ -74,7 +74,7 @@ def index(
     sparse: SparseEmbedder | None = None,
     source_options: SourceOptions | None = None,
     tell: Tell | None = None,
-    on_progress: Callable[[IndexProgress], None] = _ignore,
+    on_progress: Callable[[IndexProgress], None] = ignore,
     ray: str | None = None,
     ray_workers: int | None = None,
     **options: Unpack[LoadOptions],
@@ -118,7 +118,7 @@ def index(
     """
     settings = IndexOptions.from_options(options)
     check_is_sink(sink)
-    _check_arguments(source_options, tell, on_progress)
+    check_arguments(source_options, tell, on_progress)
     check_ray(ray, ray_workers)
     tell = tell or logging.getLogger("embedlib").warning
     if ray is not None:
@@ -145,19 +145,26 @@ def index(
     with ExitStack() as stack:
         opened = open_sink(sink) if isinstance(sink, str) else sink
         check_takes_multi_vectors(opened, target)
+        replacement = None
+        if settings.replace:
+            stack.callback(opened.close)
+            replacement = start_replacement(opened, embedder, target, settings, tell)
+        if replacement is not None:
+            opened, settings = replacement.new, replacement.load_options
         cluster = as_cluster(embedder)
         if sparse is not None:
             check_beside(opened, target)
             if cluster is not None:
                 raise ConfigError("sparse is not for workers of a cluster; leave one of them out")
         if cluster is not None:
-            opened = cluster.check_sink(opened, sink if isinstance(sink, str) else None)
+            url = sink if isinstance(sink, str) and replacement is None else None
+            opened = cluster.check_sink(opened, url)
         run = _Run(
             embedder=embedder,
             cluster=cluster,
             sparse=sparse,
             sink=opened,
-            thread=stack.enter_context(_running_thread(opened)),
+            thread=stack.enter_context(running_thread(opened)),
             target=target,
             settings=settings,
             tell=tell,
@@ -176,7 +183,7 @@ def index(
         run.bad_rows.start()
         if reader is None:
             if has_rows:
-                run.keep_ids(documents)
+                run.keep_ids(documents, opened if replacement is None else replacement.named_by)
             reader = stack.enter_context(closing(run.read(documents, chunker)))
         if settings.dry_run:
             return run.count(reader, has_rows=has_rows)
@@ -184,7 +191,10 @@ def index(
         run.finish()
         if run.failure is not None:
             raise run.failure
-        return run.tally.report(run.bad_rows.num_rows)
+        report = run.tally.report(run.bad_rows.num_rows)
+        if replacement is not None:
+            run.thread.submit(replacement.conclude, report, embedder).result()
+        return report
 
 
 @dataclass(kw_only=True)
@@ -253,7 +263,8 @@ class _Run:
             why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
             raise SinkError(
                 f"{why}, choose another destination, or recreate=True (--recreate) to "
-                "drop these rows and embed everything again"
+                "drop these rows and embed everything again, or replace=True (--replace) to keep "
+                "them for searches until that is done"
             ) from None
 
     def _join_stored(self) -> None:
@@ -279,14 +290,15 @@ class _Run:
             shard=self.settings.part,
         )
 
-    def keep_ids(self, documents: Iterable[Document | BadRow]) -> None:
-        """Let the source name its documents as an earlier load did."""
+    def keep_ids(self, documents: Iterable[Document | BadRow], loaded: Sink) -> None:
+        """Let the source name its documents as an earlier load of a destination did."""
         keep_ids = getattr(documents, "keep_ids", None)
         if keep_ids is not None:
-            self.thread.submit(keep_ids, self._count_stored).result()
 
-    def _count_stored(self, source_ids: Sequence[str]) -> int:
-        return len(self.sink.digests([row_id(id_, 0) for id_ in source_ids]))
+            def count_stored(source_ids: Sequence[str]) -> int:
+                return len(loaded.digests([row_id(id_, 0) for id_ in source_ids]))
+
+            self.thread.submit(keep_ids, count_stored).result()
 
     def count(self, reader: Reader, *, has_rows: bool) -> IndexReport:
         """Report what a load would do."""
@@ -349,31 +361,3 @@ class _Run:
     def _num_rows(self) -> int:
         state = self.sink.inspect()
         return 0 if state is None else state.num_rows
-
-
-@contextmanager
-def _running_thread(sink: Sink) -> Iterator[SinkThread]:
-    """Run the thread that makes the calls to a sink; its last call closes the sink."""
-    thread = SinkThread()
-    try:
-        yield thread
-    except BaseException as error:
-        # After Ctrl-C: a database that builds an index may take minutes to answer.
-        timeout_s = None if isinstance(error, Exception) else _INTERRUPTED_SECONDS
-        thread.submit(sink.close)  # if this fails too, the first error is the one to report
-        thread.close(timeout_s)
-        raise
-    closed = thread.submit(sink.close)
-    thread.close(None)
-    closed.result()
-
-
-def _check_arguments(source_options: object, tell: object, on_progress: object) -> None:
-    if not isinstance(source_options, SourceOptions | None):
-        raise ConfigError(
-            f"source_options = {shown(source_options)}; it must be an "
-            "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
-        )
-    for name, value in (("tell", tell or _ignore), ("on_progress", on_progress)):
-        if not callable(value):
-            raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")

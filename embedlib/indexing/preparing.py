@@ -12,10 +12,31 @@ from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import name_to_store, precision_to_store
 
 MAX_CHUNK_TOKENS = 512
 """Default limit of a chunk for models that take more: one vector describes a longer text poorly."""
+
+
+def ignore(_: object) -> None:
+    """Ignore what a load tells: the default of `on_progress`."""
+
+
+def check_arguments(source_options: object, tell: object, on_progress: object) -> None:
+    """Check the arguments of `index` that are no options.
+
+    Raises:
+        ConfigError: one has another type.
+    """
+    if not isinstance(source_options, SourceOptions | None):
+        raise ConfigError(
+            f"source_options = {shown(source_options)}; it must be an "
+            "embedlib.SourceOptions, such as SourceOptions(id_field='key')"
+        )
+    for name, value in (("tell", tell or ignore), ("on_progress", on_progress)):
+        if not callable(value):
+            raise ConfigError(f"{name} = {shown(value)}; it must be a function of one argument")
 
 
 def estimate_documents(documents: Iterable[Document | BadRow], options: IndexOptions) -> int | None:

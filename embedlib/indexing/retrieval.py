@@ -18,14 +18,14 @@ from embedlib.indexing.embedders import QueryEmbedder, SparseEmbedder, check_emb
 from embedlib.indexing.hits import (
     SearchOptions,
     SearchResults,
-    SearchTimes,
     check_rerank,
     choose_hits,
+    times_of,
 )
 from embedlib.indexing.late_ranking import as_ranking, load_ranking
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS, check_switch
 from embedlib.indexing.rows import model_digest
-from embedlib.indexing.searching import check_question, find_fused, find_rows, stored_state
+from embedlib.indexing.searching import check_question, find_fused, find_rows, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, SparseModel
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
@@ -109,7 +109,7 @@ class Search:
         if isinstance(destination, str):
             self._owned.append(lambda: self._thread.submit(self._sink.close).result())
         try:
-            self._state = self._thread.submit(stored_state, self._sink).result()
+            self._state = self._thread.submit(held_state, self._sink).result()
             self._embedder = self._find_embedder(embedder, one_config(config, {}))
             self._reranker = self._find_reranker(ranking)
             self._sparse = self._find_sparse(sparse) if hybrid else None
@@ -184,7 +184,7 @@ class Search:
         scores = [
             self._score(text, hits, options) for text, hits in zip(questions, rows, strict=True)
         ]
-        times = _times(started, embedded, searched, perf_counter(), options)
+        times = times_of(started, embedded, searched, perf_counter(), options)
         results = [
             SearchResults(choose_hits(hits, each, options), times)
             for hits, each in zip(rows, scores, strict=True)
@@ -244,7 +244,7 @@ class Search:
         scores = await asyncio.gather(
             *(self._ascore(*pair, options) for pair in zip(questions, rows, strict=True))
         )
-        times = _times(started, embedded, searched, perf_counter(), options)
+        times = times_of(started, embedded, searched, perf_counter(), options)
         results = [
             SearchResults(choose_hits(hits, each, options), times)
             for hits, each in zip(rows, scores, strict=True)
@@ -282,6 +282,8 @@ class Search:
             opened = open_embedder(name, config, self._state, self._sink.name, lambda line: None)
             self._owned.append(opened.close)
             embedder = opened
+        if not stands_beside(embedder, self._state):
+            self._state = self._thread.submit(held_state, self._sink, [embedder]).result()
         if not stands_beside(embedder, self._state):
             raise SinkError(describe_other_model(self._state, self._sink.name, embedder, "search"))
         return embedder
@@ -369,14 +371,3 @@ def _in_order(ranking: Iterable[Mapping[str, Any]], num_documents: int) -> list[
     for entry in ranking:
         scores[entry["corpus_id"]] = float(entry["score"])
     return scores
-
-
-def _times(
-    started: float, embedded: float, searched: float, ended: float, options: SearchOptions
-) -> SearchTimes:
-    return SearchTimes(
-        embed_ms=(embedded - started) * 1e3,
-        search_ms=(searched - embedded) * 1e3,
-        rerank_ms=0.0 if options.num_candidates is None else (ended - searched) * 1e3,
-        total_ms=(ended - started) * 1e3,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
 import numpy as np
@@ -9,11 +10,12 @@ from numpy.typing import NDArray
 
 from embedlib.checks import is_count
 from embedlib.errors import ConfigError, SinkError, shown
-from embedlib.indexing.embedders import QueryEmbedder, check_embedder
+from embedlib.indexing.embedders import ModelIdentity, QueryEmbedder, check_embedder
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
+from embedlib.indexing.sinks.replaceable import can_replace
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
@@ -29,6 +31,26 @@ def stored_state(sink: Sink) -> SinkState:
     state = sink.inspect()
     if state is None:
         raise SinkError(f"{sink.name} holds nothing; load it with embedlib index")
+    return state
+
+
+def held_state(sink: Sink, embedders: Sequence[ModelIdentity] = ()) -> SinkState:
+    """Return which rows of a destination are searched, and keep its searches to these.
+
+    They are those that it holds now; or those that it keeps since a change of model, if an embedder
+    made them and none made the others.
+
+    Raises:
+        SinkError: it holds nothing.
+    """
+    state = stored_state(sink)
+    if not can_replace(sink):
+        return state
+    if embedders and not any(stands_beside(each, state) for each in embedders):
+        old = sink.old()
+        if old is not None and any(stands_beside(each, old) for each in embedders):
+            state = old
+    sink.hold(state)
     return state
 
 
@@ -63,7 +85,7 @@ def search(
     if isinstance(sink, str):
         with closing(open_sink(sink)) as opened:
             return search(question, opened, embedder=embedder, k=k, where=where)
-    state = stored_state(sink)
+    state = held_state(sink, [embedder])
     if not stands_beside(embedder, state):
         raise SinkError(describe_other_model(state, sink.name, embedder, "search"))
     return find_rows(sink, embedder.encode_query(question), k, passes)

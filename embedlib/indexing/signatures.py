@@ -23,6 +23,9 @@ class LoadOptions(TypedDict, total=False):
     """Share of the stored rows, 0 to 1. If more than this is missing, nothing is deleted."""
     recreate: bool
     """Drop the stored rows and start over."""
+    replace: bool
+    """Load rows of another model beside the stored ones, and let searches find them when all are
+    there and were checked. With `recreate`, drop what an earlier run has loaded there."""
     dry_run: bool
     """Read and count, estimate the time, check the destination; write nothing."""
     limit: int | None

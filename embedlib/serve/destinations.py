@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EmbedlibError, shown
 from embedlib.indexing.filters.expression import Filter
-from embedlib.indexing.searching import find_rows, stored_state
+from embedlib.indexing.searching import find_rows, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, UnreachableSinkError
+from embedlib.indexing.sinks.replaceable import ReplacedError
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
@@ -53,7 +54,7 @@ class Destination:
         self._num_waiting = 0
         self._thread = SinkThread(f"embedlib-serve-search-{name}")
         try:
-            self.state = self._thread.submit(stored_state, self._sink).result()
+            self.state = self._thread.submit(held_state, self._sink).result()
         except BaseException:
             self.close()
             raise
@@ -74,15 +75,13 @@ class Destination:
 
     def find_model(self, models: list[ServedModel]) -> None:
         """Choose the model that made the rows; without one, `error` says why."""
-        fitting = [
-            model
-            for model in models
-            if isinstance(model.session, Embedder) and stands_beside(model.session, self.state)
-        ]
-        if fitting:
-            self.model = fitting[0]
-            return
         able = [model for model in models if isinstance(model.session, Embedder)]
+        embedders = [model.session for model in able if isinstance(model.session, Embedder)]
+        self.state = self._thread.submit(held_state, self._sink, embedders).result()
+        for model, embedder in zip(able, embedders, strict=True):
+            if stands_beside(embedder, self.state):
+                self.model = model
+                return
         if len(able) == 1 and isinstance(able[0].session, Embedder):
             self.error = describe_other_model(
                 self.state, self._sink.name, able[0].session, "search"
@@ -116,6 +115,8 @@ class Destination:
             return await asyncio.wait_for(asyncio.wrap_future(call), ANSWER_SECONDS)
         except UnreachableSinkError as error:
             raise _come_again(str(error)) from error
+        except ReplacedError as error:
+            raise HTTPError(503, f"{error}: start the server again", "unavailable") from error
         except asyncio.TimeoutError:
             raise _come_again(
                 f"{self.name} has not answered within {ANSWER_SECONDS:g} seconds; is its database "

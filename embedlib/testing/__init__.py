@@ -10,6 +10,7 @@ Nothing here sleeps or reads the clock: a fake engine holds batches until the te
 from __future__ import annotations
 
 from embedlib.testing.batches import make_batch
+from embedlib.testing.check_replaceable import check_replaceable
 from embedlib.testing.check_sink import check_sink
 from embedlib.testing.engine import (
     FAKE_DIM,
@@ -32,6 +33,7 @@ __all__ = [
     "FakeStore",
     "byte_tokenizer",
     "check_engine",
+    "check_replaceable",
     "check_sink",
     "fake_embedder",
     "fake_spec",

@@ -131,7 +131,8 @@ def test_progress_can_be_left_out() -> None:
         for parameter in main.get_command(CONTEXT, name).params  # type: ignore[union-attr]
         if "--quiet" in parameter.opts and "-q" in parameter.opts
     }
-    assert {*COMMANDS} - quiet == {"completion", "config", "doctor", "models", "serve", "status"}
+    without = {"completion", "config", "doctor", "drop-old", "models", "serve", "status"}
+    assert {*COMMANDS} - quiet == without
 
 
 def test_quiet_hides_the_bars_of_the_hub_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +148,9 @@ def test_quiet_hides_the_bars_of_the_hub_too(run: Run, monkeypatch: pytest.Monke
     assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
 
 
-FEW_OPTIONS = {"bench-write", "completion", "config", "convert", "doctor", "models", "status"}
+FEW_OPTIONS = {
+    *("bench-write", "completion", "config", "convert", "doctor", "drop-old", "models", "status"),
+}
 
 
 @pytest.mark.parametrize("name", sorted({*COMMANDS} - FEW_OPTIONS))

@@ -27,17 +27,19 @@ def search_rows(
     vector: NDArray[np.float32],
     k: int,
     where: Filter | None,
+    table: str,
 ) -> list[Hit]:
     """Return the `k` rows nearest to float32[D] that pass a filter, best first.
 
     Args:
-        database: with the table `row` of a file sink.
+        database: of a file sink.
         name: how vectors are compared.
         vector: the question's.
         k: how many rows.
         where: None: all rows pass.
+        table: of the rows.
     """
-    query = "SELECT number, vector FROM row"
+    query = f"SELECT number, vector FROM {table}"
     if where is not None:
         accepts = matcher(where)
         database.create_function(_ACCEPTS, 1, lambda text: accepts(json.loads(text)))
@@ -49,11 +51,11 @@ def search_rows(
         scores = similarity(name, vector, vectors.reshape(len(part), -1))[0]
         best += zip(scores.tolist(), (number for number, _ in part), strict=True)
         best = sorted(best, key=lambda item: -item[0])[:k]
-    return [_read_hit(database, score, number) for score, number in best]
+    return [_read_hit(database, table, score, number) for score, number in best]
 
 
-def _read_hit(database: sqlite3.Connection, score: float, number: int) -> Hit:
-    query = "SELECT id, source_id, chunk, text, metadata FROM row WHERE number = ?"
+def _read_hit(database: sqlite3.Connection, table: str, score: float, number: int) -> Hit:
+    query = f"SELECT id, source_id, chunk, text, metadata FROM {table} WHERE number = ?"
     found: tuple[Any, ...] = database.execute(query, (number,)).fetchone()
     id_, source_id, chunk, text, metadata = found
     return Hit(

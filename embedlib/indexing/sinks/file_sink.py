@@ -4,6 +4,9 @@ None of these formats can be changed in place, and a process may be killed at an
 rows are stored in an SQLite database in the folder FILE.embedlib, which is transactional and can be
 queried for existing rows. `finish` exports them to a temporary file and renames it to FILE. FILE is
 for reading, not for editing. Removing the folder means starting over.
+
+`FILE.embedlib/rows.sqlite` may hold up to three sets of rows, see `file_tables`; FILE has those
+that searches find.
 """
 
 from __future__ import annotations
@@ -12,11 +15,9 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 from uuid import UUID
 
 import numpy as np
@@ -25,9 +26,23 @@ from numpy.typing import NDArray
 from embedlib.errors import SinkError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.filters.expression import Filter
-from embedlib.indexing.rows import Row
+from embedlib.indexing.rows import Row, model_digest
+from embedlib.indexing.sinks.file_export import check_format, export, files_of, stamp
 from embedlib.indexing.sinks.file_lock import FileLock
 from embedlib.indexing.sinks.file_search import search_rows
+from embedlib.indexing.sinks.file_tables import (
+    BESIDE,
+    DATABASE,
+    FOUND,
+    OLD,
+    create_tables,
+    drop_old_tables,
+    one_snapshot,
+    open_database,
+    read_target,
+    switch_tables,
+    transaction,
+)
 from embedlib.indexing.sinks.protocol import (
     Hit,
     RowKey,
@@ -37,29 +52,17 @@ from embedlib.indexing.sinks.protocol import (
     check_target,
     check_vectors,
 )
+from embedlib.indexing.sinks.replaceable import ReplacedError, StoredRow
 from embedlib.indexing.sinks.urls import SinkUrl
 from embedlib.vectors.arrays import Vectors
-from embedlib.vectors.files import open_writer
 
 FOLDER_SUFFIX = ".embedlib"
 """Appended to the name of a file: the folder with its rows."""
-ROWS_SUFFIX = ".rows.jsonl"
-"""Appended to the name of an npy file: a line of JSON for each of its vectors."""
-
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS load (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    """CREATE TABLE IF NOT EXISTS row (
-    number INTEGER PRIMARY KEY, id BLOB UNIQUE NOT NULL, source_id TEXT NOT NULL,
-    chunk INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL, digest BLOB NOT NULL,
-    vector BLOB NOT NULL)""",
-)
 _UPSERT = """
-INSERT INTO row (id, source_id, chunk, text, metadata, digest, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO {} (id, source_id, chunk, text, metadata, digest, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET text = excluded.text, metadata = excluded.metadata,
     digest = excluded.digest, vector = excluded.vector
 """
-_FIRST_BYTES = {b"\x93NUMPY": "npy", b"PAR1": "parquet", b"{": "jsonl"}
-"""How the files of each format begin. Source: numpy.lib.format; Apache Parquet, file format."""
 _SLICE = 500
 """Ids per statement: below the limit of 999 parameters in older versions of SQLite."""
 
@@ -82,13 +85,13 @@ def open_file_sink(url: SinkUrl) -> FileSink:
 class FileSink:
     """A file of rows in one of three formats."""
 
-    def __init__(self, scheme: str, path: Path) -> None:
-        self.name = f"{scheme}:{path}"
+    def __init__(self, scheme: str, path: Path, rows: str = FOUND) -> None:
+        self.name = f"{scheme}:{path}{' (beside)' if rows == BESIDE else ''}"
         self._path = path
         self._format = scheme
-        self._files = {str(path): scheme}
-        if scheme == "npy":
-            self._files[f"{path}{ROWS_SUFFIX}"] = "rows"
+        self._rows = rows
+        self._held: SinkState | None = None
+        self._files = files_of(path, scheme)
         self._folder = path.with_name(f"{path.name}{FOLDER_SUFFIX}")
         self._database: sqlite3.Connection | None = None
         self._lock: FileLock | None = None
@@ -106,11 +109,15 @@ class FileSink:
                         f"{file} exists and was not written by embedlib (no {self._folder.name} "
                         "beside it); choose another name or move it away"
                     )
-            self._check_format()
-            target = self._target()
-            if target is None:
+            check_format(self._path, self._format)
+            if not self._has_database:
                 return None
-            (num_rows,) = self._connect().execute("SELECT count(*) FROM row").fetchone()
+            with one_snapshot(self._connect()):
+                target = self._target()
+                if target is None:
+                    return None
+                query = f"SELECT count(*) FROM {self._table}"
+                (num_rows,) = self._connect().execute(query).fetchone()
             return SinkState(
                 num_rows=num_rows,
                 dim=target.dim,
@@ -132,16 +139,15 @@ class FileSink:
             database.execute("PRAGMA journal_mode = WAL")  # a search reads while rows are written
             database.execute("PRAGMA synchronous = FULL")
             with self._transaction():
-                for statement in _SCHEMA:
-                    database.execute(statement)
+                create_tables(database, self._rows)
                 if target.recreate:  # not by removing the file: a search may have it open
-                    database.execute("DELETE FROM row")
-                    database.execute("DELETE FROM load")
+                    database.execute(f"DELETE FROM {self._table}")
+                    database.execute(f"DELETE FROM {self._rows}load")
                 database.executemany(
-                    "INSERT OR REPLACE INTO load VALUES (?, ?)",
+                    f"INSERT OR REPLACE INTO {self._rows}load VALUES (?, ?)",
                     ((key, json.dumps(value)) for key, value in asdict(target).items()),
                 )
-            if target.recreate:
+            if target.recreate and self._rows == FOUND:
                 for file in self._files:
                     Path(file).unlink(missing_ok=True)
 
@@ -151,7 +157,7 @@ class FileSink:
         with self._errors():
             for part in _slices([id_.bytes for id_ in ids]):
                 marks = ", ".join("?" * len(part))
-                query = f"SELECT id, digest FROM row WHERE id IN ({marks})"
+                query = f"SELECT id, digest FROM {self._table} WHERE id IN ({marks})"
                 rows = self._connect().execute(query, part)
                 found.update((UUID(bytes=id_), digest) for id_, digest in rows)
         return found
@@ -164,7 +170,7 @@ class FileSink:
             check_vectors(vectors, len(rows), target.dim)
             blobs = np.ascontiguousarray(vectors, "<f4")
             database.executemany(
-                _UPSERT,
+                _UPSERT.format(self._table),
                 (
                     (
                         row.id.bytes,
@@ -183,7 +189,7 @@ class FileSink:
         """Replace metadata and digest in one transaction."""
         with self._change() as database:
             database.executemany(
-                "UPDATE row SET metadata = ?, digest = ? WHERE id = ?",
+                f"UPDATE {self._table} SET metadata = ?, digest = ? WHERE id = ?",
                 (
                     (json.dumps(row.metadata, ensure_ascii=False), row.digest, row.id.bytes)
                     for row in rows
@@ -194,24 +200,31 @@ class FileSink:
         """Yield rows in the order they were first written."""
         with self._errors():
             for id_, source_id, chunk in self._connect().execute(
-                "SELECT id, source_id, chunk FROM row ORDER BY number"
+                f"SELECT id, source_id, chunk FROM {self._table} ORDER BY number"
             ):
                 yield RowKey(id=UUID(bytes=id_), source_id=source_id, chunk=chunk)
 
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows in one transaction."""
         with self._change() as database:
-            database.executemany("DELETE FROM row WHERE id = ?", ((id_.bytes,) for id_ in ids))
+            query = f"DELETE FROM {self._table} WHERE id = ?"
+            database.executemany(query, ((id_.bytes,) for id_ in ids))
 
     def finish(self) -> None:
         """Export the rows, unless the file is unchanged since its last export in this format."""
-        database = self._connect()
+        database, target = self._connect(), self._target()
+        if self._rows != FOUND:
+            return
+        assert target is not None, "finish before begin"
         with self._errors():
             written = database.execute("SELECT value FROM load WHERE key = 'written'").fetchone()
-            if written == (self._stamp(),):
+            if written == (stamp(self._files, self._format),):
                 return
-            self._export()
-            database.execute("INSERT OR REPLACE INTO load VALUES ('written', ?)", (self._stamp(),))
+            export(database, self._files, target.dim)
+            database.execute(
+                "INSERT OR REPLACE INTO load VALUES ('written', ?)",
+                (stamp(self._files, self._format),),
+            )
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Compare the vector with every row."""
@@ -223,10 +236,69 @@ class FileSink:
 
     def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
         with self._errors():
-            target = self._target()
-            if target is None:
+            if not self._has_database:
                 raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
-            return search_rows(self._connect(), target.similarity, vector, k, where)
+            database = self._connect()
+            with one_snapshot(database):
+                rows, target = self._find_held()
+                return search_rows(database, target.similarity, vector, k, where, f"{rows}row")
+
+    def hold(self, state: SinkState) -> None:
+        """Search only among rows of this model; each search looks where they are."""
+        self._held = state
+
+    def _find_held(self) -> tuple[str, Target]:
+        """Return which rows are searched."""
+        now, held = self._target(), self._held
+        if held is not None:
+            for rows in (FOUND, OLD):
+                target = read_target(self._connect(), rows)
+                if target and model_digest(target.fingerprint) == model_digest(held.fingerprint):
+                    return rows, target
+            raise ReplacedError(self.name, held, now.model if now is not None else None)
+        if now is None:
+            raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
+        return self._rows, now
+
+    def beside(self) -> FileSink:
+        """Return the sink for rows of another model, in the same database."""
+        return FileSink(self._format, self._path, BESIDE)
+
+    def old(self) -> SinkState | None:
+        """Return what is kept since the last switch."""
+        with closing(FileSink(self._format, self._path, OLD)) as sink:
+            return sink.inspect()
+
+    def switch(self) -> None:
+        """Rename the tables in one transaction, then export the rows."""
+        with self._transaction() as database:
+            switch_tables(database, self.name)
+        self._rows = FOUND
+        self.finish()
+
+    def drop_old(self) -> None:
+        """Drop the old tables, and give their room back."""
+        if self.old() is None:
+            return
+        lock = FileLock(self._folder / "lock", self.name)
+        try:
+            with self._transaction() as database:
+                drop_old_tables(database)
+            with self._errors():
+                database.execute("VACUUM")
+        finally:
+            lock.release()
+
+    def stored_rows(self, ids: Sequence[UUID]) -> dict[UUID, StoredRow]:
+        """Return text and vector of stored rows."""
+        marks = ", ".join("?" * len(ids))
+        query = f"SELECT id, text, vector FROM {self._table} WHERE id IN ({marks})"
+        with self._errors():
+            found = self._connect().execute(query, [id_.bytes for id_ in ids]).fetchall()
+        return {
+            UUID(bytes=id_): StoredRow(text, np.frombuffer(blob, "<f4"))
+            for id_, text, blob in found
+        }
 
     def close(self) -> None:
         """Close the database and release the lock."""
@@ -237,52 +309,30 @@ class FileSink:
             self._lock.release()
             self._lock = None
 
-    def _check_format(self) -> None:
-        """Refuse to replace a file by one of another format."""
-        if not self._path.is_file():
-            return
-        with self._path.open("rb") as file:
-            first = file.read(max(map(len, _FIRST_BYTES)))
-        found = [kind for start, kind in _FIRST_BYTES.items() if first.startswith(start)]
-        if found and found != [self._format]:
-            raise SinkError(
-                f"{self._path} was written as {found[0]}, this is {self.name}; write "
-                f"{found[0]}:{self._path}, or choose another name"
-            )
+    @property
+    def _table(self) -> str:
+        return f"{self._rows}row"
+
+    @property
+    def _has_database(self) -> bool:
+        return self._database is not None or (self._folder / DATABASE).exists()
 
     def _connect(self) -> sqlite3.Connection:
         if self._database is None:
-            path = (self._folder / "rows.sqlite").absolute()
-            # SQLite creates files of its own unless it is told that the database cannot change,
-            # which is true if the folder is read-only and no writer's log exists.
-            is_fixed = not os.access(self._folder, os.W_OK) and not os.path.exists(f"{path}-wal")
-            # One thread at a time calls, but not always the same.
-            self._database = sqlite3.connect(
-                f"file:{quote(str(path))}{'?immutable=1' if is_fixed else ''}",
-                uri=True,
-                check_same_thread=False,
-                isolation_level=None,
-            )
+            self._database = open_database(self._folder / DATABASE)
         return self._database
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        database = self._connect()
-        with self._errors():
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                yield database
-                database.execute("COMMIT")
-            finally:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
+        with self._errors(), transaction(self._connect()) as database:
+            yield database
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """A transaction that also marks the exported file as out of date."""
         with self._transaction() as database:
             yield database
-            database.execute("DELETE FROM load WHERE key = 'written'")
+            database.execute(f"DELETE FROM {self._rows}load WHERE key = 'written'")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -295,43 +345,7 @@ class FileSink:
 
     def _target(self) -> Target | None:
         """Return the target that `begin` stored; None: nothing was loaded."""
-        if self._database is None and not (self._folder / "rows.sqlite").exists():
-            return None
-        database = self._connect()
-        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'load'").fetchone():
-            return None  # killed before the tables were created
-        rows = database.execute("SELECT key, value FROM load WHERE key != 'written'")
-        return Target(**{key: json.loads(value) for key, value in rows})
-
-    def _export(self) -> None:
-        target = self._target()
-        assert target is not None, "finish before begin"
-        with ExitStack() as stack:
-            writers = [
-                stack.enter_context(open_writer(name, kind, target.dim))
-                for name, kind in self._files.items()
-            ]
-            for fields, vector in self._stored_rows():
-                for writer in writers:
-                    writer.write(fields, vector)
-
-    def _stamp(self) -> str:
-        """Return a description of the exported files that an edit or another format changes."""
-        found = [os.stat(file) for file in self._files if os.path.exists(file)]
-        return json.dumps([self._format, *([file.st_size, file.st_mtime_ns] for file in found)])
-
-    def _stored_rows(self) -> Iterator[tuple[dict[str, Any], NDArray[np.float32]]]:
-        for id_, source_id, chunk, text, metadata, blob in self._connect().execute(
-            "SELECT id, source_id, chunk, text, metadata, vector FROM row ORDER BY number"
-        ):
-            fields = {
-                "id": str(UUID(bytes=id_)),
-                "source_id": source_id,
-                "chunk": chunk,
-                "text": text,
-                "metadata": json.loads(metadata),
-            }
-            yield fields, np.frombuffer(blob, "<f4")
+        return read_target(self._connect(), self._rows) if self._has_database else None
 
 
 def _slices(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
+
+from embedlib.indexing.sinks.protocol import Sink
+
+_INTERRUPTED_SECONDS = 2.0
+"""How long an interrupted load waits for the running call to the destination."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,3 +54,20 @@ class SinkThread:
                 future.set_result(function())
             except BaseException as error:  # the future raises it in the thread that waits
                 future.set_exception(error)
+
+
+@contextmanager
+def running_thread(sink: Sink) -> Iterator[SinkThread]:
+    """Run the thread that makes the calls to a sink; its last call closes the sink."""
+    thread = SinkThread()
+    try:
+        yield thread
+    except BaseException as error:
+        # After Ctrl-C: a database that builds an index may take minutes to answer.
+        timeout_s = None if isinstance(error, Exception) else _INTERRUPTED_SECONDS
+        thread.submit(sink.close)  # if this fails too, the first error is the one to report
+        thread.close(timeout_s)
+        raise
+    closed = thread.submit(sink.close)
+    thread.close(None)
+    closed.result()

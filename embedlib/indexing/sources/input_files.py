@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 from embedlib.errors import SourceError
-from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX, ROWS_SUFFIX
+from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
+from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.file_formats import FORMATS, STDIN, TEXTS, place_of, suffix_of

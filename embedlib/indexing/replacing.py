@@ -1,0 +1,175 @@
+"""A change of model while searches go on: `index(..., replace=True)`, and `drop_old`.
+
+The rows of the new model are loaded beside those that searches find, by an ordinary load: it may be
+killed and run again. When it has ended, they are checked and take the place of the others in one
+step. What was found before is kept until `drop_old`, and searches that were opened before the step
+go on with it. The destination itself says how far all this is.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+
+from embedlib.errors import SinkError
+from embedlib.indexing.embedders import TextEmbedder
+from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.replacement_checks import NEIGHBOURS, compare
+from embedlib.indexing.report import IndexReport
+from embedlib.indexing.sinks.protocol import Sink, SinkState, Target, Tell
+from embedlib.indexing.sinks.replaceable import (
+    ReplaceableSink,
+    can_replace,
+    models_of,
+    replaceable,
+)
+from embedlib.indexing.sinks.urls import check_is_sink, open_sink
+from embedlib.indexing.stored_model import stands_beside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """Rows that are loaded beside others, to take their place.
+
+    Attributes:
+        sink: what searches find.
+        new: where the load writes.
+        state: of what searches find; None: nothing yet.
+        target: of the load.
+        options: of the load, as the caller gave them.
+        tell: takes a line for the user.
+    """
+
+    sink: ReplaceableSink
+    new: ReplaceableSink
+    state: SinkState | None
+    target: Target
+    options: IndexOptions
+    tell: Tell
+
+    @property
+    def named_by(self) -> Sink:
+        """What says how the documents were named: the rows that are there."""
+        return self.new if self.state is None else self.sink
+
+    @property
+    def load_options(self) -> IndexOptions:
+        """Options for the load beside: rows that an earlier, killed run left there must go."""
+        return replace(self.options, delete_missing=True, max_delete=1.0)
+
+    def conclude(self, report: IndexReport, embedder: TextEmbedder) -> None:
+        """Check the new rows, and let searches find them.
+
+        Raises:
+            SinkError: a check failed, and searches go on with what they found before.
+        """
+        options = self.options
+        found = compare(
+            self.new,
+            None if self.state is None else self.sink,
+            embedder,
+            report,
+            options.max_delete if options.delete_missing else 0.0,
+        )
+        name, model = self.sink.name, self.target.model
+        if found.problem is not None:
+            before = "" if self.state is None else f" with those of {self.state.model!r}"
+            raise SinkError(
+                f"{name}: the rows of {model!r} are loaded and not found by searches yet, which "
+                f"go on{before}: {found.problem}"
+            )
+        if found.overlap is not None:
+            self.tell(
+                f"{name}: of the documents among the {NEIGHBOURS} rows nearest to each of "
+                f"{found.num_sampled} sampled rows, both models find {found.overlap:.0%}"
+            )
+        self.new.switch()
+        kept = (
+            ""
+            if self.state is None
+            else (f"; those of {self.state.model!r} are kept until embedlib drop-old")
+        )
+        self.tell(f"{name}: searches that begin now find the rows of {model!r}{kept}")
+
+
+def start_replacement(
+    sink: Sink, embedder: TextEmbedder, target: Target, options: IndexOptions, tell: Tell
+) -> Replacement | None:
+    """Find out what a load with `replace` has to do; None: the rows are of this model already.
+
+    Raises:
+        SinkError: the destination cannot be switched, keeps rows of an earlier switch, or is being
+            changed to another model.
+    """
+    found = replaceable(sink)
+    state = found.inspect()
+    if state is not None and _is_made_by(state, embedder, target):
+        tell(f"{found.name} holds rows of {target.model!r} already; they are brought up to date")
+        return None
+    kept = found.old()
+    if kept is not None:
+        raise SinkError(
+            f"{found.name} still keeps the {kept.num_rows:,} rows of {kept.model!r}, which were "
+            "searched before; remove them first: embedlib drop-old, or embedlib.drop_old"
+        )
+    built = built_state(found)
+    if built is not None and not options.recreate and not _is_made_by(built, embedder, target):
+        raise SinkError(
+            f"{found.name} is being changed to {built.model!r}, of which {built.num_rows:,} rows "
+            "are loaded; go on with that model and the same options, or pass recreate=True "
+            f"(--recreate) to drop these rows and change to {target.model!r} instead"
+        )
+    return Replacement(
+        sink=found, new=found.beside(), state=state, target=target, options=options, tell=tell
+    )
+
+
+def built_state(sink: Sink) -> SinkState | None:
+    """Return what an unfinished change of model has loaded; None: nothing.
+
+    Raises:
+        SinkError: the destination cannot be switched.
+    """
+    with closing(replaceable(sink).beside()) as beside:
+        return beside.inspect()
+
+
+def _is_made_by(state: SinkState, embedder: TextEmbedder, target: Target) -> bool:
+    """Whether rows are of the models of a load, also if in another precision of the same gate."""
+    stored, wanted = (models_of(each.fingerprint, each.sparse) for each in (state, target))
+    return stands_beside(embedder, state) and stored[1] == wanted[1]
+
+
+def drop_old(destination: str | Sink) -> int:
+    """Remove the rows that a destination keeps since its model was changed.
+
+    Searches that were opened before the change, and go on with these rows, end with
+    `ReplacedError`: open them again first.
+
+    Args:
+        destination: a URL, or a `Sink`, which stays open.
+
+    Returns:
+        how many rows were removed; 0: there were none.
+
+    Raises:
+        SinkError: the destination cannot be used, or has a writer now.
+    """
+    check_is_sink(destination)
+    if isinstance(destination, str):
+        with closing(open_sink(destination)) as opened:
+            return drop_old(opened)
+    sink = replaceable(destination)
+    kept = sink.old()
+    sink.drop_old()
+    return 0 if kept is None else kept.num_rows
+
+
+def other_rows(sink: Sink) -> dict[str, SinkState]:
+    """Return what a destination holds that searches do not find: "beside" and "old"."""
+    if not can_replace(sink):
+        return {}
+    found = {"old": sink.old()}
+    with suppress(SinkError):  # one that cannot be switched
+        found["beside"] = built_state(sink)
+    return {key: state for key, state in found.items() if state is not None}

@@ -1,0 +1,213 @@
+"""A change of model: rows beside rows, the checks, the switch, and what is kept."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from embedlib import Document, Search, drop_old, index, search
+from embedlib.cli import main
+from embedlib.errors import ConfigError, SinkError
+from embedlib.indexing import ReplacedError, open_sink
+from embedlib.indexing.options import IndexOptions
+from embedlib.testing import FakeSink, FakeStore, check_replaceable
+from tests.indexing.two_models import Model, documents, is_of, vector_of
+
+NUM = 40
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A destination with rows of the model "old"."""
+    url = f"jsonl:{tmp_path / 'rows.jsonl'}"
+    load(url, Model("old"))
+    return url
+
+
+def load(url: str, model: Model, rows: Any = None, **options: Any) -> list[str]:
+    told: list[str] = []
+    given = {"chunk": False, "tell": told.append, **options}
+    index(documents(NUM) if rows is None else rows, url, embedder=model, **given)
+    return told
+
+
+def vectors_in(url: str) -> dict[str, Any]:
+    """What another program reads in the exported file."""
+    lines = Path(url.partition(":")[2]).read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["text"]: np.array(row["embedding"], np.float32) for row in rows}
+
+
+def expect_rows(url: str, model: str, num_rows: int = NUM) -> None:
+    """The destination and its file have the rows of a fresh load."""
+    found = vectors_in(url)
+    assert len(found) == num_rows
+    assert all(np.allclose(found[text], vector_of(model, text)) for text in found)
+    with closing(open_sink(url)) as sink:
+        state = sink.inspect()
+    assert state is not None
+    assert (state.model, state.num_rows) == (model, num_rows)
+
+
+@pytest.mark.parametrize("scheme", ["jsonl", "npy"])
+def test_files_keep_what_a_replaceable_sink_promises(scheme: str, tmp_path: Path) -> None:
+    check_replaceable(lambda: open_sink(f"{scheme}:{tmp_path / 'a'}"))
+
+
+def test_a_model_is_changed_while_searches_go_on(url: str) -> None:
+    old, new = Model("old"), Model("new")
+    with Search(url, old) as early:
+        told = load(url, new, replace=True)
+        assert is_of("old", "text 3", early.search("text 3"))
+        with Search(url, new) as late, Search(url, old) as with_the_old_model:
+            assert is_of("new", "text 3", late.search("text 3"))
+            assert is_of("old", "text 3", with_the_old_model.search("text 3"))
+        assert is_of("old", "text 3", search("text 3", url, embedder=old))
+        expect_rows(url, "new")
+        assert re.search(r"nearest to each of 32 sampled rows, both models find \d+%$", told[-2])
+        assert told[-1].endswith("those of 'old' are kept until embedlib drop-old")
+        assert drop_old(url) == NUM
+        assert drop_old(url) == 0
+        gone = "holds rows of 'new' now, and those of 'old' that were searched are gone"
+        with pytest.raises(ReplacedError, match=gone):
+            early.search("text 3")
+    with pytest.raises(SinkError, match="search with the same model and options"):
+        search("text 3", url, embedder=old)
+
+
+def test_a_load_that_died_goes_on(url: str) -> None:
+    new = Model("new")
+    new.dies_after = 8
+    with pytest.raises(KeyboardInterrupt):
+        load(url, new, replace=True, batch_rows=4)
+    expect_rows(url, "old")
+    new.dies_after = None
+    stored = new.num_texts
+    load(url, new, replace=True)
+    assert 0 < stored <= 8
+    assert new.num_texts <= NUM + 4 + 32  # what was in flight, and the sample
+    expect_rows(url, "new")
+
+
+def test_an_export_that_died_is_written_by_the_next_run(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("embedlib.indexing.sinks.file_sink.export", die)
+        with pytest.raises(KeyboardInterrupt):
+            load(url, Model("new"), replace=True)
+    assert is_of("new", "text 1", search("text 1", url, embedder=Model("new")))
+    again = Model("new")
+    told = load(url, again, replace=True)
+    assert "holds rows of 'new' already; they are brought up to date" in told[0]
+    assert again.num_texts == 0
+    expect_rows(url, "new")
+
+
+def test_a_third_model_has_to_say_what_becomes_of_the_second(url: str) -> None:
+    second = Model("second")
+    second.dies_after = 8
+    with pytest.raises(KeyboardInterrupt):
+        load(url, second, replace=True, batch_rows=4)
+    with pytest.raises(SinkError, match=r"is being changed to 'second', of which .* rows are"):
+        load(url, Model("third"), replace=True)
+    shown = CliRunner().invoke(main, ["status", url])
+    assert re.search(r"loaded beside, not found +\d+ rows of second\n", shown.output)
+    load(url, Model("third", dim=8), replace=True, recreate=True)
+    with closing(open_sink(url)) as sink:
+        state = sink.inspect()
+    assert state is not None
+    assert (state.model, state.dim) == ("third", 8)
+    with pytest.raises(SinkError, match=r"still keeps the 40 rows of 'old'.*embedlib drop-old"):
+        load(url, Model("fourth"), replace=True)
+
+
+def test_the_commands(url: str) -> None:
+    load(url, Model("new"), replace=True)
+    run = CliRunner().invoke
+    assert re.search(r"kept until drop-old +40 rows of old\n", run(main, ["status", url]).output)
+    state = json.loads(run(main, ["status", url, "--json"]).output)
+    assert (state["model"], state["old"]["model"]) == ("new", "old")
+    assert run(main, ["drop-old", url]).output == f"Removed 40 old rows from {url}\n"
+    assert run(main, ["drop-old", url]).output == f"{url} keeps no old rows\n"
+
+
+def test_documents_that_the_source_does_not_have(url: str) -> None:
+    fewer = documents(NUM - 10, first=10)
+    with pytest.raises(SinkError, match=r"10 of the 40 rows .* of documents .* such as 'd0'"):
+        load(url, Model("new"), fewer, replace=True)
+    expect_rows(url, "old")
+    with pytest.raises(SinkError, match="10 of the 40 rows"):
+        load(url, Model("new"), fewer, replace=True, delete_missing=True, max_delete=0.2)
+    load(url, Model("new"), fewer, replace=True, delete_missing=True)
+    expect_rows(url, "new", NUM - 10)
+
+
+def test_rows_that_an_earlier_run_left_beside_are_removed(url: str) -> None:
+    """The source has changed between a run that was refused and the next one."""
+    more = [*documents(NUM), Document(id="x", text="gone soon"), Document(id="y", text="")]
+    refused = "1 bad row is not among them; correct the source, or leave it out"
+    with pytest.raises(SinkError, match=refused):
+        load(url, Model("new"), more, replace=True)
+    expect_rows(url, "old")
+    load(url, Model("new"), replace=True)
+    expect_rows(url, "new")
+
+
+def test_a_vector_that_is_not_the_models(url: str) -> None:
+    new = Model("new")
+    with pytest.raises(SinkError, match="1 bad row"):
+        load(url, new, [*documents(NUM), Document(id="y", text="")], replace=True)
+    file = Path(f"{url.partition(':')[2]}.embedlib") / "rows.sqlite"
+    with closing(sqlite3.connect(file)) as database, database:
+        vector = vector_of("another", "text").tobytes()
+        database.execute("UPDATE new_row SET vector = ?", (vector,))
+    with pytest.raises(SinkError, match="another vector than its text embedded again, with cosine"):
+        load(url, new, replace=True)
+    expect_rows(url, "old")
+
+
+def test_an_empty_source(url: str) -> None:
+    with pytest.raises(SinkError, match="the source has no documents; check the source"):
+        load(url, Model("new"), [], replace=True)
+    expect_rows(url, "old")
+
+
+def test_nothing_is_there_yet(tmp_path: Path) -> None:
+    url = f"jsonl:{tmp_path / 'first.jsonl'}"
+    told = load(url, Model("new"), replace=True)
+    expect_rows(url, "new")
+    assert told == [f"{url}: searches that begin now find the rows of 'new'"]
+    assert drop_old(url) == 0
+
+
+def test_what_cannot_be_replaced_is_refused_at_the_start() -> None:
+    model = Model("new")
+    refused = "cannot hold rows of two models at a time; load into a new destination"
+    with pytest.raises(SinkError, match=refused):
+        index(documents(3), FakeSink(FakeStore()), embedder=model, replace=True)
+    with pytest.raises(SinkError, match=refused):
+        drop_old(FakeSink(FakeStore()))
+    assert model.num_texts == 0
+    for options in ({"limit": 3}, {"shard": "1/2"}):
+        with pytest.raises(ConfigError, match="replace needs the whole source in one load"):
+            IndexOptions(replace=True, **options)  # type: ignore[arg-type]
+
+
+def test_a_dry_run_switches_nothing(url: str) -> None:
+    report = index(
+        documents(NUM), url, embedder=Model("new"), chunk=False, replace=True, dry_run=True
+    )
+    assert report.num_embedded == NUM
+    expect_rows(url, "old")
