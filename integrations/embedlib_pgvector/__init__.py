@@ -3,7 +3,8 @@
 It serves the URL schemes postgresql, postgres and pglocal; docs/pgvector.md is its manual. Modules,
 in reading order: `destination` (the URL), `table` (what is in the database), `copy_rows` (rows as
 bytes), `connection` (reconnects), `writer_lock` (one writer), `hnsw` (the index), `queries`
-(reading), `local_server` (pglocal), `sink` (all of it together).
+(searches), `generations` (a change of model), `local_server` (pglocal), `reading` and `sink` (all
+of it together, reading and writing).
 """
 
 from __future__ import annotations

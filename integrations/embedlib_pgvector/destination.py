@@ -58,6 +58,8 @@ class Destination:
         table: its name.
         is_halfvec: whether 16-bit floats are stored; None: if the index needs it.
         index: options of the index; None: no index is built.
+        replaces: the table whose place this one is to take, or has left; it is in the same schema,
+            and has the same writer's lock. None: none.
     """
 
     name: str
@@ -68,6 +70,12 @@ class Destination:
     table: str
     is_halfvec: bool | None
     index: HnswOptions | None
+    replaces: str | None = None
+
+    @property
+    def owner(self) -> str:
+        """The table that decides the schema, and whose lock a writer takes."""
+        return self.replaces or self.table
 
 
 def parse_destination(url: SinkUrl) -> Destination:

@@ -27,6 +27,10 @@ passed: of the true ten nearest, these two and the relaxed order found 99 to 100
 settings in strict order 54 to 100 %, least where the rows that pass were close to one another."""
 
 
+class TableMovedError(Exception):
+    """Another table has taken the name of the one that was asked."""
+
+
 def describe(connection: Connection, table: Table) -> SinkState:
     """Return the state of a table; rows that LangChain added are not counted."""
     index = find_index(connection, table)
@@ -72,8 +76,8 @@ def search(
         sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name)
     )
     query = sql.SQL(
-        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, {} AS distance"
-        " FROM {} WHERE {} ORDER BY "
+        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, tableoid,"
+        " {} AS distance FROM {} WHERE {} ORDER BY "
     ).format(distance, table.escaped, clause)
     limit = k if where is None else EXTRA_ROWS * k
     with connection.transaction():
@@ -85,6 +89,7 @@ def search(
             # No index has this order, so every row is compared.
             exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
             rows = connection.execute(exact, (text, *values, text, k)).fetchall()
+    _check_table(rows, table)
     return [
         _hit(row, 1 - row[-1] if table.similarity == "cosine" else -row[-1])
         for row in sorted(rows, key=lambda row: row[-1])[:k]
@@ -104,16 +109,27 @@ def search_sparse(
     vector = f"{{{text}}}/{table.sparse.dim}"
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     query = sql.SQL(
-        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, distance FROM"
-        " (SELECT *, {} <#> %s::sparsevec AS distance FROM {} WHERE {}) AS found"
+        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, place, distance FROM"
+        " (SELECT *, tableoid AS place, {} <#> %s::sparsevec AS distance FROM {} WHERE {}) AS found"
         " WHERE distance < 0 ORDER BY distance, langchain_id LIMIT %s"
     ).format(sql.Identifier(SPARSE_COLUMN), table.escaped, clause)
     rows = connection.execute(query, (vector, *values, k)).fetchall()
+    _check_table(rows, table)
     return [_hit(row, -row[-1]) for row in rows]
 
 
+def _check_table(rows: Sequence[tuple[Any, ...]], table: Table) -> None:
+    """Refuse rows of a table that has taken the name of the one that was meant.
+
+    Raises:
+        TableMovedError: they are such.
+    """
+    if any(row[-2] != table.oid for row in rows):
+        raise TableMovedError
+
+
 def _hit(row: Sequence[Any], score: float) -> Hit:
-    id_, source_id, chunk, content, metadata, _ = row
+    id_, source_id, chunk, content, metadata, *_ = row
     return Hit(
         score=score,
         id=id_,

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
-import numpy as np
-from numpy.typing import NDArray
 from psycopg import sql
 
 from embedlib.errors import SinkError
 from embedlib.indexing import (
-    Filter,
-    Hit,
     Row,
-    RowKey,
-    SinkState,
     SparseVector,
     Target,
     Tell,
@@ -27,15 +20,14 @@ from embedlib.indexing import (
     check_vectors,
     check_weights,
 )
-from embedlib_pgvector.connection import Connection, DatabaseSession
+from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.generations import beside_of, check_switchable, drop_old_table, switch
 from embedlib_pgvector.hnsw import IndexBuild, drop_index, find_index, index_name
-from embedlib_pgvector.local_server import LocalServer
-from embedlib_pgvector.queries import describe, search, search_sparse
+from embedlib_pgvector.queries import describe
+from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
 from embedlib_pgvector.table import (
-    DIGEST,
-    KEY,
     STAGE,
     Table,
     choose_halfvec,
@@ -46,21 +38,17 @@ from embedlib_pgvector.table import (
     drop_table,
     ensure_extension,
     find_table,
-    find_vector_types,
     merge_stage,
     resolve_schema,
 )
 from embedlib_pgvector.writer_lock import WriterLock
 
-IDS_PER_STATEMENT = 10_000
-SCAN_PAGES = 256
-"""Pages of 8 KB that one statement of a scan reads: at most some ten thousand rows."""
 SLOW_INSERT_ROWS = 10_000
 """Warn once after this many inserts into a table that already has its index; each takes
 milliseconds."""
 
 
-class PgvectorSink:
+class PgvectorSink(TableReader):
     """A table of Postgres; `embedlib.indexing.Sink` documents the methods."""
 
     def __init__(
@@ -72,38 +60,12 @@ class PgvectorSink:
             destination: the parsed URL.
             wait: sleeps for a number of seconds between two attempts.
         """
-        self._destination = destination
-        self._wait = wait
-        self._local = (
-            LocalServer(destination.local_path, destination.name)
-            if destination.local_path is not None
-            else None
-        )
-        self._session = DatabaseSession(
-            destination.name, self._locate, self._prepare, wait, destination.password
-        )
+        super().__init__(destination, wait)
         self._lock: WriterLock | None = None
-        self._table: Table | None = None
         self._is_live = False
         self._has_index = False
         self._num_written = 0
         self._is_changed = False
-
-    @property
-    def name(self) -> str:
-        """The destination without its password."""
-        return self._destination.name
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other machines reach it too."""
-        return self._local is None
-
-    def inspect(self) -> SinkState | None:
-        """Return what is stored; a local server without a database is not started."""
-        if self._local is not None and not self._local.exists:
-            return None
-        return self._session.run(self._inspect)
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Take the lock, create or check the table, drop what a killed index build left."""
@@ -117,19 +79,6 @@ class PgvectorSink:
         except BaseException:
             self._session.close()
             raise
-
-    def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
-        """Return the digests of stored rows."""
-        table = self._find()
-        if table is None:
-            return {}
-        query = sql.SQL("SELECT {}, {} FROM {} WHERE {} = ANY (%b) AND {} IS NOT NULL").format(
-            *(KEY_NAME, DIGEST_NAME, table.escaped, KEY_NAME, DIGEST_NAME)
-        )
-        found: dict[UUID, bytes] = {}
-        for part in _slices(ids):
-            found.update(self._fetch(query, part))
-        return found
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Copy the rows beside the table and merge them into it, in one transaction."""
@@ -183,28 +132,10 @@ class PgvectorSink:
         values = ([row.id for row in rows], metadata, [row.digest for row in rows])
         self._execute(update, *values)
 
-    def scan(self) -> Iterator[RowKey]:
-        """Yield the key of every row that embedlib wrote, a range of pages at a time.
-
-        A cursor would end with its connection and delay the server's vacuum while it is open. A
-        range of pages can be read again on another connection.
-        """
-        table = self._begun
-        size = sql.SQL("SELECT pg_relation_size(%s::oid) / current_setting('block_size')::bigint")
-        read = sql.SQL(
-            "SELECT {}, source_id, chunk FROM {} WHERE ctid >= %s::tid AND ctid < %s::tid"
-            " AND {} IS NOT NULL"
-        ).format(KEY_NAME, table.escaped, DIGEST_NAME)
-        [(num_pages,)] = self._fetch(size, table.oid)
-        for page in range(0, num_pages, SCAN_PAGES):
-            limits = (f"({page},0)", f"({page + SCAN_PAGES},0)")
-            for id, source_id, chunk in self._fetch(read, *limits):
-                yield RowKey(id=id, source_id=source_id, chunk=chunk)
-
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows, a few thousand per transaction."""
         query = sql.SQL("DELETE FROM {} WHERE {} = ANY (%b)").format(self._begun.escaped, KEY_NAME)
-        for part in _slices(ids):
+        for part in slices(ids):
             self._execute(query, part)
 
     def finish(self) -> None:
@@ -227,37 +158,30 @@ class PgvectorSink:
                 "the index"
             )
 
-    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Return the nearest rows; one that LangChain added has its id as its source."""
-        return self._search(vector, k, None)
+    def beside(self) -> PgvectorSink:
+        """Return the sink for rows of another model, in a table of its own."""
+        return PgvectorSink(beside_of(self._destination), wait=self._wait)
 
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
-        """Return the nearest of the rows that pass a filter."""
-        return self._search(vector, k, where)
+    def switch(self) -> None:
+        """Rename the tables in one transaction."""
+        table, self._table = self._begun, None
+        self._session.run(lambda found: check_switchable(found, self._destination, _ignore))
+        switch(self._session, self._destination, table, self._wait)
 
-    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
-        """Return the rows with the greatest sums of products, of all that pass; none of 0."""
-        table = self._find()
-        if table is None or table.sparse is None:
-            raise SinkError(f"{self.name} holds no sparse vectors; load it with sparse (--sparse)")
-        return self._session.run(
-            lambda connection: search_sparse(connection, table, weights, k, where)
-        )
-
-    def _search(self, vector: NDArray[np.float32], k: int, where: Filter | None) -> list[Hit]:
-        table = self._find(is_search=True)
-        if table is None:
-            raise SinkError(f"{self.name}: there is no such table; load it with embedlib index")
-        return self._session.run_search(
-            lambda connection: search(connection, table, vector, k, self.name, where)
-        )
+    def drop_old(self) -> None:
+        """Drop the table that is kept."""
+        if self.old() is None:
+            return
+        self._session.run(self._take_lock)
+        try:
+            drop_old_table(self._session, self._destination, self._wait)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the connection, and with it give up the lock; stop the local server."""
-        self._session.close()
-        self._lock, self._table = None, None
-        if self._local is not None:
-            self._local.stop()
+        self._lock = None
+        super().close()
 
     @property
     def _begun(self) -> Table:
@@ -265,12 +189,8 @@ class PgvectorSink:
             raise SinkError(f"{self.name}: begin was not called")
         return self._table
 
-    def _locate(self) -> str:
-        return self._destination.conninfo if self._local is None else self._local.start()
-
     def _prepare(self, connection: Connection) -> None:
-        """Set up a new connection: the first one, and each one after a loss."""
-        find_vector_types(connection)
+        super()._prepare(connection)
         # A row counts as written when it is on disk; stricter settings are kept. The second
         # setting ends the statement, and with it the lock, of a client that was killed.
         connection.execute(
@@ -284,28 +204,22 @@ class PgvectorSink:
             if self._table is not None:
                 create_stage(connection, self._table)
 
-    def _inspect(self, connection: Connection) -> SinkState | None:
-        table = find_table(connection, self._destination)
-        return None if table is None else describe(connection, table)
-
-    def _find(self, *, is_search: bool = False) -> Table | None:
-        """Return the table for reading, or None; starts no local server without a database."""
-        if self._table is None and (self._local is None or self._local.exists):
-            run = self._session.run_search if is_search else self._session.run
-            self._table = run(lambda connection: find_table(connection, self._destination))
-        return self._table
-
     def _begin(self, connection: Connection, target: Target) -> None:
-        destination = self._destination
         ensure_extension(connection, self.name)
         if self._lock is None:
-            schema = resolve_schema(connection, destination)
-            lock = WriterLock(schema, destination.table, self.name, self._wait, target.shard)
-            lock.take(connection)
-            self._lock = lock
+            self._take_lock(connection, target.shard)
+        assert self._lock is not None, "it was just taken"
+        if self._destination.replaces is not None:
+            check_switchable(connection, self._destination, self._session.tell)
         with self._lock.setting_up(connection):
             self._table = self._make_table(connection, target)
         create_stage(connection, self._table)
+
+    def _take_lock(self, connection: Connection, shard: str | None = None) -> None:
+        schema = resolve_schema(connection, self._destination)
+        lock = WriterLock(schema, self._destination.owner, self.name, self._wait, shard)
+        lock.take(connection)
+        self._lock = lock
 
     def _make_table(self, connection: Connection, target: Target) -> Table:
         destination, lock = self._destination, self._lock
@@ -368,11 +282,6 @@ class PgvectorSink:
                 "load again: it continues here and builds the index at the end"
             )
 
-    def _fetch(self, query: sql.SQL | sql.Composed, *values: object) -> list[tuple[Any, ...]]:
-        return self._session.run(
-            lambda connection: connection.cursor(binary=True).execute(query, values).fetchall()
-        )
-
     def _execute(self, query: sql.Composed, *values: object) -> None:
         def work(connection: Connection) -> None:
             connection.execute(query, values or None)
@@ -381,9 +290,5 @@ class PgvectorSink:
         self._is_changed = True
 
 
-KEY_NAME, DIGEST_NAME = sql.Identifier(KEY), sql.Identifier(DIGEST)
-
-
-def _slices(ids: Sequence[UUID]) -> Iterator[list[UUID]]:
-    for start in range(0, len(ids), IDS_PER_STATEMENT):
-        yield list(ids[start : start + IDS_PER_STATEMENT])
+def _ignore(_line: str) -> None:
+    """Ignore what was told before."""

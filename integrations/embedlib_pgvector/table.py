@@ -131,7 +131,7 @@ def resolve_schema(connection: Connection, destination: Destination) -> str:
     """
     if destination.schema is not None:
         return destination.schema
-    quoted = sql.Identifier(destination.table).as_string(connection)
+    quoted = sql.Identifier(destination.owner).as_string(connection)
     row = _one(
         connection,
         "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n"

@@ -63,7 +63,7 @@ def test_a_batch_is_repeated_whole(pg: Any, pg_table: str, before: str) -> None:
 def test_every_operation_comes_back(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlib_pgvector.sink.SCAN_PAGES", 1)
+    monkeypatch.setattr("embedlib_pgvector.reading.SCAN_PAGES", 1)
     sink = pg.begun(pg_table)
     rows = pg.rows(0, 200)
     ids = [row.id for row in rows]

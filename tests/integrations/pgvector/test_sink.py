@@ -120,8 +120,8 @@ def test_a_batch_is_written_whole_or_not_at_all(pg: Any, pg_table: str) -> None:
 def test_deletes_and_digests_of_many_ids_go_in_slices(
     pg: Any, pg_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embedlib_pgvector.sink.IDS_PER_STATEMENT", 7)
-    monkeypatch.setattr("embedlib_pgvector.sink.SCAN_PAGES", 2)
+    monkeypatch.setattr("embedlib_pgvector.reading.IDS_PER_STATEMENT", 7)
+    monkeypatch.setattr("embedlib_pgvector.reading.SCAN_PAGES", 2)
     rows = pg.rows(0, 500)
     sink = pg.begun(pg_table)
     sink.write(rows, pg.vectors(rows))
