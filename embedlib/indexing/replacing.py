@@ -73,10 +73,10 @@ class Replacement:
         )
         name, model = self.sink.name, self.target.model
         if found.problem is not None:
-            before = "" if self.state is None else f" with those of {self.state.model!r}"
+            now = "nothing" if self.state is None else f"those of {self.state.model!r}"
             raise SinkError(
-                f"{name}: the rows of {model!r} are loaded and not found by searches yet, which "
-                f"go on{before}: {found.problem}"
+                f"{name}: the rows of {model!r} are loaded beside, and searches still find {now}: "
+                f"{found.problem}"
             )
         if found.overlap is not None:
             self.tell(

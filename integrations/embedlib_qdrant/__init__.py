@@ -21,7 +21,7 @@ def open_server_sink(url: SinkUrl) -> Sink:
     Raises:
         SinkError: an option is wrong, an API key is in the URL, or qdrant-client is missing.
     """
-    from embedlib_qdrant.server import open_sink
+    from embedlib_qdrant.address import open_sink
 
     return open_sink(url)
 

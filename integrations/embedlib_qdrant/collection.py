@@ -143,7 +143,7 @@ class CollectionSink:
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """Return the digests of stored rows."""
-        self._require_stored()
+        self.require_stored()
         self.settle(ids)
         found = {}
         for page in _slices([str(row_id) for row_id in ids], _PAGE):
@@ -188,7 +188,7 @@ class CollectionSink:
 
     def scan(self) -> Iterator[RowKey]:
         """Yield every row."""
-        self._require_stored()
+        self.require_stored()
         self.settle()
         offset = None
         while True:
@@ -215,26 +215,27 @@ class CollectionSink:
 
     def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
         """Return the nearest rows."""
-        return self._query(vector, k, None)
+        return self.query(vector, k, None)
 
     def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
         """Return the nearest of the rows that pass a filter."""
         return search_filtered(
-            lambda limit, wide: self._query(vector, limit, wide), k, where, self.name
+            lambda limit, wide: self.query(vector, limit, wide), k, where, self.name
         )
 
     def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
         """Return the rows with the greatest sums of products; none of 0."""
         if where is None:
-            return self._query(weights, k, None)
+            return self.query(weights, k, None)
         return search_filtered(
-            lambda limit, wide: self._query(weights, limit, wide), k, where, self.name
+            lambda limit, wide: self.query(weights, limit, wide), k, where, self.name
         )
 
-    def _query(
+    def query(
         self, vector: NDArray[np.float32] | SparseVector, k: int, where: Filter | None
     ) -> list[Hit]:
-        mark = self._require_stored()
+        """Return the nearest points, by the vectors or by the sparse ones."""
+        mark = self.require_stored()
         is_sparse = isinstance(vector, dict)
         query = self.sparse_of(vector) if isinstance(vector, dict) else vector.tolist()
         self.settle()
@@ -275,11 +276,12 @@ class CollectionSink:
         info = self.read_info()
         return None if info is None else self.mark_of(info.config.metadata)
 
-    def read_info(self) -> Any:
-        """Return the client's `CollectionInfo`; None: there is no collection."""
-        if not self.call(lambda: self.connect().collection_exists(self.collection)):
+    def read_info(self, collection: str | None = None) -> Any:
+        """Return the client's `CollectionInfo`, of this collection or another; None: no such."""
+        name = collection or self.collection
+        if not self.call(lambda: self.connect().collection_exists(name)):
             return None
-        return self.call(lambda: self.connect().get_collection(self.collection))
+        return self.call(lambda: self.connect().get_collection(name))
 
     def mark_of(self, metadata: Any) -> Mark:
         """Read the mark in a collection's metadata.
@@ -309,7 +311,7 @@ class CollectionSink:
             raise SinkError(f"{self.name}: begin was not called")
         return self._mark
 
-    def _require_stored(self) -> Mark:
+    def require_stored(self) -> Mark:
         """Return the mark of a collection that holds a load."""
         if self._mark is None:
             self._mark = self.read_mark()

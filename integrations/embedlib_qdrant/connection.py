@@ -36,6 +36,12 @@ class Connection:
         self._upsert: Any = None
         self._waiting = b""
 
+    def again(self) -> Connection:
+        """Return another connection to the same server."""
+        return Connection(
+            self.host, self.port, is_encrypted=self.is_encrypted, api_key=self.api_key
+        )
+
     @property
     def client(self) -> Any:
         """The QdrantClient."""

@@ -124,11 +124,11 @@ class LocalSink(CollectionSink):
         if points:
             self.call(lambda: self.connect().upsert(self.collection, points))
 
-    def read_info(self) -> Any:
+    def read_info(self, collection: str | None = None) -> Any:
         """Return the client's `CollectionInfo`; does not open, and so create, a missing folder."""
         if self._client is None and self._read_meta() is None:
             return None
-        return super().read_info()
+        return super().read_info(collection)
 
     def inspect(self) -> SinkState | None:
         """Return what is stored, read from the files: the client would take its lock.

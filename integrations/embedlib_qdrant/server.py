@@ -8,13 +8,11 @@ after a kill: see `index_state`.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from embedlib.errors import SinkError
@@ -23,19 +21,16 @@ from embedlib.indexing import (
     FileLock,
     Row,
     SinkState,
-    SinkUrl,
     SparseVector,
     Target,
     Tell,
     UnstorableRowsError,
     Vectors,
-    host_of,
     lock_folder,
 )
 from embedlib_qdrant.aliases import create_aliases, find_collection, list_aliases
 from embedlib_qdrant.collection import CollectionSink
-from embedlib_qdrant.collection_name import check_collection_name
-from embedlib_qdrant.collection_options import OPTION_NAMES, GivenOptions, parse_options
+from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.connection import Connection
 from embedlib_qdrant.creation import creation_arguments
 from embedlib_qdrant.index_state import (
@@ -45,14 +40,11 @@ from embedlib_qdrant.index_state import (
     pausing_changes,
 )
 from embedlib_qdrant.lease import Lease
-from embedlib_qdrant.load_requests import NAMES, LoadRequests, parse_requests
+from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.points import SOURCE_ID_KEY, Mark
 from embedlib_qdrant.retry import retry
 from embedlib_qdrant.upserts import PointEncoder
 
-API_KEY = "QDRANT_API_KEY"
-DEFAULT_PORT = 6334
-"""Source: `service.grpc_port` of Qdrant's config/config.yaml."""
 OLDEST_VERSION = (1, 16)
 """The first version with metadata of collections."""
 
@@ -63,39 +55,6 @@ _CHECKPOINT_ROWS = 16_384
 _POLL_S = 1.0
 
 T = TypeVar("T")
-
-
-def open_sink(url: SinkUrl) -> ServerSink:
-    """Make the sink of `qdrant://host:port/collection` or `qdrant+https://...`."""
-    if "@" in url.location:
-        # The message does not quote the URL: it contains a secret.
-        raise SinkError(
-            f"{url.scheme}: a URL takes no user, password or API key; set the environment "
-            f"variable {API_KEY} instead"
-        )
-    options = url.take(*OPTION_NAMES, *NAMES)
-    given = parse_options({key: options[key] for key in options if key not in NAMES})
-    requests = parse_requests(options)
-    example = f"{url.scheme}://localhost:{DEFAULT_PORT}/documents"
-    try:
-        parts = urlsplit(url.location)
-        host, port = parts.hostname, parts.port or DEFAULT_PORT
-    except ValueError as error:
-        raise SinkError(f"{url.scheme}:{url.location}: {error}; such as {example}") from error
-    collection = unquote(parts.path.strip("/"))
-    if not host or not collection or "/" in collection:
-        raise SinkError(
-            f"{url.scheme}:{url.location} needs a host and a collection, such as {example}"
-        )
-    check_collection_name(collection)
-    connection = Connection(
-        host,
-        port,
-        is_encrypted=url.scheme == "qdrant+https",
-        api_key=os.environ.get(API_KEY) or None,
-    )
-    name = f"{url.scheme}://{host_of(url.location)}/{collection}"
-    return ServerSink(name, connection, collection, given, requests)
 
 
 class ServerSink(CollectionSink):
@@ -254,15 +213,14 @@ class ServerSink(CollectionSink):
         self._unapplied.clear()
 
     def inspect(self) -> SinkState | None:
-        """Return what is stored."""
+        """Return what is stored; of an alias, what it stands for now."""
         self.settle()
-        info = self.read_info()
+        name = self.collection if self._has_begun else self._alias
+        info = self.read_info(name)
         if info is None:
             return None
         mark = self.mark_of(info.config.metadata)
-        count = self.call(
-            lambda: self.connect().count(self.collection, self.only_ours(), exact=True)
-        )
+        count = self.call(lambda: self.connect().count(name, self.only_ours(), exact=True))
         return mark.to_state(count.count, describe_index(info, count.count))
 
     def finish(self) -> None:

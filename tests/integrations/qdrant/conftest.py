@@ -160,9 +160,12 @@ class StubServer:
                 name,
                 [GrpcToRest.convert_point_id(point) for point in request.ids],
                 with_payload=GrpcToRest.convert_with_payload_selector(request.with_payload),
+                with_vectors=request.with_vectors.enable,
             )
             return messages.GetResponse(result=[RestToGrpc.convert_record(r) for r in found])
         info = RestToGrpc.convert_collection_info(self.local.get_collection(name))
+        aliases = self.local.get_aliases().aliases
+        name = next((each.collection_name for each in aliases if each.alias_name == name), name)
         info.config.hnsw_config.m = self.m[name]
         info.config.optimizer_config.indexing_threshold = self.thresholds[name]
         status = self.statuses.popleft() if self.statuses else "Green"
