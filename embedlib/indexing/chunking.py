@@ -34,6 +34,9 @@ COUNT_TEXTS = 256
 _BREAKS = (re.compile(r"\n[ \t]*\r?\n"), re.compile(r"\n"), re.compile(r"\s"))
 """Where a long text may be cut into parts, best first."""
 
+_SENTENCES = re.compile(r"[.!?…][\"')\]]*\s+|[\u3002\uff01\uff1f]")
+"""Where a text may be cut between sentences."""
+
 _IMPORTED_IN = os.getpid()
 """A forked child lacks the threads of the splitter's pool: a call that uses them would not end."""
 
@@ -175,9 +178,23 @@ class Chunker:
                 joined.pop()
             joined.append(span)
         if len(joined) > 1 and outline.is_all(text, *joined[-1]):
-            whole = (joined[-2][0], joined[-1][1])
-            joined[-2:] = [_strip(text, whole)] if self._fits(text, whole) else joined[-2:]
+            joined[-2:] = self._join_last(text, outline, *joined[-2:])
         return joined
+
+    def _join_last(self, text: str, outline: Outline, span: Span, heading: Span) -> list[Span]:
+        """Return the last chunks of a text that ends with a heading: it takes some text before."""
+        whole = (span[0], heading[1])
+        if self._fits(text, whole):
+            return [_strip(text, whole)]
+        for pattern in (_BREAKS[0], _BREAKS[1], _SENTENCES, _BREAKS[2]):
+            for cut in reversed([match.end() for match in pattern.finditer(text, *span)]):
+                before, after = _strip(text, (span[0], cut)), _strip(text, (cut, heading[1]))
+                if not self._fits(text, after):
+                    break
+                has_text = after[0] < heading[0] and before[0] < before[1]
+                if has_text and not outline.is_all(text, *before):
+                    return [before, after]
+        return [span, heading]
 
     def _join(self, text: str, heading: Span, span: Span) -> list[Span]:
         """Return the chunks of a heading and the chunk after it, which may have to be cut."""
@@ -195,8 +212,12 @@ class Chunker:
         """Return where to cut a chunk so that its beginning fits after a heading; None: nowhere."""
         used, total = self._count([text[slice(*heading)], text[slice(*span)]])
         highest = span[0] + (span[1] - span[0]) * max(0, self._max_tokens - used) // max(1, total)
+        # Some scripts have no blanks, and a word without an end is cut anyway.
+        has_blanks = _BREAKS[2].search(text, *span) is not None
         while highest > span[0]:
-            cut = _find_break(text, span[0], highest)
+            cut = _find_break(text, span[0], highest, (*_BREAKS, _SENTENCES))
+            if cut is None and not has_blanks:
+                cut = highest
             if cut is None or self._fits(text, (heading[0], cut)):
                 return cut
             highest = cut - 1
@@ -270,9 +291,11 @@ def _last_break(text: str, lowest: int, highest: int) -> int:
     return highest if found is None else found
 
 
-def _find_break(text: str, lowest: int, highest: int) -> int | None:
+def _find_break(
+    text: str, lowest: int, highest: int, patterns: Sequence[re.Pattern[str]] = _BREAKS
+) -> int | None:
     """Return the end of the last break of the best kind there is."""
-    for pattern in _BREAKS:
+    for pattern in patterns:
         ends = [match.end() for match in pattern.finditer(text, lowest, highest)]
         if ends:
             return ends[-1]

@@ -347,9 +347,14 @@ def test_chunks_carry_their_headings() -> None:
     ("text", "expected"),
     [
         ("# A\n\n## B\n\nOne.\n\nTwo and three.", ["# A\n\n## B\n\nOne.", "Two and three."]),
-        ("# A\n\nOnetwothreefourfive.", ["# A", "Onetwothreefourfiv", "e."]),
+        ("# A\n\nOnetwothreefourfive.", ["# A\n\nOnetwothreefo", "urfiv", "e."]),
+        ("# 一\n\n二。三四五六七八。", ["# 一\n\n二。", "三四五六七八", "。"]),
         ("Some words.\n\n# A long heading", ["Some words.", "# A long heading"]),
-        ("Words words words.\n\n# A", ["Words words words.", "# A"]),
+        ("# A long heading\n\nOne two three.", ["# A long heading", "One two three."]),
+        ("Words words words.\n\n# A", ["Words words", "words.\n\n# A"]),
+        ("One. Two. Three it.\n\n# A", ["One. Two.", "Three it.\n\n# A"]),
+        ("# B\n\nOne two.\n\n# C d", ["# B\n\nOne", "two.\n\n# C d"]),
+        ("# A\n\nSome words.\n\n# B\n## C", ["# A\n\nSome", "words.\n\n# B\n## C"]),
     ],
 )
 def test_a_heading_is_no_chunk_where_something_fits_beside_it(
