@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.errors import SourceError, shown
-from embedlib.indexing.sinks.file_sink import ROWS_SUFFIX
+from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
 from embedlib.indexing.sources.file_formats import BrokenFileError, read_rows, suffix_of
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
