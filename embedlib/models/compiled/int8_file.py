@@ -64,6 +64,10 @@ class Int8Weights(Mapping[str, NDArray[Any]]):
         """Return a tensor that is stored in 16 bits; None: it is stored otherwise."""
         return self._tensors[role].bits(self._data)
 
+    def __contains__(self, role: object) -> bool:
+        """Return whether there is such a tensor; `Mapping` would read and convert it."""
+        return role in self._tensors
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the roles and the names of the scales."""
         return iter(self._tensors)

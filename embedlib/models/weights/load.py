@@ -103,6 +103,10 @@ class Weights(Mapping[str, NDArray[np.float32]]):
             raise ModelWeightsError(f"{tensor.path.name}: {role} is computed, not stored")
         return tensor
 
+    def __contains__(self, role: object) -> bool:
+        """Return whether there is such a tensor; `Mapping` would read and convert it."""
+        return role in self._tensors
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the roles."""
         return iter(self._tensors)

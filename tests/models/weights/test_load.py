@@ -57,6 +57,15 @@ def test_every_variant_loads(variant: str, tiny_folder: Callable[[str], Path]) -
         assert np.isfinite(array).all()
 
 
+def test_to_ask_for_a_role_reads_no_tensor(
+    tiny_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = _load(tiny_folder("bert"))
+    monkeypatch.setattr(StoredTensor, "read", None)
+    assert "tokens" in weights
+    assert "nothing" not in weights
+
+
 def test_rows_are_outputs_as_torch_stores_them(tiny_folder: Callable[[str], Path]) -> None:
     weights = _load(tiny_folder("qwen3"))
     shapes = {stem: weights[f"layers.0.{stem}.weight"].shape for stem in ("q", "k", "o", "up")}
