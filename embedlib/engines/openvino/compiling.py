@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,9 @@ TRIAL_TOKENS: Final = (8, 32)
 """The fewest and the most tokens of the longer sequence of a trial. The library may pack an
 int8 matrix a second time for more than 80 rows; two sequences of 32 are fewer. Source:
 docs/benchmarks.md, memory of the CPU engine."""
+COMPILING_THREADS: Final = 2
+"""OpenVINO changes a graph on one core: a second for eight layers. More graphs at once would need
+more memory."""
 SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
 """Variables of the environment that switch instructions or kernels of the libraries off."""
 
@@ -126,9 +130,10 @@ def _compile(
 ) -> Loaded:
     graphs, weights = build()
     files = mapped_files(weights) if is_large else []
-    with letting_go(files):
+    with letting_go(files), ThreadPoolExecutor(COMPILING_THREADS, "embedlib-compile") as threads:
         models: list[Stages] = [
-            [core.compile_model(graph, "CPU", dict(one)) for graph in graphs] for one in settings
+            list(threads.map(lambda graph, one=one: core.compile_model(graph, "CPU", one), graphs))
+            for one in map(dict, settings)
         ]
         if files:
             # What the library packs at first use is packed while pages are let go.
