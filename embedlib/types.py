@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from embedlib.engines.kind import DeviceType
     from embedlib.engines.profile import Profile, ProfileKey
     from embedlib.indexing.filters.expression import FieldPath, Matches, Scalar
+    from embedlib.indexing.hybrid import Hybrid
     from embedlib.indexing.options import Shard
     from embedlib.indexing.retrieval import Questions
     from embedlib.indexing.signatures import LoadOptions
@@ -70,6 +71,7 @@ _MODULES = {
         "Matches",
         "Scalar",
     ),
+    "indexing.hybrid": ("Hybrid",),
     "indexing.options": ("Shard",),
     "indexing.retrieval": ("Questions",),
     "indexing.signatures": ("LoadOptions",),
@@ -127,6 +129,7 @@ __all__ = [
     "Examples",
     "FieldPath",
     "Head",
+    "Hybrid",
     "KnownModel",
     "LabelScore",
     "LabelScores",

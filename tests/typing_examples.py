@@ -95,7 +95,7 @@ def loads(embedder: Embedder, documents: list[Document]) -> None:
 def searches(embedder: Embedder, where: int) -> None:
     assert_type(embedlib.search("q", "jsonl:x", embedder=embedder, where="year > 2020"), list[Hit])
     embedlib.search("q", "jsonl:x", embedder=embedder, where=where)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    with Search("jsonl:x", reranker="m") as search:
+    with Search("jsonl:x", reranker="m", hybrid="text") as search:
         assert_type(search.search("q", top_k=3), SearchResults)
         assert_type(search.search(["q", "r"]), list[SearchResults])
         search.search("q", topk=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

@@ -185,6 +185,11 @@ _EXIT_BAD_ROWS = 3
     help="Store sparse vectors of this model beside the others, such as naver/splade-v3; the name "
     "of --model itself if it makes both (BAAI/bge-m3).",
 )
+@click.option(
+    "--full-text",
+    metavar="LANGUAGE",
+    help="Index the words as well, for search --hybrid: english, german, ... or simple.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def index(

@@ -59,7 +59,8 @@ _RERANKER_OPTIONS = (
 @click.option(
     "--hybrid",
     is_flag=True,
-    help="Search with the sparse vectors as well (index --sparse), and fuse the two by rank.",
+    help="Search with the rows' sparse vectors (index --sparse), or their words (index "
+    "--full-text), as well, and fuse the two by rank.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)

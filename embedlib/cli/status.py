@@ -45,6 +45,8 @@ def status(url: str, as_json: bool) -> None:
             ("precision", state.precision or "not stored"),
             ("fingerprint", state.fingerprint),
             ("search index", state.index),
+            *([("sparse vectors", state.sparse.model)] if state.sparse else []),
+            *([("full-text index", state.full_text)] if state.full_text else []),
             *(
                 (_OTHERS[key], f"{each.num_rows:,} rows of {each.model}")
                 for key, each in others.items()

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         Sink,
         SinkState,
         SparseModel,
-        SparseSink,
         Target,
         Tell,
         UnreachableSinkError,
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
         StoredRow,
         models_of,
     )
+    from embedlib.indexing.sinks.second_rankings import SparseSink, TextSink
     from embedlib.indexing.sinks.urls import (
         ENTRY_POINT_GROUP,
         SinkUrl,
@@ -134,6 +134,7 @@ __all__ = [
     "Target",
     "Tell",
     "TextEmbedder",
+    "TextSink",
     "UnreachableSinkError",
     "UnstorableRowsError",
     "Vectors",
@@ -184,10 +185,11 @@ _MODULES = {
     "sinks.file_lock": ("FileLock", "lock_folder"),
     "sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
-        *("SparseModel", "SparseSink", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
+        *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
         *("check_target", "check_vectors", "check_weights"),
     ),
     "sinks.replaceable": ("ReplaceableSink", "ReplacedError", "StoredRow", "models_of"),
+    "sinks.second_rankings": ("SparseSink", "TextSink"),
     "sinks.urls": (
         *("ENTRY_POINT_GROUP", "SinkUrl", "host_of", "is_true"),
         *("open_sink", "parse_url", "without_password"),

@@ -14,7 +14,8 @@ from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
 from embedlib.indexing.rows import BadRow, Row, find_changes
-from embedlib.indexing.sinks.protocol import Sink, SparseSink, UnstorableRowsError
+from embedlib.indexing.sinks.protocol import Sink, UnstorableRowsError
+from embedlib.indexing.sinks.second_rankings import SparseSink
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.vectors.arrays import Vectors
 from embedlib.vectors.sparse import SparseVector

@@ -96,6 +96,10 @@ class IndexOptions:
     """What to do with a bad row of the source: skip and count it, or end the load."""
     errors_file: str | Path | None = None
     """JSON Lines with the place, id and reason of every bad row."""
+    full_text: str | None = None
+    """Index the words of the rows as well, in this language, such as "english", for hybrid search;
+    "simple" takes words as they are. Rows that are stored are indexed, not embedded again. None: an
+    index that is there stays."""
 
     def __post_init__(self) -> None:
         """Check the type of every field, then the range."""
@@ -111,6 +115,10 @@ class IndexOptions:
             parse_shard(self.shard)
         if not isinstance(self.errors_file, str | os.PathLike | None):
             raise ConfigError(f"errors_file = {shown(self.errors_file)}; it must be a path")
+        if not isinstance(self.full_text, str | None) or self.full_text == "":
+            raise ConfigError(
+                f"full_text = {shown(self.full_text)}; it must be a language, such as 'english'"
+            )
         if self.delete_missing and self.limit is not None:
             raise ConfigError("delete_missing needs the whole source, limit reads a part of it")
         if self.recreate and self.shard is not None:

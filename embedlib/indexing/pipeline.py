@@ -24,6 +24,7 @@ from embedlib.errors import ConfigError, EngineRunError, SinkError, SourceError
 from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embedder
+from embedlib.indexing.hybrid import check_full_text
 from embedlib.indexing.load import Load
 from embedlib.indexing.missing import Leftover, TooManyMissingError, delete_leftover
 from embedlib.indexing.options import IndexOptions
@@ -54,10 +55,7 @@ from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.tables import ArrowTable
 from embedlib.indexing.sparse_rows import check_beside, most_rows, sparse_model
-from embedlib.indexing.stored_model import (
-    describe_other_model,
-    fingerprints_of,
-)
+from embedlib.indexing.stored_model import describe_other_model, fingerprints_of
 from embedlib.indexing.workers import ClusterEmbedder, RowLoad, as_cluster, check_ray, open_on_ray
 
 if TYPE_CHECKING:
@@ -145,12 +143,14 @@ def index(
     with ExitStack() as stack:
         opened = open_sink(sink) if isinstance(sink, str) else sink
         check_takes_multi_vectors(opened, target)
+        check_full_text(opened, target)
         replacement = None
         if settings.replace:
             stack.callback(opened.close)
             replacement = start_replacement(opened, embedder, target, settings, tell)
         if replacement is not None:
             opened, settings = replacement.new, replacement.load_options
+            target = replacement.target
         cluster = as_cluster(embedder)
         if sparse is not None:
             check_beside(opened, target)

@@ -85,4 +85,5 @@ def make_target(embedder: TextEmbedder, options: IndexOptions) -> Target:
         recreate=options.recreate,
         shard=options.shard,
         precision=precision_to_store(embedder),
+        full_text=options.full_text,
     )

@@ -119,6 +119,8 @@ def start_replacement(
             "are loaded; go on with that model and the same options, or pass recreate=True "
             f"(--recreate) to drop these rows and change to {target.model!r} instead"
         )
+    if state is not None and target.full_text is None:
+        target = replace(target, full_text=state.full_text)
     return Replacement(
         sink=found, new=found.beside(), state=state, target=target, options=options, tell=tell
     )

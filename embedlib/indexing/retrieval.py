@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +22,16 @@ from embedlib.indexing.hits import (
     choose_hits,
     times_of,
 )
+from embedlib.indexing.hybrid import Asked, Hybrid, Second, check_hybrid, open_second
 from embedlib.indexing.late_ranking import as_ranking, load_ranking
-from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS, check_switch
-from embedlib.indexing.rows import model_digest
+from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 from embedlib.indexing.searching import check_question, find_fused, find_rows, held_state
-from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, SparseModel
+from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
-from embedlib.indexing.sparse_rows import check_has_sparse, check_stored, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, open_embedder, stands_beside
 from embedlib.reranker import Reranker
 from embedlib.session.arguments import one_config
-from embedlib.vectors.sparse import SparseVector
 
 S = TypeVar("S", bound="Search")
 Questions: TypeAlias = list[str] | tuple[str, ...]
@@ -66,7 +64,7 @@ class Search:
         embedder: QueryEmbedder | str | None = None,
         reranker: RankingModel | Embedder | str | None = None,
         *,
-        hybrid: bool = False,
+        hybrid: Hybrid = False,
         sparse: SparseEmbedder | str | None = None,
         config: Config | None = None,
     ) -> None:
@@ -79,8 +77,9 @@ class Search:
             reranker: reads the candidates with the question: a `Reranker`, or an `Embedder` of a
                 late-interaction model, which stays open; or a name; None: the order is that of the
                 vectors.
-            hybrid: whether the answer is that of two searches, with vectors and with sparse ones,
-                fused by rank; the destination was loaded with `sparse`.
+            hybrid: whether the answer is that of two searches, fused by rank: with vectors, and
+                with "sparse" ones or the words of the rows ("text"); the destination was loaded
+                with `sparse` or `full_text`. True: with the sparse ones if there are any.
             sparse: the model that made the sparse vectors: an `Embedder`, which stays open, or a
                 name; None: the name stored with the rows.
             config: options of an embedder that is given by name, or not at all.
@@ -91,9 +90,7 @@ class Search:
             EmbedlibError: a model cannot be loaded.
         """
         check_is_sink(destination)
-        check_switch("hybrid", hybrid)
-        if sparse is not None and not hybrid:
-            raise ConfigError("sparse is for hybrid search; pass hybrid=True as well")
+        check_hybrid(hybrid, sparse)
         if embedder is not None and not isinstance(embedder, str):
             check_embedder(embedder, QueryEmbedder)
         ranking = as_ranking(reranker)
@@ -112,7 +109,9 @@ class Search:
             self._state = self._thread.submit(held_state, self._sink).result()
             self._embedder = self._find_embedder(embedder, one_config(config, {}))
             self._reranker = self._find_reranker(ranking)
-            self._sparse = self._find_sparse(sparse) if hybrid else None
+            self._second = open_second(
+                hybrid, sparse, self._sink, self._state, self._embedder, self._owned
+            )
         except BaseException:
             self.close()
             raise
@@ -176,9 +175,9 @@ class Search:
         options = self._options(top_k, where, min_score, rerank, num_candidates)
         started = perf_counter()
         vectors = _embed(self._embedder, questions)
-        weights = _weigh(self._sparse, questions)
+        asked = _ask(self._second, questions)
         embedded = perf_counter()
-        found = [self._submit(*pair, options) for pair in zip(vectors, weights, strict=True)]
+        found = [self._submit(*pair, options) for pair in zip(vectors, asked, strict=True)]
         rows = [each.result() for each in found]
         searched = perf_counter()
         scores = [
@@ -233,11 +232,11 @@ class Search:
             vectors = list(await self._embedder.aencode_query(questions))
         else:
             vectors = await asyncio.to_thread(_embed, self._embedder, questions)
-        weights = await asyncio.to_thread(_weigh, self._sparse, questions)
+        asked = await asyncio.to_thread(_ask, self._second, questions)
         embedded = perf_counter()
         found = [
             asyncio.wrap_future(self._submit(*pair, options))
-            for pair in zip(vectors, weights, strict=True)
+            for pair in zip(vectors, asked, strict=True)
         ]
         rows = await asyncio.gather(*found)
         searched = perf_counter()
@@ -295,28 +294,6 @@ class Search:
         self._owned.append(reranker.close)
         return reranker
 
-    def _find_sparse(self, given: SparseEmbedder | str | None) -> SparseEmbedder:
-        sparse_sink(self._sink)
-        stored = self._state.sparse
-        if given is None and stored is not None and self._is_stored(self._embedder, stored):
-            sparse = cast(SparseEmbedder, self._embedder)
-        elif given is not None and not isinstance(given, str):
-            check_embedder(given, SparseEmbedder, "sparse")
-            sparse = given
-        else:
-            check_has_sparse(self._state, self._sink.name)
-            assert stored is not None, "check_has_sparse raises"
-            opened = Embedder(given or stored.model)
-            self._owned.append(opened.close)
-            sparse = opened
-        check_stored(sparse, self._state, self._sink.name)
-        return sparse
-
-    @staticmethod
-    def _is_stored(embedder: QueryEmbedder, stored: SparseModel) -> bool:
-        """Whether one model makes both."""
-        return model_digest(embedder.fingerprint) == model_digest(stored.fingerprint)
-
     def _check(self, question: object) -> list[str]:
         if self._is_closed:
             raise ClosedError("this Search is closed; make another one")
@@ -333,12 +310,12 @@ class Search:
         return SearchOptions.checked(top_k, where, min_score, reranks, candidates)
 
     def _submit(
-        self, vector: NDArray[np.float32], weights: SparseVector | None, options: SearchOptions
+        self, vector: NDArray[np.float32], asked: Asked | None, options: SearchOptions
     ) -> Future[list[Hit]]:
         limits = (options.num_rows, options.where)
-        if weights is None:
+        if asked is None:
             return self._thread.submit(find_rows, self._sink, vector, *limits)
-        return self._thread.submit(find_fused, self._sink, vector, weights, *limits)
+        return self._thread.submit(find_fused, self._sink, vector, asked, *limits)
 
     def _score(self, text: str, hits: list[Hit], options: SearchOptions) -> list[float] | None:
         if options.num_candidates is None or self._reranker is None:
@@ -359,11 +336,9 @@ def _embed(embedder: QueryEmbedder, questions: list[str]) -> list[NDArray[np.flo
     return [embedder.encode_query(question) for question in questions]
 
 
-def _weigh(sparse: SparseEmbedder | None, questions: list[str]) -> Sequence[SparseVector | None]:
-    """Return the sparse vector of each question; None: the search is not hybrid."""
-    if sparse is None:
-        return [None] * len(questions)
-    return [sparse.encode_query(question, output_value="sparse") for question in questions]
+def _ask(second: Second | None, questions: list[str]) -> Sequence[Asked | None]:
+    """Return what the second ranking is asked for each question; None: there is none."""
+    return [None] * len(questions) if second is None else second(questions)
 
 
 def _in_order(ranking: Iterable[Mapping[str, Any]], num_documents: int) -> list[float]:

@@ -13,13 +13,13 @@ from embedlib.errors import ConfigError, SinkError, shown
 from embedlib.indexing.embedders import ModelIdentity, QueryEmbedder, check_embedder
 from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.filters.parser import parse_filter
+from embedlib.indexing.hybrid import Asked, text_sink
 from embedlib.indexing.options import SEARCH_ROWS
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState
 from embedlib.indexing.sinks.replaceable import can_replace
 from embedlib.indexing.sinks.urls import check_is_sink, open_sink
 from embedlib.indexing.sparse_rows import ARM_ROWS, fuse, sparse_sink
 from embedlib.indexing.stored_model import describe_other_model, stands_beside
-from embedlib.vectors.sparse import SparseVector
 
 
 def stored_state(sink: Sink) -> SinkState:
@@ -109,21 +109,22 @@ def find_rows(sink: Sink, vector: NDArray[np.float32], k: int, where: Filter | N
 
 
 def find_fused(
-    sink: Sink,
-    vector: NDArray[np.float32],
-    weights: SparseVector,
-    k: int,
-    where: Filter | None,
+    sink: Sink, vector: NDArray[np.float32], asked: Asked, k: int, where: Filter | None
 ) -> list[Hit]:
-    """Return the `k` rows that are best by two searches, with vectors and with sparse vectors.
+    """Return the `k` rows that are best by two searches, with vectors and in a second ranking.
 
     Raises:
-        SinkError: the destination cannot be read, has no filters, or no sparse vectors.
+        SinkError: the destination cannot be read, has no filters, or no such ranking.
     """
     num_rows = max(ARM_ROWS, 2 * k)
     by_vector = find_rows(sink, vector, num_rows, where)
-    by_weights = sparse_sink(sink).search_sparse(weights, num_rows, where) if weights else []
-    return fuse([by_vector, by_weights], k)
+    return fuse([by_vector, _find_second(sink, asked, num_rows, where)], k)
+
+
+def _find_second(sink: Sink, asked: Asked, k: int, where: Filter | None) -> list[Hit]:
+    if isinstance(asked, str):
+        return text_sink(sink).search_text(asked, k, where)
+    return sparse_sink(sink).search_sparse(asked, k, where) if asked else []
 
 
 def check_query(question: object, k: object) -> None:

@@ -36,3 +36,7 @@ class LoadOptions(TypedDict, total=False):
     """What to do with a bad row of the source: skip and count it, or end the load."""
     errors_file: str | Path | None
     """JSON Lines with the place, id and reason of every bad row."""
+    full_text: str | None
+    """Index the words of the rows as well, in this language, such as "english", for hybrid search;
+    "simple" takes words as they are. Rows that are stored are indexed, not embedded again. None: an
+    index that is there stays."""

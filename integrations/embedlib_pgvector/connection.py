@@ -26,6 +26,8 @@ SEARCH_GIVES_UP_AFTER_SECONDS = 3.0
 # Source of the codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 TRANSIENT = ("08", "40001", "40P01", "57P01", "57P02", "57P03")
 """Lost connections, serialization failures, deadlocks, a server that stops or starts."""
+LONG_WORD = "54000"
+"""Of the notice of a word of more than 2,047 bytes, which a full-text index leaves out."""
 REMEDIES = {
     "25006": "the server or this user is read-only; name the primary server",
     "3F000": "create the schema first: CREATE SCHEMA",
@@ -187,6 +189,8 @@ class DatabaseSession:
         return f"{self._name}: {line.replace(self._secret, '***') if self._secret else line}"
 
     def _keep_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == LONG_WORD:
+            return
         if notice.severity_nonlocalized in ("NOTICE", "WARNING") and notice.message_primary:
             self._notices.put(notice.message_primary)
 

@@ -24,9 +24,8 @@ from embedlib.errors import SinkError
 from embedlib.indexing import ReplacedError, SinkState, StoredRow, Tell, models_of
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
-from embedlib_pgvector.hnsw import index_name
 from embedlib_pgvector.queries import TableMovedError
-from embedlib_pgvector.table import Table, count_rows, drop_table, find_table
+from embedlib_pgvector.table import Table, count_rows, drop_table, find_table, own_indexes
 
 NEW: Final = "__embedlib_new"
 OLD: Final = "__embedlib_old"
@@ -172,7 +171,8 @@ def check_switchable(connection: Connection, destination: Destination, tell: Tel
             f"{name} has {num_rows - num_ours:,} rows that other programs wrote, which are in no "
             "source and would not be found any more; delete them, or load into another table"
         )
-    ours = {index_name(table), index_name(replace(table, table=f"{table.table}{NEW}"))}
+    beside = replace(table, table=f"{table.table}{NEW}")
+    ours = {name for each in (table, beside) for name in own_indexes(each)}
     others = [index for index in indexes if index.rpartition(".")[2].strip('"') not in ours]
     if others:
         tell(
@@ -256,11 +256,9 @@ def _with_lock(
 
 
 def _rename(connection: Connection, table: Table, name: str) -> None:
-    """Rename a table with its primary key and the index that embedlib built."""
-    names = {
-        index_name(table): index_name(replace(table, table=name)),
-        f"{table.table}_pkey": f"{name}_pkey",
-    }
+    """Rename a table with its primary key and the indexes that embedlib built."""
+    now, then = own_indexes(table), own_indexes(replace(table, table=name))
+    names = {**dict(zip(now, then, strict=True)), f"{table.table}_pkey": f"{name}_pkey"}
     indexes = connection.execute(
         "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
         " WHERE i.indrelid = %s",

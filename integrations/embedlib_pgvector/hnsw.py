@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from threading import Thread
@@ -14,8 +13,8 @@ from psycopg import sql
 
 from embedlib.config import Similarity
 from embedlib_pgvector.connection import Connection, DatabaseSession
-from embedlib_pgvector.destination import MAX_NAME_BYTES, HnswOptions
-from embedlib_pgvector.table import Table, count_rows
+from embedlib_pgvector.destination import HnswOptions
+from embedlib_pgvector.table import VECTORS_INDEX, Table, count_rows, own_index_name
 
 # Source of operators and classes: https://github.com/pgvector/pgvector#querying and #hnsw
 OPERATORS: dict[Similarity, str] = {
@@ -82,10 +81,7 @@ def find_index(connection: Connection, table: Table) -> Index | None:
 
 def index_name(table: Table) -> str:
     """Return the name of the index that embedlib builds."""
-    name = f"{table.table}_embedding_hnsw"
-    if len(name.encode()) <= MAX_NAME_BYTES:
-        return name
-    return f"embedlib_{zlib.crc32(table.table.encode()):08x}_hnsw"
+    return own_index_name(table, VECTORS_INDEX)
 
 
 def drop_index(connection: Connection, table: Table, name: str) -> None:
@@ -93,6 +89,23 @@ def drop_index(connection: Connection, table: Table, name: str) -> None:
     connection.execute(
         sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(table.schema, name))
     )
+
+
+def clear_own_index(connection: Connection, table: Table, *, is_live: bool) -> bool:
+    """Drop an index that a killed build left, and the index of an empty table.
+
+    Inserts into an indexed table are a hundred times slower, so an empty table gets its index
+    at the end. A table with rows may be in use by searches, so it keeps its index.
+
+    Returns:
+        whether there is an index now.
+    """
+    index = find_index(connection, table)
+    is_ours = index is not None and index.name == index_name(table)
+    if index is not None and is_ours and not (index.is_valid and is_live):
+        drop_index(connection, table, index.name)
+        return False
+    return index is not None and index.is_valid
 
 
 def graph_bytes(num_rows: int, table: Table, options: HnswOptions) -> int:

@@ -17,6 +17,7 @@ from embedlib_pgvector.filters import where_clause
 from embedlib_pgvector.hnsw import OPERATORS, find_index
 from embedlib_pgvector.table import Table, count_rows
 
+HIT_COLUMNS = "langchain_id, source_id, chunk, content, langchain_metadata"
 MAX_EF_SEARCH = 1_000
 """Source: HNSW_MAX_EF_SEARCH in pgvector's src/hnsw.h."""
 FILTERED_EF_SEARCH = 200
@@ -46,6 +47,7 @@ def describe(connection: Connection, table: Table) -> SinkState:
         index=state,
         precision=table.precision,
         sparse=table.sparse,
+        full_text=table.full_text,
     )
 
 
@@ -76,8 +78,7 @@ def search(
         sql.SQL(OPERATORS[table.similarity]), sql.SQL(table.type_name)
     )
     query = sql.SQL(
-        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, tableoid,"
-        " {} AS distance FROM {} WHERE {} ORDER BY "
+        f"SELECT {HIT_COLUMNS}, tableoid, {{}} AS distance FROM {{}} WHERE {{}} ORDER BY "
     ).format(distance, table.escaped, clause)
     limit = k if where is None else EXTRA_ROWS * k
     with connection.transaction():
@@ -89,9 +90,9 @@ def search(
             # No index has this order, so every row is compared.
             exact = query + sql.SQL("({}) + 0 LIMIT %s").format(distance)
             rows = connection.execute(exact, (text, *values, text, k)).fetchall()
-    _check_table(rows, table)
+    check_table(rows, table)
     return [
-        _hit(row, 1 - row[-1] if table.similarity == "cosine" else -row[-1])
+        read_hit(row, 1 - row[-1] if table.similarity == "cosine" else -row[-1])
         for row in sorted(rows, key=lambda row: row[-1])[:k]
     ]
 
@@ -109,17 +110,21 @@ def search_sparse(
     vector = f"{{{text}}}/{table.sparse.dim}"
     clause, values = (sql.SQL("true"), []) if where is None else where_clause(where)
     query = sql.SQL(
-        "SELECT langchain_id, source_id, chunk, content, langchain_metadata, place, distance FROM"
+        f"SELECT {HIT_COLUMNS}, place, distance FROM"
         " (SELECT *, tableoid AS place, {} <#> %s::sparsevec AS distance FROM {} WHERE {}) AS found"
         " WHERE distance < 0 ORDER BY distance, langchain_id LIMIT %s"
     ).format(sql.Identifier(SPARSE_COLUMN), table.escaped, clause)
     rows = connection.execute(query, (vector, *values, k)).fetchall()
-    _check_table(rows, table)
-    return [_hit(row, -row[-1]) for row in rows]
+    check_table(rows, table)
+    return [read_hit(row, -row[-1]) for row in rows]
 
 
-def _check_table(rows: Sequence[tuple[Any, ...]], table: Table) -> None:
+def check_table(rows: Sequence[tuple[Any, ...]], table: Table) -> None:
     """Refuse rows of a table that has taken the name of the one that was meant.
+
+    Args:
+        rows: the last value but one of each is the number of its table.
+        table: that was meant.
 
     Raises:
         TableMovedError: they are such.
@@ -128,7 +133,8 @@ def _check_table(rows: Sequence[tuple[Any, ...]], table: Table) -> None:
         raise TableMovedError
 
 
-def _hit(row: Sequence[Any], score: float) -> Hit:
+def read_hit(row: Sequence[Any], score: float) -> Hit:
+    """Return a row that begins with `HIT_COLUMNS` as a hit."""
     id_, source_id, chunk, content, metadata, *_ = row
     return Hit(
         score=score,

@@ -14,6 +14,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing import Filter, Hit, RowKey, SinkState, SparseVector, StoredRow
 from embedlib_pgvector.connection import Connection, DatabaseSession
 from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.full_text import search_text
 from embedlib_pgvector.generations import Result, ask_held, old_of, read_stored
 from embedlib_pgvector.local_server import LocalServer
 from embedlib_pgvector.queries import describe, search, search_sparse
@@ -128,6 +129,16 @@ class TableReader:
                     f"{self.name} holds no sparse vectors; load it with sparse (--sparse)"
                 )
             return search_sparse(connection, table, weights, k, where)
+
+        return self._ask(ask)
+
+    def search_text(self, question: str, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows that fit the words of a question best, of all that pass."""
+
+        def ask(connection: Connection, table: Table) -> list[Hit]:
+            if table.full_text is None:
+                raise SinkError(f"{self.name} holds no full-text index; load it with --full-text")
+            return search_text(connection, table, question, k, where)
 
         return self._ask(ask)
 

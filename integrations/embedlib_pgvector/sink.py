@@ -23,22 +23,21 @@ from embedlib.indexing import (
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import encode_rows, json_of
 from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.full_text import build_words_index, check_configuration, index_words
 from embedlib_pgvector.generations import beside_of, check_switchable, drop_old_table, switch
-from embedlib_pgvector.hnsw import IndexBuild, drop_index, find_index, index_name
+from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
+from embedlib_pgvector.stage import STAGE, columns, create_stage, merge_stage
 from embedlib_pgvector.table import (
-    STAGE,
     Table,
+    check_type,
     choose_halfvec,
-    columns,
     count_rows,
-    create_stage,
     create_table,
     drop_table,
     ensure_extension,
     find_table,
-    merge_stage,
     resolve_schema,
 )
 from embedlib_pgvector.writer_lock import WriterLock
@@ -141,22 +140,25 @@ class PgvectorSink(TableReader):
     def finish(self) -> None:
         """Build the index if it is missing, and update the planner's statistics."""
         table = self._begun
-        if self._destination.index is not None:
-            build = IndexBuild(self._session, table, self._destination.index, is_live=self._is_live)
-            self._session.run(lambda connection: self._build(connection, build))
+        if self._destination.index is not None or table.full_text is not None:
+            self._session.run(lambda connection: self._build(connection, table))
         if self._is_changed:
             self._execute(sql.SQL("ANALYZE {}").format(table.identifier))
             self._is_changed = False
 
-    def _build(self, connection: Connection, build: IndexBuild) -> None:
+    def _build(self, connection: Connection, table: Table) -> None:
         assert self._lock is not None, "begin comes first"
-        if self._lock.take_alone(connection):
-            build.run(connection)
-        else:
+        if not self._lock.take_alone(connection):
             self._session.tell(
                 f"{self.name}: other shards are still being written; the last one to finish builds "
                 "the index"
             )
+            return
+        if self._destination.index is not None:
+            options = self._destination.index
+            IndexBuild(self._session, table, options, is_live=self._is_live).run(connection)
+        if table.full_text is not None:
+            build_words_index(connection, table, is_live=self._is_live)
 
     def beside(self) -> PgvectorSink:
         """Return the sink for rows of another model, in a table of its own."""
@@ -228,6 +230,7 @@ class PgvectorSink(TableReader):
         check_target(None if table is None else describe(connection, table), target, self.name)
         is_new = table is None or target.recreate
         is_halfvec = choose_halfvec(destination, target.dim) if is_new else None
+        check_configuration(connection, target.full_text, self.name)
         with connection.transaction():
             if table is not None and target.recreate:
                 drop_table(connection, table)
@@ -240,38 +243,18 @@ class PgvectorSink(TableReader):
             )
         table = find_table(connection, destination)
         assert table is not None, "the table was just created"
-        self._check_type(table)
+        check_type(destination, table)
+        if target.full_text is not None and target.full_text != table.full_text:
+            index_words(connection, table, target.full_text, destination, self._session.tell)
+            table = replace(table, full_text=target.full_text)
+            self._is_changed = True
         num_rows, _ = count_rows(connection, table)
         self._is_live = num_rows > 0
         if lock.take_alone(connection):  # another shard may be building the index
-            self._clear_index(connection, table)
+            self._has_index = clear_own_index(connection, table, is_live=self._is_live)
+            self._num_written = 0
             lock.share(connection)
         return table
-
-    def _check_type(self, table: Table) -> None:
-        asked = self._destination.is_halfvec
-        if asked is not None and asked != table.is_halfvec:
-            raise SinkError(
-                f"{self.name} stores {table.type_name}; leave out halfvec={str(asked).lower()}, or "
-                "pass recreate=True (--recreate) to drop these rows and start over"
-            )
-        if self._destination.index is not None:
-            # A table that was created with index=none may have too many dimensions for an index.
-            choose_halfvec(replace(self._destination, is_halfvec=table.is_halfvec), table.dim)
-
-    def _clear_index(self, connection: Connection, table: Table) -> None:
-        """Drop an index that a killed build left, and the index of an empty table.
-
-        Inserts into an indexed table are a hundred times slower, so an empty table gets its index
-        at the end. A table with rows may be in use by searches, so it keeps its index.
-        """
-        index = find_index(connection, table)
-        is_ours = index is not None and index.name == index_name(table)
-        if index is not None and is_ours and not (index.is_valid and self._is_live):
-            drop_index(connection, table, index.name)
-            index = None
-        self._has_index = index is not None and index.is_valid
-        self._num_written = 0
 
     def _tell_slow_inserts(self, num_rows: int) -> None:
         before, self._num_written = self._num_written, self._num_written + num_rows

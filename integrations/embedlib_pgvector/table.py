@@ -1,4 +1,4 @@
-"""The table: the columns of LangChain's PGVectorStore, and three of our own.
+"""The table: the columns of LangChain's PGVectorStore, and some of our own.
 
 What identifies a load (model, fingerprint, similarity) is JSON in the comment of the column
 `embedlib_digest`. A comment is created in the same transaction as the table, and is renamed,
@@ -8,7 +8,8 @@ dumped, restored and dropped with it, whereas a row of a second table could be l
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import zlib
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import psycopg
@@ -19,12 +20,11 @@ from embedlib.errors import SinkError
 from embedlib.indexing import SparseModel, Target
 from embedlib_pgvector.connection import Connection
 from embedlib_pgvector.copy_rows import COLUMNS, SPARSE_COLUMN
-from embedlib_pgvector.destination import Destination
+from embedlib_pgvector.destination import MAX_NAME_BYTES, Destination
 
 FORMAT = 1
 FORMAT_KEY = "embedlib_format"
 KEY, DIGEST = "langchain_id", "embedlib_digest"
-STAGE = sql.Identifier("pg_temp", "embedlib_stage")
 MIN_SERVER_VERSION = 140000
 """Postgres 14: the first version that reads a range of pages only, which `scan` needs."""
 
@@ -50,6 +50,7 @@ class Table:
         model: its name.
         precision: what it computed in; None: not stored.
         sparse: the model of the sparse vectors; None: there are none.
+        full_text: the language of the column of words; None: there is none.
     """
 
     oid: int
@@ -62,6 +63,7 @@ class Table:
     model: str
     precision: str | None
     sparse: SparseModel | None = None
+    full_text: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -190,7 +192,46 @@ def find_table(connection: Connection, destination: Destination) -> Table | None
         model=stored["model"],
         precision=stored.get("precision"),
         sparse=SparseModel(**stored["sparse"]) if stored.get("sparse") else None,
+        full_text=stored.get("full_text"),
     )
+
+
+def read_mark(connection: Connection, oid: int) -> dict[str, Any]:
+    """Return what is stored of the load of a table that `find_table` has found."""
+    row = _one(
+        connection,
+        "SELECT col_description(attrelid, attnum) FROM pg_attribute"
+        " WHERE attrelid = %s AND attname = %s",
+        *(oid, DIGEST),
+    )
+    assert row is not None, "find_table has read it"
+    mark: dict[str, Any] = json.loads(row[0])
+    return mark
+
+
+def write_mark(connection: Connection, table: sql.Identifier, mark: dict[str, Any]) -> None:
+    """Store what identifies the load of a table."""
+    connection.execute(
+        sql.SQL("COMMENT ON COLUMN {}.{} IS {}").format(
+            table, sql.Identifier(DIGEST), sql.Literal(json.dumps(mark))
+        )
+    )
+
+
+VECTORS_INDEX, WORDS_INDEX = "embedding_hnsw", "words_gin"
+
+
+def own_indexes(table: Table) -> tuple[str, str]:
+    """Return the names of the indexes of embedlib, whether they are there or not."""
+    return own_index_name(table, VECTORS_INDEX), own_index_name(table, WORDS_INDEX)
+
+
+def own_index_name(table: Table, ending: str) -> str:
+    """Return the name of an index of embedlib: that of the table and an ending."""
+    name = f"{table.table}_{ending}"
+    if len(name.encode()) <= MAX_NAME_BYTES:
+        return name
+    return f"embedlib_{zlib.crc32(table.table.encode()):08x}_{ending.rpartition('_')[2]}"
 
 
 def choose_halfvec(destination: Destination, dim: int) -> bool:
@@ -214,6 +255,23 @@ def choose_halfvec(destination: Destination, dim: int) -> bool:
             "vectors with the model's truncate_dim, or add index=none to search without an index"
         )
     return True
+
+
+def check_type(destination: Destination, table: Table) -> None:
+    """Refuse other vectors than those of a table, and such that its index cannot take.
+
+    Raises:
+        SinkError: the URL asks for them.
+    """
+    asked = destination.is_halfvec
+    if asked is not None and asked != table.is_halfvec:
+        raise SinkError(
+            f"{destination.name} stores {table.type_name}; leave out halfvec={str(asked).lower()}, "
+            "or pass recreate=True (--recreate) to drop these rows and start over"
+        )
+    if destination.index is not None:
+        # A table that was created with index=none may have too many dimensions for an index.
+        choose_halfvec(replace(destination, is_halfvec=table.is_halfvec), table.dim)
 
 
 def drop_table(connection: Connection, table: Table) -> None:
@@ -252,44 +310,7 @@ def create_table(
             sparse,
         )
     )
-    connection.execute(
-        sql.SQL("COMMENT ON COLUMN {}.embedlib_digest IS {}").format(
-            identifier, sql.Literal(json.dumps(stored))
-        )
-    )
-
-
-def create_stage(connection: Connection, table: Table) -> None:
-    """Create the temporary table that a batch is copied to; it ends with the connection."""
-    connection.execute(
-        sql.SQL(
-            "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DELETE ROWS"
-            " AS SELECT {} FROM {} WITH NO DATA"
-        ).format(STAGE, columns(table), table.identifier)
-    )
-
-
-def merge_stage(table: Table) -> sql.Composed:
-    """Return the statement that inserts the stage's rows into the table or replaces those there."""
-    return sql.SQL(
-        "INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage}"
-        " ON CONFLICT ({key}) DO UPDATE SET {changes}"
-    ).format(
-        table=table.identifier,
-        columns=columns(table),
-        stage=STAGE,
-        key=sql.Identifier(KEY),
-        changes=sql.SQL(", ").join(
-            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column))
-            for column in table.columns
-            if column != KEY
-        ),
-    )
-
-
-def columns(table: Table) -> sql.Composed:
-    """Return the names of the columns, in the order of the stream."""
-    return sql.SQL(", ").join(map(sql.Identifier, table.columns))
+    write_mark(connection, identifier, stored)
 
 
 def count_rows(connection: Connection, table: Table) -> tuple[int, int]:

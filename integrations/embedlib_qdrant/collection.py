@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import UUID
-
-import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.errors import SinkError
 from embedlib.indexing import (
     BadRow,
-    Filter,
-    Hit,
     Row,
     RowKey,
     SinkState,
@@ -25,18 +21,21 @@ from embedlib.indexing import (
     check_target,
     check_vectors,
     check_weights,
-    import_extra,
 )
-from embedlib_qdrant.collection_options import OVERSAMPLING, GivenOptions
-from embedlib_qdrant.filters import ClientConditions, make_filter, search_filtered
+from embedlib_qdrant.collection_options import GivenOptions
+from embedlib_qdrant.collection_search import CollectionSearch
+from embedlib_qdrant.full_text import (
+    check_client,
+    check_language,
+    client_text_index,
+    is_ranking,
+)
 from embedlib_qdrant.points import (
+    CONTENT_KEY,
     OWN_KEY,
-    SOURCE_ID_KEY,
-    SPARSE_NAME,
     Mark,
     metadata_payload,
     read_digest,
-    read_hit,
     read_key,
 )
 from embedlib_qdrant.upserts import BATCH, describe_bad_row, find_big_number
@@ -46,32 +45,20 @@ MARK_KEY = "embedlib"
 _PAGE = 1000
 """Points per read request."""
 
-T = TypeVar("T")
 
-
-class CollectionSink:
+class CollectionSink(CollectionSearch):
     """A collection; a subclass connects, locks, creates and indexes it."""
 
     takes_multi_vectors = True
 
     def __init__(self, name: str, collection: str, given: GivenOptions) -> None:
-        self.name = name
-        self.models = import_extra("qdrant_client.models", "qdrant")
-        self.collection = collection
+        super().__init__(name, collection)
         self.given = given
         self.tell: Tell | None = None
         self._mark: Mark | None = None
         self._has_begun = False
 
     # Methods of a subclass.
-
-    def connect(self) -> Any:
-        """Return the QdrantClient, created at the first call."""
-        raise NotImplementedError
-
-    def call(self, action: Callable[[], T]) -> T:
-        """Return the result of a request; convert its errors to `SinkError`."""
-        raise NotImplementedError
 
     def lock(self, shard: str | None) -> None:
         """Become the only writer, or the only writer of this shard of the source."""
@@ -84,9 +71,6 @@ class CollectionSink:
     def drop(self) -> None:
         """Remove the collection."""
         self.call(lambda: self.connect().delete_collection(self.collection))
-
-    def settle(self, ids: Sequence[UUID] | None = None) -> None:
-        """Wait until written rows can be read; these ids, None: all."""
 
     def take_lease(self) -> None:
         """Become the only writer of a collection that exists; called once more if it is new."""
@@ -112,11 +96,18 @@ class CollectionSink:
         """Release the lock and the connection; may be called twice."""
         raise NotImplementedError
 
+    def check_full_text(self, language: str | None) -> None:
+        """Refuse a full-text index that cannot be had; None: there is none to be made."""
+        if language is not None:
+            check_client(self.models, self.name)
+            check_language(language, self.name)
+
     # Shared methods.
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Become the only writer, and open or create the collection."""
         self.tell = tell
+        self.check_full_text(target.full_text)
         self.lock(target.shard)
         mark = self.read_mark()
         if mark is not None and not target.recreate:
@@ -132,7 +123,7 @@ class CollectionSink:
             mark = Mark.of(target, self.given.options)
             self.create(mark)
             self.take_lease()
-        self._mark = mark
+        self._mark = mark = self._with_language(mark, target.full_text)
         self._has_begun = True
 
     def close(self) -> None:
@@ -213,60 +204,6 @@ class CollectionSink:
                 )
             )
 
-    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Return the nearest rows."""
-        return self.query(vector, k, None)
-
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
-        """Return the nearest of the rows that pass a filter."""
-        return search_filtered(
-            lambda limit, wide: self.query(vector, limit, wide), k, where, self.name
-        )
-
-    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
-        """Return the rows with the greatest sums of products; none of 0."""
-        if where is None:
-            return self.query(weights, k, None)
-        return search_filtered(
-            lambda limit, wide: self.query(weights, limit, wide), k, where, self.name
-        )
-
-    def query(
-        self, vector: NDArray[np.float32] | SparseVector, k: int, where: Filter | None
-    ) -> list[Hit]:
-        """Return the nearest points, by the vectors or by the sparse ones."""
-        mark = self.require_stored()
-        is_sparse = isinstance(vector, dict)
-        query = self.sparse_of(vector) if isinstance(vector, dict) else vector.tolist()
-        self.settle()
-        passes = self.only_ours()
-        if where is not None:
-            passes.must = [make_filter(where, ClientConditions(self.models))]
-
-        def ask(is_exact: bool) -> list[Any]:
-            answer = self.connect().query_points(
-                self.collection,
-                query=query,
-                using=SPARSE_NAME if is_sparse else mark.options.vector or None,
-                limit=k,
-                query_filter=passes,
-                search_params=None if is_sparse else self._search_params(mark, is_exact),
-                with_payload=True,
-                with_vectors=False,
-            )
-            return list(answer.points)
-
-        found = self.call(lambda: ask(False))
-        if where is not None and len(found) < k and not is_sparse:
-            # A graph leads past rows that few others are linked to.
-            found = self.call(lambda: ask(True))
-        similarity = "dot" if is_sparse else mark.similarity
-        return [read_hit(hit.id, hit.score, hit.payload, similarity) for hit in found]
-
-    def sparse_of(self, weights: SparseVector) -> Any:
-        """Return the client's object of a sparse vector."""
-        return self.models.SparseVector(indices=list(weights), values=list(weights.values()))
-
     def read_mark(self) -> Mark | None:
         """Return the mark; None: there is no collection.
 
@@ -296,10 +233,28 @@ class CollectionSink:
             )
         return Mark.from_json(metadata[MARK_KEY], self.name)
 
-    def only_ours(self) -> Any:
-        """Return the filter for points that embedlib wrote."""
-        field = self.models.PayloadField(key=SOURCE_ID_KEY)
-        return self.models.Filter(must_not=[self.models.IsEmptyCondition(is_empty=field)])
+    def build_text_index(self, info: Any) -> None:
+        """Build the full-text index of the mark, unless the `CollectionInfo` has it."""
+        mark = self.require_begin()
+        if mark.full_text is None or is_ranking(info.payload_schema.get(CONTENT_KEY)):
+            return
+        params = client_text_index(self.models, mark.full_text)
+        self.call(
+            lambda: self.connect().create_payload_index(
+                self.collection, CONTENT_KEY, params, wait=True
+            )
+        )
+
+    def _with_language(self, mark: Mark, language: str | None) -> Mark:
+        """Store the language of the full-text index, and drop one of another; None: keep it."""
+        if language is None or language == mark.full_text:
+            return mark
+        if mark.full_text is not None:
+            self.call(lambda: self.connect().delete_payload_index(self.collection, CONTENT_KEY))
+        changed = replace(mark, full_text=language)
+        metadata = {MARK_KEY: changed.to_json()}
+        self.call(lambda: self.connect().update_collection(self.collection, metadata=metadata))
+        return changed
 
     def require_begin(self) -> Mark:
         """Return the mark of the load.
@@ -344,14 +299,6 @@ class CollectionSink:
             with_payload=[OWN_KEY],
             with_vectors=False,
         )
-
-    def _search_params(self, mark: Mark, is_exact: bool) -> Any:
-        if is_exact:
-            return self.models.SearchParams(exact=True)
-        if mark.options.quantization == "none":
-            return None
-        again = self.models.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
-        return self.models.SearchParams(quantization=again)
 
 
 S = TypeVar("S")

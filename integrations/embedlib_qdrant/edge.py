@@ -5,18 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import numpy as np
-from numpy.typing import NDArray
 
 from embedlib.errors import SinkError, first_line
 from embedlib.indexing import (
     FileLock,
-    Filter,
-    Hit,
     Row,
     RowKey,
     SinkState,
@@ -28,12 +26,12 @@ from embedlib.indexing import (
     check_target,
     check_vectors,
     check_weights,
-    import_extra,
 )
 from embedlib_qdrant.collection_options import GivenOptions, parse_options
-from embedlib_qdrant.edge_config import edge_config, search_params
+from embedlib_qdrant.edge_config import edge_config
 from embedlib_qdrant.edge_folder import EdgeFolder
-from embedlib_qdrant.filters import EdgeConditions, make_filter, search_filtered
+from embedlib_qdrant.edge_search import EdgeSearch
+from embedlib_qdrant.full_text import check_language, edge_text_index, is_ranking
 from embedlib_qdrant.one_line_errors import REMEDIES, one_line_errors
 from embedlib_qdrant.points import (
     CONTENT_KEY,
@@ -43,7 +41,6 @@ from embedlib_qdrant.points import (
     Mark,
     own_line,
     read_digest,
-    read_hit,
     read_key,
 )
 
@@ -69,14 +66,13 @@ def open_sink(url: SinkUrl) -> EdgeSink:
     return EdgeSink(url.path, given)
 
 
-class EdgeSink:
+class EdgeSink(EdgeSearch):
     """A folder with a shard of Qdrant Edge."""
 
     takes_multi_vectors = True
 
     def __init__(self, path: Path, given: GivenOptions) -> None:
-        self.name = f"edge:{path}"
-        self._edge = import_extra("qdrant_edge", "qdrant")
+        super().__init__(f"edge:{path}")
         self._folder = EdgeFolder(path, self.name)
         self._given = given
         self._shard: Any = None
@@ -94,7 +90,7 @@ class EdgeSink:
         was_open = self._shard is not None
         shard = self._open()
         try:
-            with self._one_line("cannot be read"):
+            with self.one_line("cannot be read"):
                 return mark.to_state(self._count(shard), _describe_index(shard.info()))
         finally:
             if not was_open:
@@ -102,6 +98,8 @@ class EdgeSink:
 
     def begin(self, target: Target, tell: Tell) -> None:
         """Lock the folder, then open or create the shard."""
+        if target.full_text is not None:
+            check_language(target.full_text, self.name)
         folder = self._folder
         folder.read_mark()  # refuses a folder of others before anything is created in it
         folder.make()
@@ -120,12 +118,13 @@ class EdgeSink:
         self._given.check_stored(self._mark.options, self.name)
         self._open()
         folder.clear_builders()
+        self._set_language(target.full_text)
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """Return the digests of stored rows."""
         found = {}
-        shard = self._open_stored()
-        with self._one_line("cannot be read"):
+        shard = self.open_stored()
+        with self.one_line("cannot be read"):
             for start in range(0, len(ids), _PAGE):
                 # with_vector must be given: the call fails with the default of its own signature.
                 page = list(ids[start : start + _PAGE])
@@ -137,28 +136,28 @@ class EdgeSink:
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Upsert rows as one operation of the write-ahead log, which survives a kill."""
-        check_vectors(vectors, len(rows), self._stored_mark.dim)
+        check_vectors(vectors, len(rows), self.stored_mark.dim)
         self._write(rows, sum(vector.nbytes for vector in vectors), _as_lists(vectors))
 
     def write_both(
         self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
     ) -> None:
         """Upsert rows with their sparse vectors, each in the point of its row."""
-        check_vectors(vectors, len(rows), self._stored_mark.dim)
+        check_vectors(vectors, len(rows), self.stored_mark.dim)
         check_weights(weights, len(rows))
         num_bytes = vectors.nbytes + 8 * sum(map(len, weights))
         both = (
-            {"": vector, SPARSE_NAME: self._sparse_of(sparse)}
+            {"": vector, SPARSE_NAME: self.sparse_of(sparse)}
             for vector, sparse in zip(_as_lists(vectors), weights, strict=True)
         )
         self._write(rows, num_bytes, both)
 
     def _write(self, rows: Sequence[Row], num_bytes: int, vectors: Iterator[Any]) -> None:
-        shard, edge = self._begun, self._edge
+        shard, edge = self._begun, self.edge
         if not rows:
             return
         self._check_room(4 * num_bytes)
-        with self._one_line("cannot be written"):
+        with self.one_line("cannot be written"):
             points = [
                 edge.Point(row.id, vector, {CONTENT_KEY: row.text, **_metadata_payload(row)})
                 for row, vector in zip(rows, vectors, strict=True)
@@ -171,10 +170,10 @@ class EdgeSink:
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest."""
-        shard, edge = self._begun, self._edge
+        shard, edge = self._begun, self.edge
         self._check_room()
         stored = self.digests([row.id for row in rows])
-        with self._one_line("cannot be written"):
+        with self.one_line("cannot be written"):
             # The engine raises an error for unknown ids.
             for row in (row for row in rows if row.id in stored):
                 shard.update(edge.UpdateOperation.set_payload([row.id], _metadata_payload(row)))
@@ -182,10 +181,10 @@ class EdgeSink:
 
     def scan(self) -> Iterator[RowKey]:
         """Yield every row."""
-        shard, offset = self._open_stored(), None
+        shard, offset = self.open_stored(), None
         while True:
-            with self._one_line("cannot be read"):
-                request = self._edge.ScrollRequest(
+            with self.one_line("cannot be read"):
+                request = self.edge.ScrollRequest(
                     offset=offset, limit=_PAGE, with_payload=[OWN_KEY], with_vector=False
                 )
                 records, offset = shard.scroll(request)
@@ -199,9 +198,9 @@ class EdgeSink:
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows."""
         shard = self._begun
-        with self._one_line("cannot be written"):
+        with self.one_line("cannot be written"):
             if ids:
-                shard.update(self._edge.UpdateOperation.delete_points(list(ids)))
+                shard.update(self.edge.UpdateOperation.delete_points(list(ids)))
             shard.flush()
 
     def finish(self) -> None:
@@ -209,67 +208,13 @@ class EdgeSink:
         shard = self._begun
         if self._tell is not None and self._has_changed:
             self._tell(f"{self.name}: building the index; Ctrl-C takes effect after that")
-        with self._one_line("cannot be optimized"):
+        language = self.stored_mark.full_text
+        with self.one_line("cannot be optimized"):
             shard.optimize()
+            if language is not None and not self._has_text_index(shard):
+                params = edge_text_index(self.edge, language)
+                shard.update(self.edge.UpdateOperation.create_field_index(CONTENT_KEY, params))
         self._flush()
-
-    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
-        """Return the nearest rows."""
-        return self._query(vector, k, None)
-
-    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
-        """Return the nearest of the rows that pass a filter."""
-        return search_filtered(
-            lambda limit, wide: self._query(vector, limit, wide), k, where, self.name
-        )
-
-    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
-        """Return the rows with the greatest sums of products; none of 0."""
-        if where is None:
-            return self._query(weights, k, None)
-        return search_filtered(
-            lambda limit, wide: self._query(weights, limit, wide), k, where, self.name
-        )
-
-    def _sparse_of(self, weights: SparseVector) -> Any:
-        return self._edge.SparseVector(indices=list(weights), values=list(weights.values()))
-
-    def _query(
-        self, vector: NDArray[np.float32] | SparseVector, k: int, where: Filter | None
-    ) -> list[Hit]:
-        shard, edge = self._open_stored(), self._edge
-        mark, passes = self._stored_mark, None
-        is_sparse = isinstance(vector, dict)
-        if isinstance(vector, dict):
-            nearest = edge.Query.Nearest(self._sparse_of(vector), using=SPARSE_NAME)
-        else:
-            nearest = edge.Query.Nearest(vector.tolist())
-        if where is not None:
-            make = EdgeConditions()
-            passes = make.group(must=[make_filter(where, make)], must_not=[make.is_empty(OWN_KEY)])
-
-        def ask(params: Any) -> list[Any]:
-            request = edge.QueryRequest(
-                limit=k,
-                query=nearest,
-                filter=passes,
-                params=params,
-                with_payload=True,
-                with_vector=False,
-            )
-            return list(shard.query(request))
-
-        with self._one_line("cannot be searched"):
-            found = ask(None if is_sparse else search_params(mark))
-            if where is not None and len(found) < k and not is_sparse:
-                # A graph leads past rows that few others are linked to.
-                found = ask(edge.SearchParams(exact=True))
-        similarity = "dot" if is_sparse else mark.similarity
-        return [
-            read_hit(hit.id, hit.score, hit.payload, similarity)
-            for hit in found
-            if OWN_KEY in hit.payload
-        ]
 
     def close(self) -> None:
         """Close the shard and release the lock."""
@@ -285,11 +230,12 @@ class EdgeSink:
         return self._shard
 
     @property
-    def _stored_mark(self) -> Mark:
+    def stored_mark(self) -> Mark:
+        """The mark of the shard that is open."""
         assert self._mark is not None
         return self._mark
 
-    def _open_stored(self) -> Any:
+    def open_stored(self) -> Any:
         """Open a shard that holds a load."""
         if self._shard is None:
             self._mark = self._folder.read_mark()
@@ -297,8 +243,23 @@ class EdgeSink:
                 raise SinkError(f"{self.name} holds nothing; load it with embedlib index")
         return self._open()
 
+    def _set_language(self, language: str | None) -> None:
+        """Store the language of the full-text index, and drop one of another; None: keep it."""
+        mark = self.stored_mark
+        if language is None or language == mark.full_text:
+            return
+        if self._has_text_index(self._begun):
+            with self.one_line("cannot be written"):
+                self._begun.update(self.edge.UpdateOperation.delete_field_index(CONTENT_KEY))
+            self._flush()
+        self._mark = replace(mark, full_text=language)
+        self._folder.write_mark(self._mark)
+
+    def _has_text_index(self, shard: Any) -> bool:
+        return is_ranking(shard.info().payload_schema.get(CONTENT_KEY))
+
     def _check_room(self, num_bytes: int = 0) -> None:
-        with self._one_line("cannot be written"):
+        with self.one_line("cannot be written"):
             free = shutil.disk_usage(self._folder.lock_file.parent).free
         if free < num_bytes + _ROOM_BYTES:
             raise SinkError(
@@ -307,7 +268,7 @@ class EdgeSink:
             )
 
     def _create(self, mark: Mark) -> None:
-        edge = self._edge
+        edge = self.edge
         self._check_room()
         with self._folder.new_shard(mark) as place:
             shard = edge.EdgeShard.create(str(place), edge_config(mark))
@@ -317,7 +278,7 @@ class EdgeSink:
     def _open(self) -> Any:
         if self._shard is None:
             try:
-                self._shard = self._edge.EdgeShard.load(str(self._folder.shard))
+                self._shard = self.edge.EdgeShard.load(str(self._folder.shard))
             except Exception as error:
                 # The engine locks its write-ahead log, also for reading.
                 if "WouldBlock" in str(error):
@@ -331,7 +292,7 @@ class EdgeSink:
         return self._shard
 
     def _flush(self) -> None:
-        with self._one_line("cannot be written"):
+        with self.one_line("cannot be written"):
             self._shard.flush()
         self._num_unflushed = 0
 
@@ -341,9 +302,10 @@ class EdgeSink:
             self._shard = None
 
     def _count(self, shard: Any) -> int:
-        return int(shard.count(self._edge.CountRequest(exact=True)))
+        return int(shard.count(self.edge.CountRequest(exact=True)))
 
-    def _one_line(self, what: str) -> AbstractContextManager[None]:
+    def one_line(self, what: str) -> AbstractContextManager[None]:
+        """Convert the engine's errors to `SinkError`."""
         return one_line_errors(self.name, what)
 
 

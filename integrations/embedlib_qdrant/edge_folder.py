@@ -58,6 +58,11 @@ class EdgeFolder:
             raise SinkError(f"{self._name}: {_MARK_FILE} is not JSON: {error}") from error
         return Mark.from_json(data, self._name)
 
+    def write_mark(self, mark: Mark) -> None:
+        """Replace the mark of the shard."""
+        with one_line_errors(self._name, "cannot be written"):
+            _write_file(self._path / _MARK_FILE, json.dumps(mark.to_json(), indent=2))
+
     def make(self) -> None:
         """Create the folder."""
         with one_line_errors(self._name, "cannot be created"):
@@ -81,7 +86,7 @@ class EdgeFolder:
     def new_shard(self, mark: Mark) -> Iterator[Path]:
         """Yield a folder for a new shard, which the caller closes before the end of the block."""
         with one_line_errors(self._name, "cannot be created"):
-            _write_file(self._path / _MARK_FILE, json.dumps(mark.to_json(), indent=2))
+            self.write_mark(mark)
             new = self._path / _NEW_SHARD
             new.mkdir()
             yield new

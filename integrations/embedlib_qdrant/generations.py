@@ -28,7 +28,6 @@ from embedlib.indexing import (
     Hit,
     ReplacedError,
     SinkState,
-    SparseVector,
     StoredRow,
     Target,
     Tell,
@@ -73,13 +72,13 @@ class GenerationSink(ServerSink):
         self.collection = self._alias
 
     def query(
-        self, vector: NDArray[np.float32] | SparseVector, k: int, where: Filter | None
+        self, query: Any, k: int, where: Filter | None, using: str | None = None
     ) -> list[Hit]:
         """Return the nearest points; when their collection is gone, find it again."""
         if self._held is None or self._has_begun:
-            return super().query(vector, k, where)
+            return super().query(query, k, where, using)
         try:
-            return super().query(vector, k, where)
+            return super().query(query, k, where, using)
         except SinkError as error:
             cause = error.__cause__
             if not isinstance(cause, Exception) or classify(cause).is_temporary:
@@ -88,7 +87,7 @@ class GenerationSink(ServerSink):
             self.require_stored()
             if self.collection == before:
                 raise
-        return super().query(vector, k, where)
+        return super().query(query, k, where, using)
 
     def require_stored(self) -> Mark:
         """Return the mark of the collection that is searched."""

@@ -35,6 +35,7 @@ from embedlib_qdrant.collection import MARK_KEY, CollectionSink
 from embedlib_qdrant.collection_options import parse_options
 from embedlib_qdrant.creation import multivector_config, sparse_config
 from embedlib_qdrant.filters import search_candidates
+from embedlib_qdrant.full_text import SIMPLE
 from embedlib_qdrant.one_line_errors import REMEDIES
 from embedlib_qdrant.points import DISTANCES, SPARSE_NAME, Mark, row_payload
 
@@ -159,19 +160,28 @@ class LocalSink(CollectionSink):
             lambda limit: self.search(vector, limit), k, where, self.name, most=None
         )
 
-    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
-        """Return the rows with the greatest sums of products; as for `search_where`."""
+    def search_second(self, query: Any, using: str, k: int, where: Filter | None) -> list[Hit]:
+        """Return the best rows by anything but their vectors; as for `search_where`."""
         if where is None:
-            return super().search_sparse(weights, k, None)
+            return super().search_second(query, using, k, None)
         return search_candidates(
-            lambda limit: super(LocalSink, self).search_sparse(weights, limit, None),
+            lambda limit: super(LocalSink, self).search_second(query, using, limit, None),
             *(k, where, self.name),
             most=None,
         )
 
+    def check_full_text(self, language: str | None) -> None:
+        """Refuse all languages: the client has no stems and no stop words."""
+        super().check_full_text(language)
+        if language not in (None, SIMPLE):
+            raise SinkError(
+                f"{self.name}: full_text = {language!r:.60}; the client's local mode takes words "
+                "as they are; write 'simple', or load into edge: or a server"
+            )
+
     def finish(self) -> None:
-        """Do nothing: every row is stored already."""
-        self.require_begin()
+        """Index the words, if the load asks for it; every row is stored already."""
+        self.build_text_index(self.read_info())
 
     def disconnect(self) -> None:
         """Close the folder, which releases the lock."""

@@ -58,6 +58,7 @@ class Mark:
         precision: what the embedder computed in; None: not stored.
         multi_vector: how points with a vector per token are compared; None: they have one.
         sparse: the model of the sparse vectors; None: there are none.
+        full_text: the language of the full-text index; None: there is none.
     """
 
     dim: int
@@ -68,6 +69,7 @@ class Mark:
     precision: str | None = None
     multi_vector: LateSimilarity | None = None
     sparse: SparseModel | None = None
+    full_text: str | None = None
 
     @classmethod
     def of(cls, target: Target, options: CollectionOptions) -> Mark:
@@ -81,6 +83,7 @@ class Mark:
             precision=target.precision,
             multi_vector=target.multi_vector,
             sparse=target.sparse,
+            full_text=target.full_text,
         )
 
     @classmethod
@@ -105,6 +108,7 @@ class Mark:
                 precision=data.get("precision"),
                 multi_vector=data.get("multi_vector"),
                 sparse=SparseModel(**data["sparse"]) if data.get("sparse") else None,
+                full_text=data.get("full_text"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SinkError(
@@ -115,8 +119,9 @@ class Mark:
     def to_json(self) -> dict[str, Any]:
         """Return the mark as JSON values."""
         content = asdict(self)
-        if self.sparse is None:
-            del content["sparse"]  # as earlier versions wrote it
+        for name in ("sparse", "full_text"):  # as earlier versions wrote it
+            if content[name] is None:
+                del content[name]
         return {"format": FORMAT, **content}
 
     def to_state(self, num_rows: int, index: str) -> SinkState:
@@ -130,6 +135,7 @@ class Mark:
             index=index,
             precision=self.precision,
             sparse=self.sparse,
+            full_text=self.full_text,
         )
 
 

@@ -43,10 +43,8 @@ from embedlib_qdrant.lease import Lease
 from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.points import SOURCE_ID_KEY, Mark
 from embedlib_qdrant.retry import retry
+from embedlib_qdrant.server_version import check_metadata, check_ranking
 from embedlib_qdrant.upserts import PointEncoder
-
-OLDEST_VERSION = (1, 16)
-"""The first version with metadata of collections."""
 
 _IN_FLIGHT = 4
 """Write requests that the server has at the same time; it applies them one after the other."""
@@ -146,6 +144,12 @@ class ServerSink(CollectionSink):
             self._take_snapshot()
         super().drop()
 
+    def check_full_text(self, language: str | None) -> None:
+        """Refuse a language that the server does not know, and all if it does not rank."""
+        super().check_full_text(language)
+        if language is not None:
+            check_ranking(self._read_version(), self.name)
+
     def check_lease(self) -> None:
         """Raise an error if another writer has taken over."""
         if self._lease is not None:
@@ -154,12 +158,7 @@ class ServerSink(CollectionSink):
     def create(self, mark: Mark) -> None:
         """Create the collection, without a graph."""
         mark.options.check(self.name)
-        version = str(self.call(lambda: self.connect().info()).version)
-        if _parse_version(version) < OLDEST_VERSION:
-            raise SinkError(
-                f"{self.name}: the server is Qdrant {version}; embedlib stores the model's name in "
-                "the metadata of a collection, which needs 1.16 or newer"
-            )
+        check_metadata(self._read_version(), self.name)
         try:
             self.call(
                 lambda: self.connect().create_collection(
@@ -233,6 +232,7 @@ class ServerSink(CollectionSink):
             built = info.payload_schema.get(field)
             if built is None or built.data_type.value != kind:
                 self._create_payload_index(field, kind)
+        self.build_text_index(info)
         self._update(building_changes(self.models, info, mark.options.m))
         self._wait_until_built()
 
@@ -283,6 +283,9 @@ class ServerSink(CollectionSink):
 
         self.call(attempt)
 
+    def _read_version(self) -> str:
+        return str(self.call(lambda: self.connect().info()).version)
+
     def _create_payload_index(self, field: str, kind: str) -> None:
         self.call(
             lambda: self.connect().create_payload_index(
@@ -299,11 +302,6 @@ class ServerSink(CollectionSink):
         name = self.call(lambda: self._connection.take_snapshot(self.collection))
         if self.tell is not None:
             self.tell(f"{self.name}: the server keeps the snapshot {name}")
-
-
-def _parse_version(version: str) -> tuple[int, ...]:
-    numbers = version.split("-")[0].split(".")
-    return tuple(int(number) for number in numbers[:2] if number.isdecimal())
 
 
 def _ignore(_line: str) -> None:

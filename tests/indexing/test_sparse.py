@@ -99,7 +99,7 @@ def test_what_cannot_be_asked_for(models: tuple[Embedder, Embedder], tmp_path: P
         _load(models, f"jsonl:{tmp_path / 'out.jsonl'}")
     url = f"edge:{tmp_path / 'db'}"
     index(SOURCE[:3], url, embedder=embedder, chunk=False)
-    with pytest.raises(SinkError, match="holds no sparse vectors, which hybrid search needs"):
+    with pytest.raises(SinkError, match="holds no sparse vectors and no full-text index"):
         Search(url, embedder, hybrid=True)
     with pytest.raises(ConfigError, match="sparse is for hybrid search; pass hybrid=True"):
         Search(url, embedder, sparse=sparse)

@@ -59,6 +59,8 @@ class Target:
         multi_vector: how rows with a vector per token are compared; None: a row has one vector.
             Only sinks with `takes_multi_vectors = True` get others.
         sparse: the model of the sparse vectors; None: there are none.
+        full_text: the language of the full-text index to make, if the rows have none in it; None:
+            what is there stays. Only a `TextSink` gets one.
     """
 
     dim: int
@@ -70,6 +72,7 @@ class Target:
     precision: str | None = None
     multi_vector: LateSimilarity | None = None
     sparse: SparseModel | None = None
+    full_text: str | None = None
 
     @property
     def rows_fingerprint(self) -> str:
@@ -92,6 +95,7 @@ class SinkState:
         index: state of the search index in words, such as "hnsw" or "none, exact scan".
         precision: what the vectors were computed in; None: it was not stored.
         sparse: the model of the sparse vectors; None: there are none.
+        full_text: the language of the full-text index; None: there is none.
     """
 
     num_rows: int
@@ -102,6 +106,7 @@ class SinkState:
     index: str
     precision: str | None = None
     sparse: SparseModel | None = None
+    full_text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,33 +214,6 @@ class FilteringSink(Sink, Protocol):
 
         There are fewer only if fewer pass the filter. What a filter means is said by
         `embedlib.indexing.matcher`, which a sink may also use: it decides of a row's metadata.
-        """
-
-
-class SparseSink(FilteringSink, Protocol):
-    """A sink that can also hold a sparse vector of each row, beside the other one.
-
-    It stores `Target.sparse` with the rows and returns it in `SinkState.sparse`.
-    """
-
-    def write_both(
-        self, rows: Sequence[Row], vectors: Vectors, weights: Sequence[SparseVector]
-    ) -> None:
-        """Do what `write` does; a row is stored with both of its vectors, or unchanged.
-
-        Args:
-            rows: as for `write`.
-            vectors: as for `write`.
-            weights: of each row token id to weight, finite and above 0.
-        """
-
-    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
-        """Return the `k` rows with the greatest sum of products, best first; none of 0.
-
-        Args:
-            weights: of the query.
-            k: how many, at most.
-            where: only rows that pass; None: all.
         """
 
 

@@ -191,6 +191,12 @@ class StubServer:
 
     def _CreateFieldIndex(self, request: Any, _context: Any) -> Any:  # noqa: N802
         self.indexed_fields.append(request.field_name)
+        if request.HasField("field_index_params"):
+            self.local.create_payload_index(
+                request.collection_name,
+                request.field_name,
+                GrpcToRest.convert_payload_schema_params(request.field_index_params),
+            )
         return _updated()
 
     def _Scroll(self, request: Any, _context: Any) -> Any:  # noqa: N802
@@ -218,7 +224,10 @@ class StubServer:
     def _Query(self, request: Any, _context: Any) -> Any:  # noqa: N802
         found = self.local.query_points(
             request.collection_name,
-            query=list(request.query.nearest.dense.data),
+            query=GrpcToRest.convert_query(request.query)
+            if request.query.HasField("text")
+            else list(request.query.nearest.dense.data),
+            using=request.using or None,
             query_filter=GrpcToRest.convert_filter(request.filter)
             if request.HasField("filter")
             else None,

@@ -23,7 +23,7 @@ from embedlib.installing import install_line
 from embedlib.testing import check_sink
 from embedlib.testing.check_sink import DIM, TARGET, make_rows, make_vectors
 from embedlib_qdrant import edge as edge_module
-from embedlib_qdrant import edge_folder
+from embedlib_qdrant import edge_folder, edge_search
 
 qdrant_edge = pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
 
@@ -313,7 +313,8 @@ def test_what_the_system_refuses_is_no_reason_to_drop_the_rows(
     load(make)
     sink = make()
     # By hand: root, whom tests may be run by, has every right.
-    sink._edge = SimpleNamespace(EdgeShard=SimpleNamespace(load=Mock(side_effect=OSError(said))))
+    refusing = SimpleNamespace(load=Mock(side_effect=OSError(said)))
+    sink.edge = SimpleNamespace(EdgeShard=refusing, Query=qdrant_edge.Query)
     with pytest.raises(SinkError, match=remedy) as caught:
         sink.search(make_vectors(make_rows(1))[0], 1)
     assert ("--recreate" in str(caught.value)) == ("os error" not in said)
@@ -430,7 +431,7 @@ def test_quantized_vectors_are_compared_again_with_the_exact_ones(
         return found / 250
 
     with_exact = recall()
-    monkeypatch.setattr(edge_module, "search_params", lambda mark: None)
+    monkeypatch.setattr(edge_search, "search_params", lambda mark: None)
     assert with_exact > 1.2 * recall()
     sink.close()
 

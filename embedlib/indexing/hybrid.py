@@ -1,0 +1,152 @@
+"""The second ranking of a hybrid search: which one it is, and what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias, TypeGuard, cast
+
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError, SinkError, shown
+from embedlib.indexing.embedders import QueryEmbedder, SparseEmbedder, check_embedder
+from embedlib.indexing.rows import model_digest
+from embedlib.indexing.sinks.protocol import Sink, SinkState, Target
+from embedlib.indexing.sinks.second_rankings import TextSink
+from embedlib.indexing.sparse_rows import can_hold, check_has_sparse, check_stored, sparse_sink
+from embedlib.vectors.sparse import SparseVector
+
+Hybrid: TypeAlias = bool | Literal["sparse", "text"]
+"""Which second ranking a search asks; True: sparse vectors where the rows have them, else words."""
+Asked: TypeAlias = SparseVector | str
+"""What a second ranking is asked for a question: its sparse vector, or its words."""
+Second: TypeAlias = Callable[[list[str]], Sequence[Asked]]
+"""Makes of questions what a second ranking is asked."""
+
+_WAY = (
+    "load it with full_text (embedlib index --full-text LANGUAGE), which embeds nothing again, "
+    "or leave hybrid out"
+)
+
+
+def can_index_text(sink: Sink) -> TypeGuard[TextSink]:
+    """Whether a destination can index the words of its rows."""
+    return hasattr(sink, "search_text")
+
+
+def text_sink(sink: Sink) -> TextSink:
+    """Return a destination as one that indexes the words of its rows.
+
+    Raises:
+        SinkError: it cannot.
+    """
+    if not can_index_text(sink):
+        raise SinkError(
+            f"{sink.name} cannot index words; leave full_text (--full-text) out, or choose a "
+            "destination of Postgres, edge: or qdrant://"
+        )
+    return sink
+
+
+def check_full_text(sink: Sink, target: Target) -> None:
+    """Refuse a load with a full-text index into a destination that cannot have one.
+
+    Raises:
+        SinkError: it cannot.
+    """
+    if target.full_text is not None:
+        text_sink(sink)
+
+
+def check_hybrid(hybrid: object, sparse: object) -> None:
+    """Check what a caller says of hybrid search.
+
+    Raises:
+        ConfigError: it is no value of `Hybrid`, or a sparse model would not be used.
+    """
+    is_kind = isinstance(hybrid, str) and hybrid in ("sparse", "text")
+    if not isinstance(hybrid, bool) and not is_kind:
+        raise ConfigError(f"hybrid = {shown(hybrid)}; it must be True, False, 'sparse' or 'text'")
+    if sparse is not None and (hybrid is False or hybrid == "text"):
+        raise ConfigError("sparse is for hybrid search; pass hybrid=True as well")
+
+
+def open_second(
+    hybrid: Hybrid,
+    sparse: SparseEmbedder | str | None,
+    sink: Sink,
+    state: SinkState,
+    embedder: QueryEmbedder,
+    owned: list[Callable[[], object]],
+) -> Second | None:
+    """Return what asks the second ranking; None: there is none.
+
+    Args:
+        hybrid: which one; True: sparse vectors where the rows have them, else full text.
+        sparse: the model of the sparse vectors; None: the stored name is loaded.
+        sink: what is searched.
+        state: what it holds.
+        embedder: makes the other vectors, and perhaps both.
+        owned: gets what closes a model that is loaded here.
+
+    Raises:
+        SinkError: the rows have no such ranking, or another model made their sparse vectors.
+        EmbedlibError: a model cannot be loaded.
+    """
+    if hybrid is False:
+        return None
+    if hybrid == "sparse" or sparse is not None or (state.sparse is not None and hybrid != "text"):
+        model = _find_sparse(sparse, sink, state, embedder, owned)
+        return lambda questions: [
+            model.encode_query(question, output_value="sparse") for question in questions
+        ]
+    check_has_text(sink, state, needs_text=hybrid == "text")
+    return list
+
+
+def check_has_text(sink: Sink, state: SinkState, *, needs_text: bool) -> None:
+    """Refuse a destination without a full-text index.
+
+    Args:
+        sink: what is searched.
+        state: what it holds.
+        needs_text: whether sparse vectors would not do.
+
+    Raises:
+        SinkError: it has none; says how to make one.
+    """
+    if state.full_text is not None:
+        return
+    if can_index_text(sink):
+        what = "no full-text index" if needs_text else "no sparse vectors and no full-text index"
+        raise SinkError(f"{sink.name} holds {what}, which hybrid search needs; {_WAY}")
+    if not needs_text and can_hold(sink):
+        check_has_sparse(state, sink.name)
+    text_sink(sink)
+
+
+def _find_sparse(
+    given: SparseEmbedder | str | None,
+    sink: Sink,
+    state: SinkState,
+    embedder: QueryEmbedder,
+    owned: list[Callable[[], object]],
+) -> SparseEmbedder:
+    sparse_sink(sink)
+    stored = state.sparse
+    # One model may make both.
+    if given is None and stored is not None and _made(embedder, stored.fingerprint):
+        sparse = cast(SparseEmbedder, embedder)
+    elif given is not None and not isinstance(given, str):
+        check_embedder(given, SparseEmbedder, "sparse")
+        sparse = given
+    else:
+        check_has_sparse(state, sink.name)
+        assert stored is not None, "check_has_sparse raises"
+        opened = Embedder(given or stored.model)
+        owned.append(opened.close)
+        sparse = opened
+    check_stored(sparse, state, sink.name)
+    return sparse
+
+
+def _made(embedder: QueryEmbedder, fingerprint: str) -> bool:
+    return model_digest(embedder.fingerprint) == model_digest(fingerprint)

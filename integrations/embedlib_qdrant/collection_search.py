@@ -1,0 +1,130 @@
+"""Searches in a collection of a QdrantClient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlib.indexing import Filter, Hit, SparseVector, import_extra
+from embedlib_qdrant.collection_options import OVERSAMPLING
+from embedlib_qdrant.filters import ClientConditions, make_filter, search_filtered
+from embedlib_qdrant.full_text import check_client, require_language
+from embedlib_qdrant.points import CONTENT_KEY, SOURCE_ID_KEY, SPARSE_NAME, Mark, read_hit
+
+T = TypeVar("T")
+
+
+class CollectionSearch:
+    """The searches of `CollectionSink`, which has the rest."""
+
+    def __init__(self, name: str, collection: str) -> None:
+        self.name = name
+        self.models = import_extra("qdrant_client.models", "qdrant")
+        self.collection = collection
+
+    # Methods of a subclass.
+
+    def connect(self) -> Any:
+        """Return the QdrantClient, created at the first call."""
+        raise NotImplementedError
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Return the result of a request; convert its errors to `SinkError`."""
+        raise NotImplementedError
+
+    def settle(self, ids: Sequence[UUID] | None = None) -> None:
+        """Wait until written rows can be read; these ids, None: all."""
+
+    def require_stored(self) -> Mark:
+        """Return the mark of a collection that holds a load."""
+        raise NotImplementedError
+
+    # Shared methods.
+
+    def search(self, vector: NDArray[np.float32], k: int) -> list[Hit]:
+        """Return the nearest rows."""
+        return self.query(vector.tolist(), k, None)
+
+    def search_where(self, vector: NDArray[np.float32], k: int, where: Filter) -> list[Hit]:
+        """Return the nearest of the rows that pass a filter."""
+        query = vector.tolist()
+        return search_filtered(
+            lambda limit, wide: self.query(query, limit, wide), k, where, self.name
+        )
+
+    def search_sparse(self, weights: SparseVector, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows with the greatest sums of products; none of 0."""
+        return self.search_second(self.sparse_of(weights), SPARSE_NAME, k, where)
+
+    def search_text(self, question: str, k: int, where: Filter | None) -> list[Hit]:
+        """Return the rows that fit the words of a question best, by BM25."""
+        check_client(self.models, self.name)
+        require_language(self.require_stored(), self.name)
+        return self.search_second(self.models.TextQuery(text=question), CONTENT_KEY, k, where)
+
+    def search_second(self, query: Any, using: str, k: int, where: Filter | None) -> list[Hit]:
+        """Return the best rows by anything but their vectors."""
+        if where is None:
+            return self.query(query, k, None, using)
+        return search_filtered(
+            lambda limit, wide: self.query(query, limit, wide, using), k, where, self.name
+        )
+
+    def sparse_of(self, weights: SparseVector) -> Any:
+        """Return the client's object of a sparse vector."""
+        return self.models.SparseVector(indices=list(weights), values=list(weights.values()))
+
+    def only_ours(self) -> Any:
+        """Return the filter for points that embedlib wrote."""
+        field = self.models.PayloadField(key=SOURCE_ID_KEY)
+        return self.models.Filter(must_not=[self.models.IsEmptyCondition(is_empty=field)])
+
+    def query(
+        self, query: Any, k: int, where: Filter | None, using: str | None = None
+    ) -> list[Hit]:
+        """Return the best rows.
+
+        Args:
+            query: a vector as a list of floats, or a query of another kind.
+            k: how many.
+            where: only rows that pass; None: all.
+            using: the sparse vector or the field that is asked; None: the vectors are.
+        """
+        mark = self.require_stored()
+        is_vector = isinstance(query, list)
+        self.settle()
+        passes = self.only_ours()
+        if where is not None:
+            passes.must = [make_filter(where, ClientConditions(self.models))]
+
+        def ask(is_exact: bool) -> list[Any]:
+            answer = self.connect().query_points(
+                self.collection,
+                query=query,
+                using=using or mark.options.vector or None,
+                limit=k,
+                query_filter=passes,
+                search_params=self._search_params(mark, is_exact) if is_vector else None,
+                with_payload=True,
+                with_vectors=False,
+            )
+            return list(answer.points)
+
+        found = self.call(lambda: ask(False))
+        if where is not None and len(found) < k and is_vector:
+            # A graph leads past rows that few others are linked to.
+            found = self.call(lambda: ask(True))
+        similarity = mark.similarity if is_vector else "dot"
+        return [read_hit(hit.id, hit.score, hit.payload, similarity) for hit in found]
+
+    def _search_params(self, mark: Mark, is_exact: bool) -> Any:
+        if is_exact:
+            return self.models.SearchParams(exact=True)
+        if mark.options.quantization == "none":
+            return None
+        again = self.models.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
+        return self.models.SearchParams(quantization=again)

@@ -1,0 +1,87 @@
+"""Full-text search in Postgres, and the column that it needs in tables of every age."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from embedlib.errors import SinkError
+from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
+from embedlib_pgvector.full_text import MAX_CHARACTERS
+from tests.indexing.text_checks import check_text_sink, weighed_ts_rank
+
+ENGLISH = replace(TARGET, full_text="english")
+
+
+def test_words(pg: Any, pg_table: str) -> None:
+    check_text_sink(lambda: pg.sink(pg_table), weighed_ts_rank)
+
+
+def load(pg: Any, table: str, target: Any, rows: list[Any]) -> Any:
+    """Load rows and return a sink that reads them."""
+    writer = pg.begun(table, target)
+    writer.write(rows, make_vectors(rows))
+    writer.finish()
+    writer.close()
+    return pg.sink(table)
+
+
+def num_indexes(pg: Any, table: str) -> int:
+    return pg.fetch("SELECT count(*) FROM pg_index WHERE indrelid = '{}'::regclass", table)[0]
+
+
+def find(sink: Any, question: str) -> set[int]:
+    return {hit.metadata["page"] for hit in sink.search_text(question, 50, None)}
+
+
+def test_words_are_added_to_a_table_with_rows(pg: Any) -> None:
+    table = 'we"ird täble; drop %s {} --'
+    pg.fetch("DROP TABLE IF EXISTS {}", table)
+    rows = make_rows(9, text="the copied folders")
+    sink = load(pg, table, TARGET, rows)
+    with pytest.raises(SinkError, match=r"holds no full-text index; load it with --full-text"):
+        sink.search_text("folder", 3, None)
+    assert num_indexes(pg, table) == 2  # of the ids, and of the vectors
+    sink = load(pg, table, ENGLISH, rows[:1])
+    assert "adding the words of 9 rows" in pg.lines[-2] + pg.lines[-1]
+    assert num_indexes(pg, table) == 3
+    assert sink.inspect().full_text == "english"
+    assert sink.inspect().index == "hnsw"
+    assert find(sink, "copies of a folder") == set(range(9))
+    assert find(sink, "the a of") == set()
+    sink = load(pg, table, replace(TARGET, full_text="simple"), rows[:1])
+    assert find(sink, "copy folder") == set()
+    assert find(sink, "the") == set(range(9))
+    before = len(pg.lines)
+    sink = load(pg, table, replace(TARGET, full_text="simple"), [])
+    assert len(pg.lines) == before, "nothing was to be done"
+    sink = load(pg, table, replace(TARGET, recreate=True), rows[:1])
+    assert sink.inspect().full_text is None
+    sink.close()
+    pg.fetch("DROP TABLE {}", table)
+
+
+def test_an_unknown_language_changes_nothing(pg: Any, pg_table: str) -> None:
+    bad = "english'; DROP TABLE docs; --"
+    for language, num_rows in ((bad, None), ("ENGLISH", 2)):
+        sink = pg.sink(pg_table)
+        with pytest.raises(SinkError, match=r"no text search configuration of this .*, simple,"):
+            sink.begin(replace(TARGET, full_text=language, recreate=True), pg.lines.append)
+        sink.close()
+        state = pg.sink(pg_table).inspect()
+        assert (state and state.num_rows) == num_rows
+        load(pg, pg_table, TARGET, make_rows(2))
+
+
+def test_texts_that_postgres_would_refuse_to_index(pg: Any, pg_table: str) -> None:
+    """Its limit is 1 MB for the words of a text; more characters than that are stored here."""
+    words = " ".join(f"{chr(0x4E00 + n % 20000)}{n:x}" for n in range(120_000))
+    long = [*("x" * 1_100_000, words, "é-è " * 200_000), "y" * MAX_CHARACTERS + " behind"]
+    rows = [replace(row, text=text) for row, text in zip(make_rows(len(long)), long, strict=True)]
+    sink = load(pg, pg_table, replace(TARGET, full_text="simple"), rows)
+    assert sink.inspect().num_rows == len(long)
+    assert find(sink, words[:6]) == {1}
+    assert find(sink, "behind") == set()
+    assert pg.lines == [f"building the index of {len(long)} rows"]
