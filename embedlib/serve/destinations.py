@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EmbedlibError, shown
 from embedlib.indexing.filters.expression import Filter
-from embedlib.indexing.searching import find_rows, held_state
+from embedlib.indexing.searching import find_fused, find_rows, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, UnreachableSinkError
 from embedlib.indexing.sinks.replaceable import ReplacedError
 from embedlib.indexing.sinks.thread import SinkThread
@@ -94,12 +94,37 @@ class Destination:
                 "that model with the same options"
             )
 
+    def check_has_text(self) -> None:
+        """Refuse hybrid search in rows without a full-text index.
+
+        Raises:
+            HTTPError: they have none.
+        """
+        if self.state.full_text is None:
+            raise HTTPError(
+                400,
+                f"{self.name} has no full-text index, which hybrid search needs here; load it with "
+                "embedlib index --full-text LANGUAGE and start the server again",
+                "missing",
+                param="hybrid",
+            )
+
     async def find_rows(
-        self, vector: NDArray[np.float32], num_rows: int, where: Filter | None
+        self,
+        vector: NDArray[np.float32],
+        words: str | None,
+        num_rows: int,
+        where: Filter | None,
     ) -> list[Hit]:
         """Return the rows nearest to float32[D] that pass a filter.
 
         Cancelling the task drops a search that has not begun.
+
+        Args:
+            vector: of the question.
+            words: of the question, for hybrid search; None: the vectors alone decide.
+            num_rows: how many rows.
+            where: None: all rows pass.
 
         Raises:
             HTTPError: too many searches wait, or the destination does not answer.
@@ -110,7 +135,11 @@ class Destination:
                 f"{self._num_waiting:,} searches wait for {self.name}; come again", seconds=1
             )
         self._num_waiting += 1
-        call = self._thread.submit(find_rows, self._sink, vector, num_rows, where)
+        limits = (num_rows, where)
+        if words is None:
+            call = self._thread.submit(find_rows, self._sink, vector, *limits)
+        else:
+            call = self._thread.submit(find_fused, self._sink, vector, words, *limits)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(call), ANSWER_SECONDS)
         except UnreachableSinkError as error:

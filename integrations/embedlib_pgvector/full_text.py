@@ -142,7 +142,8 @@ def search_text(
         " / greatest((SELECT count(*) FROM {table} WHERE {words} @@ query), 1)) AS weight"
         " FROM unnest(%s::text[]::tsquery[]) AS query)"
         " SELECT {columns}, place, score FROM (SELECT *, tableoid AS place,"
-        " (SELECT sum(weight * ts_rank({words}, query, 1)) FROM word) AS score FROM {table} WHERE {words} @@ %s::tsquery AND {clause}) AS found"
+        " (SELECT sum(weight * ts_rank({words}, query, 1)) FROM word) AS score"
+        " FROM {table} WHERE {words} @@ %s::tsquery AND {clause}) AS found"
         " ORDER BY score DESC, langchain_id LIMIT %s"
     ).format(table=table.escaped, words=_WORDS, columns=sql.SQL(HIT_COLUMNS), clause=clause)
     rows = connection.execute(

@@ -40,6 +40,10 @@ def other_embedder() -> Embedder:
 
 @pytest.fixture(scope="module")
 def store() -> FakeStore:
+    return make_store()
+
+
+def make_store() -> FakeStore:
     filled = FakeStore()
     rows = [
         Document(id=f"d{n}", text=f"{n} text{'s' * (n % 5)}", metadata={"n": n, "big": 10**30})
@@ -106,6 +110,26 @@ def test_it_answers_as_search_does(make: MakeSearch, store: FakeStore) -> None:
     assert none["results"] == []
     high = client.post("/v1/search", {"query": "7 textss", "min_score": first["score"]})
     assert [hit["text"] for hit in high["results"]] == ["7 textss"]
+
+
+def test_hybrid_search(make: MakeSearch, tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
+    url, rows = f"edge:{tmp_path / 'db'}", list(make_store().rows.values())
+    with fake_embedder() as embedder:
+        documents = [Document(id=row.source_id, text=row.text) for row in rows]
+        index(documents, url, embedder=embedder, full_text="simple")
+        with Search(url, embedder, hybrid=True) as search:
+            found = search.search("textss 7", 3, where="source is not null")
+    body = {"query": ["textss 7", "!"], "top_k": 3, "filter": "source is not null"}
+    client = make({"words": url, "docs": FakeSink(make_store())})
+    answer = client.post("/v1/search", {**body, "collection": "words", "hybrid": True})
+    assert [(hit["id"], hit["score"]) for hit in answer["results"][0]] == [
+        (str(hit.id), hit.score) for hit in found
+    ]
+    assert found[0].text == "7 textss"
+    status, error = client.refuse("/v1/search", {**body, "collection": "docs", "hybrid": True})
+    assert (status, error["error"]["param"]) == (400, "hybrid")
+    assert "docs has no full-text index" in error["error"]["message"]
 
 
 def test_it_is_described_where_there_is_something_to_search(make: MakeSearch) -> None:

@@ -45,6 +45,8 @@ class SearchBody(Common, kw_only=True):
     """Which rows, such as `year >= 2020 and lang = "de"`."""
     min_score: float | None = None
     """Leave out rows with a lower score."""
+    hybrid: bool = False
+    """Search for the question's words as well, in a full-text index, and fuse the two by rank."""
     rerank: bool = False
     """Let the server's reranker order the nearest rows."""
     num_candidates: int = CANDIDATES
@@ -71,13 +73,18 @@ async def search(exchange: Exchange) -> Response:
             "wrong_model",
             param="model",
         )
+    if body.hybrid:
+        destination.check_has_text()
     reranker = _find_reranker(exchange) if body.rerank else None
     exchange.work.lane = exchange.work.lane or Lane.QUERY
     started = perf_counter()
     vectors = await embed(model, questions, exchange.work, role="query")
     embedded = perf_counter()
     found = await _gather(
-        destination.find_rows(vector, options.num_rows, options.where) for vector in vectors
+        destination.find_rows(
+            vector, question if body.hybrid else None, options.num_rows, options.where
+        )
+        for vector, question in zip(vectors, questions, strict=True)
     )
     searched = perf_counter()
     scores: list[Any] = [None] * len(questions)
