@@ -22,7 +22,18 @@ WORDS = [*("zorp", "kwib", "mump", "trell", "quax", "0x80070057", "vlim", "öhr"
 WHERE = (None, "page >= 20 and page < 60", "page in (3, 4, 5)", "page = -1")
 HOSTILE = (
     *("", "  \t\n ", "& | ! <-> ()", "'", "''; DROP TABLE x; --", "\\", "'\\' | 'none", '"', ":*"),
-    *("%s %(x)s {} {0}", "\0", "🙂", "!!!" * 200, "(" * 3000, "<2>", "-", "OR", "\u202e\ufeff"),
+    *(
+        "%s %(x)s {} {0}",
+        "\0",
+        "🙂",
+        "!!!" * 200,
+        "(" * 3000,
+        "<2>",
+        "-",
+        "OR",
+        "example.com/it's",
+        "\u202e\ufeff",
+    ),
 )
 """None of them has a word of the rows."""
 

@@ -45,7 +45,8 @@ def test_words_are_added_to_a_table_with_rows(pg: Any) -> None:
         sink.search_text("folder", 3, None)
     assert num_indexes(pg, table) == 2  # of the ids, and of the vectors
     sink = load(pg, table, ENGLISH, rows[:1])
-    assert "adding the words of 9 rows" in pg.lines[-2] + pg.lines[-1]
+    assert "adding the words of 9 rows" in pg.lines[-2]
+    assert pg.lines[-1] == "building the index of 9 rows"
     assert num_indexes(pg, table) == 3
     assert sink.inspect().full_text == "english"
     assert sink.inspect().index == "hnsw"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -40,7 +41,7 @@ def engine(pg: Any) -> Iterator[PGEngine]:
 def test_langchain_reads_and_changes_the_table(
     pg: Any, pg_table: str, engine: PGEngine, is_halfvec: bool
 ) -> None:
-    sink = pg.begun(pg_table, is_halfvec=is_halfvec)
+    sink = pg.begun(pg_table, replace(pg.target(), full_text="simple"), is_halfvec=is_halfvec)
     rows = pg.rows(0, NUM_ROWS)
     sink.write(rows, pg.vectors(rows))
     sink.finish()
@@ -65,6 +66,7 @@ def test_langchain_reads_and_changes_the_table(
     store.delete([str(rows[0].id)])
     (found,) = store.similarity_search("number 1000", k=1)
     assert found.page_content == "added 1000"
+    assert [hit.text for hit in sink.search_text("added", 3, None)] == ["added 1000"]
 
     # What LangChain added is not ours: it is found, but never listed, and so never deleted.
     assert {key.id for key in sink.scan()} == {row.id for row in rows[1:]}
