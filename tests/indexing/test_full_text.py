@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,14 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
         yield opened
 
 
+class Shortest:
+    """A reranker that likes short texts."""
+
+    def rank(self, query: str, documents: Sequence[str], /) -> Iterator[dict[str, Any]]:
+        for number, text in enumerate(documents):
+            yield {"corpus_id": number, "score": -len(text)}
+
+
 def _load(embedder: Embedder, url: str, source: Any = SOURCE, **options: Any) -> Any:
     return index(source, url, embedder=embedder, chunk=False, **options)
 
@@ -57,11 +66,17 @@ def test_vectors_and_words_are_fused(embedder: Embedder, tmp_path: Path) -> None
             assert [hit.score for hit in above] == [
                 hit.score for hit in found if hit.score >= found[3].score
             ]
+        assert asyncio.run(search.asearch(question, 10, where=where)).hits == found.hits
         plain = search.search("!!! the &", 5)  # none of its words is in a row
         assert [hit.score for hit in plain] == [1 / (60 + rank) for rank in range(1, 6)]
-    with Search(url, embedder, hybrid="text") as search:
+    with Search(url, embedder, Shortest(), hybrid="text") as search:
         assert search.state.full_text == "simple"
-        assert search.search(question, 10)[0].score > 1 / 61
+        ranked = search.search(question, 5, num_candidates=20, where="page >= 5")
+        fused_rows = search.search(question, 20, rerank=False, where="page >= 5")
+        shortest = sorted(fused_rows, key=lambda hit: len(hit.text))[:5]
+        assert [len(hit.text) for hit in ranked] == [len(hit.text) for hit in shortest]
+        known = {hit.id: hit.score for hit in fused_rows}
+        assert [hit.vector_score for hit in ranked] == [known[hit.id] for hit in ranked]
 
 
 def test_a_destination_without_words_is_refused(embedder: Embedder, tmp_path: Path) -> None:
@@ -100,7 +115,10 @@ def test_commands(embedder: Embedder, tmp_path: Path) -> None:
     model = ("-m", embedder.model_name, "--to", url)
     run("index", str(tmp_path), "--glob", "*.txt", *model, "--full-text", "english")
     assert "full-text index english" in run("status", url)
+    where = ("--where", "source is not null")
     for question, file in (("0x80070057", "a.txt"), ("a folder to copy", "b.txt")):
-        hit = json.loads(run("search", question, "--to", url, "--hybrid", "--json", "-k", "1"))
+        hit = json.loads(
+            run("search", question, "--to", url, "--hybrid", "--json", "-k", "1", *where)
+        )
         assert hit["source_id"].endswith(file)
         assert hit["score"] > 1 / 61  # found by its words, too
