@@ -28,6 +28,7 @@ from tests.campaign.loads import (
     load,
 )
 from tests.campaign.points import Points
+from tests.campaign.stored import misfound
 from tests.campaign.verdict import Judge, Verdict, finding
 
 DESTINATIONS: Final = (
@@ -40,6 +41,8 @@ OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 )
 LIVES: Final = 0.15
 """Share of the cases in which loads live for seconds."""
+WITH_WORDS: Final = ("edge", "pglocal")
+"""Destinations whose last load asks for a full-text index, also of the rows of the load before."""
 FAIL_WRITES: Final = ("jsonl", "npy", "parquet")
 """Destinations that write files by Python, so that a call can fail."""
 MOST_DOCUMENTS: Final = 150
@@ -72,6 +75,8 @@ def judge_kills(
     if rng.random() < LIVES:
         return judge_lives(rng, url, place / "last-words")
     history = draw_history(rng, MOST_DOCUMENTS)
+    if scheme in WITH_WORDS:
+        history[-1] = replace(history[-1], full_text="simple")
     ends = []
     for source in history:
         for _ in range(rng.randrange(1, 4)):
@@ -84,7 +89,12 @@ def judge_kills(
             why = last.verdict.what
             return finding("the next run fails", f"{scheme} after {', '.join(ends)}: {why}")
         num_points[scheme, False] = last.num_points
-    compared = compare(url, history, f"{scheme} after {', '.join(ends)}")
+    where = f"{scheme} after {', '.join(ends)}"
+    compared = compare(url, history, where)
+    if scheme in WITH_WORDS and not compared.is_finding:
+        wrong = misfound(url)
+        if wrong:
+            return finding("words do not find the rows", f"{where}: {wrong}")
     return replace(compared, counts={f"kills of {scheme}": ends.count("killed")})
 
 

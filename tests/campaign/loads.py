@@ -62,12 +62,14 @@ class Source:
         edition: of each document that was edited since the first state.
         batch_rows: the option of this name.
         texts_per_second: how fast the model is; None: as fast as a fake one.
+        full_text: the option of this name, of a destination that has a URL.
     """
 
     numbers: range
     edition: int
     batch_rows: int
     texts_per_second: float | None = None
+    full_text: str | None = None
 
     def documents(self) -> Iterator[Document]:
         for number in self.numbers:
@@ -88,6 +90,7 @@ class Source:
                 delete_missing=True,
                 max_delete=1.0,
                 tell=lambda line: None,
+                full_text=self.full_text if isinstance(sink, str) else None,
             )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from embedlib.indexing import open_sink
 from embedlib.testing import FakeStore
 
 Stored = dict[str, tuple[str, int, str, str, tuple[float, ...]]]
@@ -43,6 +46,19 @@ def collect(rows: Iterator[tuple[Any, ...]]) -> Stored:
         fields = json.dumps(metadata, sort_keys=True)
         stored[str(row_id)] = (source_id, int(chunk), text, fields, tuple(numbers.tolist()))
     return stored
+
+
+def misfound(url: str) -> str:
+    """Return in words which rows a full-text search misses or invents; "" if none."""
+    rows = read(url)
+    with closing(open_sink(url)) as sink:
+        for word in ("text", "17"):
+            hits = sink.search_text(word, len(rows) + 1, None)  # type: ignore[attr-defined]
+            found = {str(hit.id) for hit in hits}
+            having = {id_ for id_, row in rows.items() if re.search(rf"\b{word}\b", row[2])}
+            if found != having:
+                return f"{word} finds {len(found)} rows, and {len(having)} have it"
+    return ""
 
 
 def read_fake(store: FakeStore) -> Stored:
