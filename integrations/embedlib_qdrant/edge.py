@@ -91,7 +91,7 @@ class EdgeSink(EdgeSearch):
         shard = self._open()
         try:
             with self.one_line("cannot be read"):
-                return mark.to_state(self._count(shard), _describe_index(shard.info()))
+                return mark.to_state(self._count(shard), _describe_index(shard.info(), mark))
         finally:
             if not was_open:
                 self._close_shard()
@@ -325,10 +325,13 @@ def _as_lists(vectors: Vectors) -> Iterator[list[float]]:
         yield from vectors[start : start + _LIST_ROWS].tolist()
 
 
-def _describe_index(info: Any) -> str:
-    if not info.indexed_vectors_count:
+def _describe_index(info: Any, mark: Mark) -> str:
+    # Sparse vectors are always indexed, and counted as the others are.
+    num_sparse = 0 if mark.sparse is None else info.points_count
+    num_indexed = info.indexed_vectors_count - num_sparse
+    if num_indexed <= 0:
         return "none, exact scan"
-    return f"hnsw, {info.indexed_vectors_count} of {info.points_count} points"
+    return f"hnsw, {num_indexed} of {info.points_count} points"
 
 
 def _metadata_payload(row: Row) -> dict[str, Any]:

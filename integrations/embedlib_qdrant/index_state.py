@@ -46,10 +46,13 @@ def building_changes(models: Any, info: Any, m: int) -> dict[str, Any]:
 
 def describe_index(info: Any, num_rows: int) -> str:
     """Return the state of the index in words."""
+    # Sparse vectors are always indexed, and counted as the others are.
+    num_sparse = num_rows if info.config.params.sparse_vectors else 0
+    num_indexed = max(0, (info.indexed_vectors_count or 0) - num_sparse)
     if info.config.hnsw_config.m == 0:
         return "none yet, exact scan: the load was not finished"
     state = "" if info.status.value == "green" else f", {info.status.value}"
-    if not info.indexed_vectors_count and not state:
+    if not num_indexed and not state:
         threshold = info.config.optimizer_config.indexing_threshold
         return (
             "none needed, exact scan: the server builds one when a segment has more than "
@@ -57,7 +60,7 @@ def describe_index(info: Any, num_rows: int) -> str:
             if threshold
             else "none, exact scan: the server's indexing_threshold is 0"
         )
-    return f"hnsw, {info.indexed_vectors_count or 0} of {num_rows} points{state}"
+    return f"hnsw, {num_indexed} of {num_rows} points{state}"
 
 
 def describe_fault(info: Any) -> str:

@@ -67,6 +67,7 @@ def check_sparse_sink(make: Callable[[], Any]) -> None:
     sink.finish()
     state = sink.inspect()
     assert (state.num_rows, state.sparse) == (NUM_ROWS, SPARSE)
+    assert f"of {NUM_ROWS} points" not in state.index, "so few vectors have no graph in Qdrant"
     for bad in ([], [{1: float("nan")}]):
         with pytest.raises(SinkError):
             sink.write_both(rows[:1], vectors[:1], bad)
