@@ -59,6 +59,17 @@ def test_tables_and_indexes_change_their_names(pg: Any, table: str) -> None:
     assert names(pg, table) == [*both, "_embedding_hnsw", "_pkey"]
 
 
+def test_the_words_are_indexed_again(pg: Any, table: str) -> None:
+    load(pg, table, "old", full_text="simple")
+    told = load(pg, table, "new", replace=True)
+    assert not any("indexes that you made" in line for line in told)
+    own = ["", "_embedding_hnsw", "_pkey", "_words_gin"]
+    assert names(pg, table) == sorted([*own, *(f"__embedlib_old{name}" for name in own)])
+    sink = pg.sink(table)
+    assert sink.inspect().full_text == "simple"
+    assert len(sink.search_text(documents(NUM)[3].text, 50, None)) > 0
+
+
 def test_who_may_read_the_table_may_read_the_new_one(pg: Any, table: str) -> None:
     role = f"reader_{table[:20]}"
     load(pg, table, "old")
