@@ -39,7 +39,7 @@ from embedlib_qdrant.collection_options import GivenOptions
 from embedlib_qdrant.connection import Connection
 from embedlib_qdrant.load_requests import LoadRequests
 from embedlib_qdrant.points import CONTENT_KEY, Mark
-from embedlib_qdrant.retry import classify
+from embedlib_qdrant.retry import classify, is_refused
 from embedlib_qdrant.server import ServerSink
 
 MARK: Final = "__embedlib_"
@@ -97,13 +97,15 @@ class GenerationSink(ServerSink):
 
     def _find_held(self, held: SinkState) -> Mark:
         """Find the collection of the held rows, and read it from now on."""
-        found = [self._stands_for(self._alias), self._stands_for(f"{self._alias}{OLD}")]
-        marks = [None if name is None else self._mark_of(name) for name in found]
-        for name, mark in zip(found, marks, strict=True):
+        now: Mark | None = None
+        for alias in (self._alias, f"{self._alias}{OLD}"):
+            name = self._stands_for(alias)
+            mark = None if name is None else self._mark_of(name)
             if name is not None and mark is not None and _models(mark) == _models(held):
                 self.collection = name
                 return mark
-        raise ReplacedError(self.name, held, None if marks[0] is None else marks[0].model)
+            now = now or mark
+        raise ReplacedError(self.name, held, None if now is None else now.model)
 
     # The collection beside, and the one that is kept.
 
@@ -211,9 +213,17 @@ class GenerationSink(ServerSink):
 
     def _stands_for(self, name: str) -> str | None:
         """Return the collection of an alias, or of this name; None: there is none."""
-        found = self.call(lambda: find_collection(self.connect(), name))
-        exists = self.call(lambda: self.connect().collection_exists(found))
-        return found if exists else None
+
+        def find() -> str | None:
+            try:
+                found = find_collection(self.connect(), name)
+                return found if self.connect().collection_exists(found) else None
+            except Exception as error:
+                if name != self._alias and is_refused(error):
+                    return None  # a token for one collection, which knows no other
+                raise
+
+        return self.call(find)
 
     def _kept(self) -> str | None:
         """Return the collection that is kept; None: there is none.

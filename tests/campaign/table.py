@@ -85,6 +85,14 @@ PARTS: Final = (
         share=2,
     ),
     Part(
+        name="model_changes",
+        what="changes of model killed while clients search",
+        case_seconds=900,
+        memory_gib=16,
+        ci_count=1,
+        share=1,
+    ),
+    Part(
         name="disks",
         what="loads on a disk that is too small, then run to their end",
         case_seconds=900,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from embedlib import Config, Document, Embedder, Search, index
+from embedlib import Config, Document, Embedder, Search, drop_old, index
 from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import UnreachableSinkError
@@ -80,6 +80,24 @@ def make(store: FakeStore) -> Iterator[MakeSearch]:
         client.close()
     left = [each.name for each in threading.enumerate()]
     assert [name for name in left if name.startswith("embedlib-serve-search")] == []
+
+
+def test_it_goes_on_with_the_old_rows_after_a_change_of_model(
+    make: MakeSearch, tmp_path: Path
+) -> None:
+    url = f"jsonl:{tmp_path / 'rows.jsonl'}"
+    rows = [Document(id=f"d{n}", text=f"{n} text") for n in range(5)]
+    with fake_embedder() as old, other_embedder() as new:
+        index(rows, url, embedder=old)
+        client = make(url, {"embed": fake_embedder()})
+        index(rows, url, embedder=new, replace=True)
+        again = make(url, {"embed": fake_embedder()})  # a server that was started again
+    for each in (client, again):
+        assert each.post("/v1/search", {"query": "3 text"})["results"][0]["text"] == "3 text"
+    assert drop_old(url) == 5
+    status, error = client.refuse("/v1/search", {"query": "3 text"})
+    assert status == 503
+    assert "with the model of the stored rows: start the server again" in str(error)
 
 
 def test_it_answers_as_search_does(make: MakeSearch, store: FakeStore) -> None:

@@ -13,9 +13,10 @@ import pytest
 from embedlib import Search, drop_old, index
 from embedlib.errors import SinkError
 from embedlib.testing import check_replaceable
+from embedlib_pgvector.destination import HnswOptions
 from tests.indexing.two_models import Model, documents, is_of
 
-NUM = 40
+NUM = 8
 
 
 @pytest.fixture
@@ -29,10 +30,12 @@ def table(pg: Any, pg_table: str) -> Iterator[str]:
         pg.fetch("DROP TABLE IF EXISTS {} CASCADE", f"{name}{suffix}")
 
 
-def load(pg: Any, table: str, model: str, **options: Any) -> list[str]:
+def load(
+    pg: Any, table: str, model: str, *, hnsw: HnswOptions | None = None, **options: Any
+) -> list[str]:
     told: list[str] = []
     given = {"chunk": False, "tell": told.append, **options}
-    index(documents(NUM), pg.sink(table), embedder=Model(model), **given)
+    index(documents(NUM), pg.sink(table, index=hnsw), embedder=Model(model), **given)
     return told
 
 
@@ -43,25 +46,12 @@ def names(pg: Any, table: str) -> list[str]:
 
 
 def test_it_keeps_what_a_replaceable_sink_promises(pg: Any, table: str) -> None:
-    check_replaceable(lambda: pg.sink(table))
-
-
-def test_tables_and_indexes_change_their_names(pg: Any, table: str) -> None:
-    load(pg, table, "old")
-    load(pg, table, "new", replace=True)
-    both = ["", "__embedlib_old", "__embedlib_old_embedding_hnsw", "__embedlib_old_pkey"]
-    assert names(pg, table) == [*both, "_embedding_hnsw", "_pkey"]
-    assert drop_old(pg.sink(table)) == NUM
-    assert names(pg, table) == ["", "_embedding_hnsw", "_pkey"]
-    told = load(pg, table, "new")
-    assert not any("index" in line for line in told)  # it is found by its name
-    load(pg, table, "third", replace=True)
-    assert names(pg, table) == [*both, "_embedding_hnsw", "_pkey"]
+    check_replaceable(lambda: pg.sink(table, index=None))
 
 
 def test_the_words_are_indexed_again(pg: Any, table: str) -> None:
-    load(pg, table, "old", full_text="simple")
-    told = load(pg, table, "new", replace=True)
+    load(pg, table, "old", hnsw=HnswOptions(), full_text="simple")
+    told = load(pg, table, "new", hnsw=HnswOptions(), replace=True)
     assert not any("indexes that you made" in line for line in told)
     own = ["", "_embedding_hnsw", "_pkey", "_words_gin"]
     assert names(pg, table) == sorted([*own, *(f"__embedlib_old{name}" for name in own)])
@@ -70,24 +60,34 @@ def test_the_words_are_indexed_again(pg: Any, table: str) -> None:
     assert len(sink.search_text(documents(NUM)[3].text, 50, None)) > 0
 
 
-def test_who_may_read_the_table_may_read_the_new_one(pg: Any, table: str) -> None:
-    role = f"reader_{table[:20]}"
-    load(pg, table, "old")
+def test_names_and_rights_change_hands(pg: Any, table: str) -> None:
+    """Those of table, primary key and index; and what other roles may do."""
+    hnsw, role = HnswOptions(), f"reader_{table[:20]}"
+    load(pg, table, "old", hnsw=hnsw)
     pg.fetch("CREATE ROLE {}", role)
     try:
         pg.fetch("GRANT SELECT, INSERT ON {} TO {}", table, role)
         pg.fetch("GRANT SELECT ON {} TO PUBLIC", table)
-        load(pg, table, "new", replace=True)
+        load(pg, table, "new", hnsw=hnsw, replace=True)
         query = "SELECT relacl::text[] FROM pg_class WHERE relname = '{}'".replace("{}", table)
         [rights] = pg.fetch(query)
         assert sorted(each.partition("/")[0] for each in rights[1:]) == ["=r", f"{role}=ar"]
     finally:
         pg.fetch("DROP OWNED BY {}", role)
         pg.fetch("DROP ROLE {}", role)
+    both = ["", "__embedlib_old", "__embedlib_old_embedding_hnsw", "__embedlib_old_pkey"]
+    assert names(pg, table) == [*both, "_embedding_hnsw", "_pkey"]
+    assert drop_old(pg.sink(table)) == NUM
+    assert names(pg, table) == ["", "_embedding_hnsw", "_pkey"]
+    told = load(pg, table, "new", hnsw=hnsw)
+    assert not any("index" in line for line in told)  # it is found by its name
 
 
-def test_the_lock_is_given_up_and_tried_again(pg: Any, table: str) -> None:
+def test_the_lock_is_given_up_and_tried_again(
+    pg: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A transaction reads the table until the load has waited twice; searches go on meanwhile."""
+    monkeypatch.setattr("embedlib_pgvector.generations.LOCK_TIMEOUTS_MS", (1, 1, 1))
     load(pg, table, "old")
     reader = pg.connect()
     reader.execute("BEGIN")
@@ -96,27 +96,16 @@ def test_the_lock_is_given_up_and_tried_again(pg: Any, table: str) -> None:
 
         def while_waiting() -> None:
             assert is_of("old", "text 3", search.search("text 3"))
-            if len(pg.waits) == 2:
+            if len(pg.waits) == 5:
                 reader.execute("COMMIT")
 
         pg.on_wait = while_waiting
-        told = load(pg, table, "new", replace=True)
-        assert is_of("old", "text 3", search.search("text 3"))
-    assert pg.waits == [2.0, 2.0]
-    assert sum("is in use; trying again in 2 s" in line for line in told) == 2
-
-
-def test_a_table_that_is_always_in_use(pg: Any, table: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("embedlib_pgvector.generations.LOCK_TIMEOUTS_MS", (1, 1))
-    load(pg, table, "old")
-    with closing(pg.connect()) as reader:
-        reader.execute("BEGIN")
-        reader.execute(f"SELECT count(*) FROM {table}")
         with pytest.raises(SinkError, match=r"in use all the time.*goes on from here"):
             load(pg, table, "new", replace=True)
-    load(pg, table, "new", replace=True)
-    with closing(pg.sink(table)) as sink:
-        assert sink.inspect().model == "new"
+        told = load(pg, table, "new", replace=True)
+        assert is_of("old", "text 3", search.search("text 3"))
+    assert pg.waits == [2.0] * 5
+    assert sum("is in use; trying again in 2 s" in line for line in told) == 2
 
 
 def test_a_search_that_waits_for_the_switch_finds_the_rows_of_its_own_model(

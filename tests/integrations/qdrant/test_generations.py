@@ -19,7 +19,7 @@ from tests.indexing.two_models import Model, documents, is_of
 
 Open = Callable[..., Any]
 
-NUM = 40
+NUM = 8
 
 
 @pytest.fixture(
@@ -58,6 +58,8 @@ def load(sink: Any, model: str, **options: Any) -> list[str]:
     return told
 
 
+@pytest.mark.parametrize("open_alias", ["server"], indirect=True)
+@pytest.mark.qdrant_server
 def test_it_keeps_what_a_replaceable_sink_promises(open_alias: Open) -> None:
     check_replaceable(open_alias)
 
@@ -89,6 +91,8 @@ def test_collections_are_numbered_and_the_alias_moves(open_alias: Open) -> None:
         assert is_of("third", "text 3", search.search("text 3"))
 
 
+@pytest.mark.parametrize("open_alias", ["server"], indirect=True)
+@pytest.mark.qdrant_server
 def test_a_collection_of_that_name_needs_an_alias(open_alias: Open) -> None:
     load(open_alias(), "old")
     with pytest.raises(SinkError, match="is a collection, and its name cannot be moved"):

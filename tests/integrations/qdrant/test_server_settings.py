@@ -91,6 +91,10 @@ def test_keys_and_tokens(start_qdrant: Callable[..., Any], sink: Callable[..., A
     # Enough to bring a collection up to date that is there; making one takes more.
     writing = token(access=[{"collection": "docs", "access": "rw"}])
     load(sink(url, writing), 30)
+    searched = sink(url, writing)  # it may not ask for aliases
+    assert searched.old() is None
+    searched.hold(searched.inspect())
+    assert len(searched.search(make_vectors(make_rows(1))[0], 3)) == 3
     assert sink(url, reading).inspect().num_rows == 30
     with pytest.raises(SinkError, match="PERMISSION_DENIED"):
         load(sink(f"{server.url}/new", token(access=[{"collection": "new", "access": "rw"}])))

@@ -1,0 +1,1 @@
+"""Changes of model that are killed while clients search."""
