@@ -42,6 +42,7 @@ COVERS: Final = {
     "bert": "all-MiniLM, bge-*-en, gte, e5, mxbai-embed, arctic-embed",
     "roberta": "all-distilroberta",
     "xlm-roberta": "bge-m3, multilingual-e5, arctic-embed-l-v2.0",
+    "xlm-roberta-flash": "jina-reranker-v2-base-multilingual; not yet seen",
     "camembert": "sentence-camembert",
     "xlm-roberta-xl": "XLM-R XL and XXL",
     "ernie": "ERNIE 2 and 3",

@@ -16,8 +16,7 @@ from embedlib.models.families.tensor_names import (
     ENCODER_TENSORS,
     JINA_BERT_TENSORS,
     MPNET_TENSORS,
-    T5_GATED_TENSORS,
-    T5_TENSORS,
+    XLM_ROBERTA_FLASH_TENSORS,
     XLM_ROBERTA_XL_TENSORS,
 )
 
@@ -124,9 +123,38 @@ ROBERTA: Final = replace(
     ),
 )  # fmt: skip
 
-XLM_ROBERTA: Final = replace(
+PLAIN_XLM_ROBERTA: Final = replace(
     ROBERTA, model_type="xlm-roberta", tokenizer_class="XLMRobertaTokenizer"
 )
+
+# The same under other names. Source: configuration_xlm_roberta.py and modeling_xlm_roberta.py of
+# huggingface.co/jinaai/xlm-roberta-flash-implementation.
+_FLASH: Final = (
+    "jinaai/jina-reranker-v2-base-multilingual--modeling_xlm_roberta.",
+    "jinaai/xlm-roberta-flash-implementation--modeling_xlm_roberta.",
+    "modeling_xlm_roberta.",
+)
+XLM_ROBERTA_FLASH: Final = replace(
+    PLAIN_XLM_ROBERTA,
+    name="xlm-roberta-flash",
+    fixed={
+        **BERT.fixed,
+        "emb_pooler": (None,),
+        "truncate_dim": (None,),
+        "load_trained_adapters": (False, None),
+        "lora_adaptations": (None,),
+    },
+    harmless=frozenset({"lora_alpha", "lora_dropout_p", "lora_main_params_trainable", "lora_rank"}),
+    own_code={
+        "AutoModel": tuple(f"{place}XLMRobertaModel" for place in _FLASH),
+        "AutoModelForSequenceClassification": tuple(
+            f"{place}XLMRobertaForSequenceClassification" for place in _FLASH
+        ),
+    },
+    tensors=XLM_ROBERTA_FLASH_TENSORS,
+    masked_head=None,
+)
+XLM_ROBERTA: Final = replace(PLAIN_XLM_ROBERTA, own_rows=(XLM_ROBERTA_FLASH,))
 
 # The class of transformers sets what tokenizer.json does not, and leaves out its character map; the
 # models were trained with tokenizer.json.
@@ -298,55 +326,3 @@ DEBERTA_V2: Final = replace(
     ),
     masked_head=None,
 )  # fmt: skip
-
-# The encoder alone: sentence-transformers leaves out the decoder of a file that has one.
-T5_GATED: Final = Family(
-    model_type="t5",
-    name="t5-gated",
-    chosen_by={"feed_forward_proj": ("gated-gelu",)},
-    norm="rms_norm",
-    norm_eps=Key("layer_norm_epsilon", 1e-6),
-    norm_placement="pre",
-    is_gated=True,
-    activation="gelu_tanh",
-    positions="bias",
-    # The class does not read n_positions.
-    num_positions=(),
-    bias_buckets=Key("relative_attention_num_buckets", 32),
-    bias_distance=Key("relative_attention_max_distance", 128),
-    head_dim=Key("d_kv", 64),
-    # Scores are not divided.
-    query_scalar=1.0,
-    has_qkv_bias=False,
-    has_output_bias=False,
-    has_mlp_bias=False,
-    names={
-        "hidden_size": ("d_model",),
-        "num_hidden_layers": ("num_layers",),
-        "num_attention_heads": ("num_heads",),
-        "intermediate_size": ("d_ff",),
-        "d_kv": ("head_dim",),
-    },
-    fixed={"is_encoder_decoder": (True, False, None), "is_causal": (False, None)},
-    harmless=frozenset(
-        {
-            "n_positions", "num_decoder_layers", "dropout_rate", "scale_decoder_outputs",
-            # The class derives the two from feed_forward_proj.
-            "dense_act_fn", "is_gated_act",
-        }
-    ),
-    # The class sets what tokenizer.json has.
-    tokenizer_class="TokenizersBackend",
-    prefixes=("", "0.auto_model.", "auto_model."),
-    tensors=T5_GATED_TENSORS,
-    ignored_tensors=("encoder.embed_tokens.weight", "decoder.*", "lm_head.*"),
-)  # fmt: skip
-T5: Final = replace(
-    T5_GATED,
-    name="",
-    chosen_by={},
-    own_rows=(T5_GATED,),
-    is_gated=False,
-    activation=Key("feed_forward_proj", "relu"),
-    tensors=T5_TENSORS,
-)

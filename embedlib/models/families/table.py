@@ -2,8 +2,8 @@
 
 A row defines how the keys of config.json become an `Encoder`, which traits are constant in the
 family, which keys change no vector, and the names of its tensors. A new family is a new row in
-`encoders.py`, `rotary_encoders.py` or `decoders.py`. The readers, `reading/config_file.py` and
-`weights/load.py`, contain no family's name.
+`encoders.py`, `t5_encoders.py`, `rotary_encoders.py` or `decoders.py`. The readers,
+`reading/config_file.py` and `weights/load.py`, contain no family's name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from embedlib.models.families.encoders import (
     ERNIE,
     MPNET,
     ROBERTA,
-    T5,
     XLM_ROBERTA,
     XLM_ROBERTA_XL,
 )
@@ -48,6 +47,7 @@ from embedlib.models.families.rotary_encoders import (
     NOMIC_BERT,
 )
 from embedlib.models.families.row import Family, Nested
+from embedlib.models.families.t5_encoders import T5
 
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(
     {

@@ -193,6 +193,12 @@ JINA_EMBEDDINGS_V3_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxy
         "layers.{i}.mlp_norm": "encoder.layers.{i}.norm2",
     }
 )
+# The same code with a table of positions. Source: `remap_state_dict`, which renames the tensors of
+# an XLM-RoBERTa, in convert_roberta_weights_to_flash.py of
+# huggingface.co/jinaai/xlm-roberta-flash-implementation.
+XLM_ROBERTA_FLASH_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {**JINA_EMBEDDINGS_V3_TENSORS, "positions": "embeddings.position_embeddings.weight"}
+)
 # Source: modeling.py of huggingface.co/Alibaba-NLP/new-impl.
 NEW_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {

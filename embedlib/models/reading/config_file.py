@@ -63,14 +63,14 @@ def family_of(config: JsonObject) -> Family:
     config = flattened(config)
     _check_explained(config)
     family = config.choice("model_type", FAMILIES)
-    own_class = config.child("auto_map").values.get("AutoModel")
+    own_classes = config.child("auto_map").values
     for row in family.own_rows:
         if row.chosen_by:
             is_chosen = any(
                 _chooses(config.values.get(key), row.chosen_by[key]) for key in row.chosen_by
             )
         else:
-            is_chosen = row.implements("AutoModel", own_class)
+            is_chosen = any(row.implements(key, own_classes.get(key)) for key in row.own_code)
         if is_chosen:
             return row
     return family

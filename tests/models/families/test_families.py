@@ -189,6 +189,11 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
             "qwen2-qzhou",
         ),
         ("qwen3-voyage", {}, "qwen3-voyage"),
+        (
+            "xlm-roberta",
+            {"auto_map": {"AutoModel": "modeling_xlm_roberta.XLMRobertaModel"}},
+            "xlm-roberta-flash",
+        ),
         ("new", {"auto_map": {"AutoModel": "modeling.NewModel"}}, "new"),
     ],
 )

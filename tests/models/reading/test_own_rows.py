@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -136,3 +138,70 @@ def test_a_tokenizer_of_the_folder_without_the_flag_is_refused(tmp_path: Path) -
         ModelUnsupportedError, match=r"^tokenizer_config.json: add_eos_token is mis"
     ):
         load_tokenizer(read_model_files(folder))
+
+
+def _as_flash(folder: Path) -> None:
+    """Rename the tensors of an XLM-RoBERTa.
+
+    Source: `remap_state_dict` in convert_roberta_weights_to_flash.py of
+    huggingface.co/jinaai/xlm-roberta-flash-implementation.
+    """
+    tensors = load_file(folder / "model.safetensors")
+    names = (
+        ("embeddings.LayerNorm", "emb_ln"),
+        ("encoder.layer.", "encoder.layers."),
+        ("attention.output.LayerNorm", "norm1"),
+        ("attention.output.dense", "mixer.out_proj"),
+        ("intermediate.dense", "mlp.fc1"),
+        ("output.dense", "mlp.fc2"),
+        ("output.LayerNorm", "norm2"),
+    )
+    renamed: dict[str, Any] = {}
+    fused: dict[str, list[Any]] = {}
+    for name in sorted(tensors, key=lambda name: name.replace(".query.", ".a.")):  # q, k, v
+        new = name
+        for old, other in names:
+            new = new.replace(old, other, 1)
+        stem, mark, leaf = new.partition(".attention.self.")
+        if mark:
+            fused.setdefault(f"{stem}.mixer.Wqkv.{leaf.split('.')[1]}", []).append(tensors[name])
+        else:
+            renamed[new] = tensors[name]
+    renamed |= {name: np.concatenate(parts) for name, parts in fused.items()}
+    save_file(renamed, folder / "model.safetensors")
+    place = "jinaai/jina-reranker-v2-base-multilingual--"
+    _change(
+        folder / "config.json",
+        auto_map={
+            "AutoConfig": f"{place}configuration_xlm_roberta.XLMRobertaFlashConfig",
+            "AutoModelForSequenceClassification": (
+                f"{place}modeling_xlm_roberta.XLMRobertaForSequenceClassification"
+            ),
+        },
+        load_trained_adapters=False,
+        lora_adaptations=None,
+        lora_alpha=1,
+        lora_dropout_p=0.0,
+        lora_main_params_trainable=False,
+        lora_rank=4,
+        emb_pooler=None,
+        truncate_dim=None,
+        use_flash_attn=True,
+    )
+
+
+def test_an_xlm_roberta_under_the_names_of_flash_attention(tmp_path: Path) -> None:
+    plain = write_tiny_model(tmp_path / "plain", "xlm-roberta-reranker")
+    flash = write_tiny_model(tmp_path / "flash", "xlm-roberta-reranker")
+    _as_flash(flash)
+    before, after = (read_model_files(folder, with_head=True) for folder in (plain, flash))
+    assert after.spec.encoder.family == "xlm-roberta-flash"
+    encoder = replace(after.spec.encoder, family="xlm-roberta")
+    assert replace(after.spec, encoder=encoder) == before.spec
+    expected, found = load_weights(before), load_weights(after)
+    assert found.keys() == expected.keys()
+    for role in expected:
+        np.testing.assert_array_equal(found[role], expected[role])
+    _change(flash / "config.json", position_embedding_type="rotary")
+    with pytest.raises(ModelUnsupportedError, match='position_embedding_type = "rotary"'):
+        read_model_files(flash, with_head=True)
