@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
+from embedlib.closing import wait_left_behind
 from embedlib.errors import SourceError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.pipeline import index
@@ -67,7 +68,11 @@ async def aindex(
     """
     stop = _Stop(on_progress)
     items = _Items(aiter(source)) if isinstance(source, AsyncIterable) else None
-    thread = SinkThread("embedlib-index")
+    try:
+        thread = SinkThread("embedlib-index")
+    except RuntimeError as error:  # the program is ending
+        await wait_left_behind(error)
+        raise
     load = asyncio.wrap_future(
         thread.submit(
             index,

@@ -332,9 +332,11 @@ def test_a_program_ends_although_its_engine_hangs(ending: str) -> None:
 
 DAEMONS = """
 import asyncio, threading
-from embedlib.testing import fake_embedder
+from embedlib import Document, aindex
+from embedlib.testing import FakeSink, FakeStore, fake_embedder
 
 embedder = fake_embedder()
+documents = [Document(id=str(number), text="a" * 20) for number in range(600)]
 ready = []
 
 def stream():
@@ -347,6 +349,9 @@ async def astream():
 
 async def gathered():
     await asyncio.gather(embedder.aencode("q"), embedder.aencode(["b"] * 30))
+
+async def load():
+    await aindex(documents, FakeSink(FakeStore()), embedder=embedder, chunk=False)
 
 def repeat(call):
     event = threading.Event()
@@ -366,6 +371,7 @@ repeat(stream)
 repeat(lambda: embedder.submit("q").result())
 repeat(lambda: asyncio.run(gathered()))
 repeat(lambda: asyncio.run(astream()))
+repeat(lambda: asyncio.run(load()))
 for event in ready:
     assert event.wait(30)
 """
