@@ -79,6 +79,8 @@ def verify(
         plan = replace(plan, precision=replace(plan.precision, folder=folder))
     comparison = compare_planned(measured, plan, texts, right, reference, machine)
     if comparison.report.num_texts >= MIN_TEXTS:
-        place = plan.precision.folder or report_place(measured.files, comparison.report, config)
+        place = plan.precision.folder
+        if place is None or not place.is_dir():  # computed from the model's own files, or in a pack
+            place = report_place(measured.files, comparison.report, config)
         store_report(place, comparison.report)
     return comparison

@@ -6,17 +6,19 @@ import hashlib
 import json
 import os
 import random
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from embedlib import Embedder, Reranker
+from embedlib import Embedder, Reranker, fidelity
 from embedlib.config import Config
 from embedlib.engines.machine import Machine
 from embedlib.engines.openvino.kind import KIND
@@ -201,7 +203,7 @@ def report_of(files: ModelFiles, precision: str, hardware: str) -> FidelityRepor
 
 @pytest.mark.usefixtures("takes_int8")
 def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
-    tiny_folder: Folder, tmp_path: Path, config: Config
+    tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = read_model_files(tiny_folder("bert"))
     here = Machine().cpu_hardware()
@@ -224,6 +226,13 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     assert known_versions(replace(KIND, reads_packs=False), here, of_pack, other) == []
     again = packed(pack, tmp_path / "again.embedlib", config)
     assert again.read_bytes() == pack.read_bytes()
+    # Measured again, it has its report in the cache: nothing is written into a pack.
+    measuring = sys.modules["embedlib.fidelity.verify"]
+    report = report_of(files, "int8", here)
+    monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
+    monkeypatch.setattr(measuring, "compare_planned", lambda *_: SimpleNamespace(report=report))
+    fidelity.verify(pack, texts=cast(Any, "none"), config=replace(other, precision="int8"))
+    assert len([*(tmp_path / "other" / "fidelity").rglob("fidelity.json")]) == 1
 
 
 def test_reports_of_precisions_without_a_directory_go_along(
