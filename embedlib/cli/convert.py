@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
 def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) -> None:
-    """Write the pickled weights of FOLDER as safetensors, or merge an adapter.
+    """Write pickled weights as safetensors, or merge an adapter.
 
     Converts pytorch_model.bin, also in several files and in the folders of modules, and bge-m3's
     colbert_linear.pt and sparse_linear.pt. The pickles are read without being run, in a process of
