@@ -23,6 +23,7 @@ from embedlib.cli.options import (
 )
 from embedlib.cli.paths import FilePath
 from embedlib.cli.progress import loading, on_interrupt
+from embedlib.cli.source_options import source_options, take_source_options
 from embedlib.config import Config
 from embedlib.indexing.options import IndexOptions
 
@@ -50,52 +51,7 @@ _EXIT_BAD_ROWS = 3
     help="Destination: postgresql://HOST/DB?table=T, pglocal:PATH?table=T, "
     "qdrant://HOST:6334/COLLECTION, edge:PATH, jsonl:FILE, npy:FILE, parquet:FILE.",
 )
-@click.option(
-    "--input-format",
-    type=click.Choice(
-        [
-            *("auto", "text", "markdown", "html", "pdf", "docx"),
-            *("lines", "csv", "tsv", "jsonl", "parquet"),
-        ]
-    ),
-    default="auto",
-    show_default=True,
-    help="Format of SOURCES. auto: by the file's name; standard input requires another value.",
-)
-@click.option(
-    "--glob",
-    multiple=True,
-    metavar="PATTERN",
-    help="Files to read in a folder, such as '*.md'; may be repeated.  [default: text, Markdown]",
-)
-@click.option("--id-field", help="Field with the id of a row.  [default: guessed and printed]")
-@click.option(
-    "--id-prefix",
-    type=click.Choice(("file",)),
-    help="file: put the name of its file in front of the id of a row, for files with the same ids.",
-)
-@click.option(
-    "--id-root",
-    type=FilePath(),
-    metavar="FOLDER",
-    help="Folder from which the paths in ids are counted.  [default: the current folder]",
-)
-@click.option(
-    "--text-field",
-    "text_fields",
-    multiple=True,
-    help="Field to embed; several are joined, with a blank line between them.  [default: guessed "
-    "and printed]",
-)
-@click.option(
-    "--metadata-field",
-    "metadata_fields",
-    multiple=True,
-    help="Field to store beside the vector; may be repeated.  [default: all others]",
-)
-@click.option(
-    "--sql", metavar="QUERY", help="Read the rows of this SQL query; SOURCES is a database URL."
-)
+@source_options
 @click.option(
     "--chunk/--no-chunk",
     default=_DEFAULTS["chunk"],
@@ -196,13 +152,6 @@ def index(
     sources: tuple[str, ...],
     model: str | None,
     sink: str,
-    input_format: Any,
-    glob: tuple[str, ...],
-    id_field: str | None,
-    id_prefix: Any,
-    id_root: str | None,
-    text_fields: tuple[str, ...],
-    metadata_fields: tuple[str, ...],
     sql: str | None,
     ray: str | None,
     ray_workers: int | None,
@@ -229,6 +178,7 @@ def index(
       embedlib index sqlite:app.db --sql 'SELECT id, body FROM post' -m ./model --to jsonl:out.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
     settings = {name: options.pop(name) for name in list(options) if name in _DEFAULTS}
+    how_read = take_source_options(options)
     config = Config(**options)
     if halfvec:
         sink += "&halfvec=true" if "?" in sink else "?halfvec=true"
@@ -236,21 +186,11 @@ def index(
     from embedlib.indexing.pipeline import index as run_index
     from embedlib.indexing.sinks.urls import open_sink
     from embedlib.indexing.sources.files import open_source
-    from embedlib.indexing.sources.protocol import SourceOptions
     from embedlib.indexing.sources.sql import open_sql_source
     from embedlib.indexing.workers import check_ray
 
     # Its warnings about every PDF that is a little damaged would stand between our lines.
     logging.getLogger("pypdf").setLevel(logging.ERROR)
-    source_options = SourceOptions(
-        input_format=input_format,
-        glob=glob,
-        id_field=id_field,
-        text_field=text_fields or None,
-        metadata_fields=metadata_fields or None,
-        id_prefix=id_prefix,
-        id_root=id_root,
-    )
     with loading(model, config.cache_folder) as progress:
         tell = progress.say
         watch = Watch(progress)
@@ -263,9 +203,9 @@ def index(
         check_ray(ray, ray_workers)
         destination = open_sink(sink)
         if sql is None:
-            source = open_source(sources or ("-",), source_options, tell)
+            source = open_source(sources or ("-",), how_read, tell)
         elif len(sources) == 1:
-            source = open_sql_source(sources[0], sql, source_options, tell)
+            source = open_sql_source(sources[0], sql, how_read, tell)
         else:
             raise click.UsageError("--sql needs the URL of one database as the source")
         cluster = None if ray is None else (ray, ray_workers)

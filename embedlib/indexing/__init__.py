@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from embedlib.indexing.searching import search, stored_state
     from embedlib.indexing.sinks.file_lock import FileLock, lock_folder
+    from embedlib.indexing.sinks.positions import PositionSink
     from embedlib.indexing.sinks.protocol import (
         FilteringSink,
         Hit,
@@ -80,7 +81,12 @@ if TYPE_CHECKING:
         without_password,
     )
     from embedlib.indexing.sources.files import open_source
-    from embedlib.indexing.sources.protocol import InputFormat, Source, SourceOptions
+    from embedlib.indexing.sources.protocol import (
+        InputFormat,
+        ResumableSource,
+        Source,
+        SourceOptions,
+    )
     from embedlib.indexing.sources.sql import (
         POSTGRES_NO_ANSWER,
         open_sql_source,
@@ -111,10 +117,12 @@ __all__ = [
     "OneOf",
     "Order",
     "OtherModelError",
+    "PositionSink",
     "QueryEmbedder",
     "RankingModel",
     "ReplaceableSink",
     "ReplacedError",
+    "ResumableSource",
     "Row",
     "RowKey",
     "Search",
@@ -183,6 +191,7 @@ _MODULES = {
     ),
     "searching": ("search", "stored_state"),
     "sinks.file_lock": ("FileLock", "lock_folder"),
+    "sinks.positions": ("PositionSink",),
     "sinks.protocol": (
         *("FilteringSink", "Hit", "OtherModelError", "RowKey", "Sink", "SinkState", "Target"),
         *("SparseModel", "Tell", "UnreachableSinkError", "UnstorableRowsError"),
@@ -195,7 +204,7 @@ _MODULES = {
         *("open_sink", "parse_url", "without_password"),
     ),
     "sources.files": ("open_source",),
-    "sources.protocol": ("InputFormat", "Source", "SourceOptions"),
+    "sources.protocol": ("InputFormat", "ResumableSource", "Source", "SourceOptions"),
     "sources.sql": ("POSTGRES_NO_ANSWER", "open_sql_source", "with_connect_timeout"),
 }
 _LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

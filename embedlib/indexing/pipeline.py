@@ -38,6 +38,7 @@ from embedlib.indexing.preparing import (
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.replacing import start_replacement
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
+from embedlib.indexing.resuming import Resuming
 from embedlib.indexing.rows import BadRow, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import (
@@ -164,6 +165,7 @@ def index(
             cluster=cluster,
             sparse=sparse,
             sink=opened,
+            resuming=Resuming(documents, opened, settings, tell),
             thread=stack.enter_context(running_thread(opened)),
             target=target,
             settings=settings,
@@ -206,6 +208,7 @@ class _Run:
     """The same, if its workers load the rows."""
     sparse: SparseEmbedder | None
     sink: Sink
+    resuming: Resuming
     thread: SinkThread
     target: Target
     """`begin` gives it the fingerprint of the stored rows if the new ones may stand beside them, so
@@ -255,9 +258,11 @@ class _Run:
         try:
             if not self.settings.dry_run:
                 self.thread.submit(self.sink.begin, self.target, self.tell).result()
+                self.thread.submit(self.resuming.take_up, self.target).result()
                 return True
             state = self.thread.submit(self.sink.inspect).result()
             check_target(state, self.target, self.sink.name)
+            self.thread.submit(self.resuming.take_up, self.target).result()
             return state is not None and not self.settings.recreate
         except OtherModelError as error:  # a sink does not know the embedder's options
             why = describe_other_model(error.state, self.sink.name, self.embedder, "load")
@@ -342,6 +347,8 @@ class _Run:
         self.thread.submit(self.sink.finish).result()
         if too_many is not None:
             raise too_many
+        if self.failure is None:
+            self.thread.submit(self.resuming.keep, self.bad_rows.num_rows).result()
 
     def _delete_leftover(self) -> None:
         settings, tally = self.settings, self.tally
@@ -356,7 +363,8 @@ class _Run:
         if self._num_rows() != tally.num_stored:  # to count is quicker than to compare every row
             leftover = delete_leftover(self.sink, self.seen, settings.part, max_delete)
         tally.num_deleted = leftover.num_deleted
-        tally.num_other = None if settings.limit is not None else leftover.num_other
+        is_partial = settings.limit is not None or self.resuming.is_partial
+        tally.num_other = None if is_partial else leftover.num_other
 
     def _num_rows(self) -> int:
         state = self.sink.inspect()

@@ -68,7 +68,7 @@ class IndexReport:
     nothing to embed, or a text of the sample cannot be embedded."""
     num_other: int | None = None
     """Stored rows of documents that were not read; `delete_missing` deletes them. None: not
-    counted, in a dry run and with `limit`."""
+    counted, in a dry run, with `limit`, and if the source left out what was read before."""
     num_sampled: int = 0
     """Dry run only: how many rows were measured; as many as can be embedded in about a second."""
 

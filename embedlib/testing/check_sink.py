@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from embedlib.errors import SinkError
 from embedlib.indexing.filters.expression import matcher
 from embedlib.indexing.filters.parser import parse_filter
 from embedlib.indexing.rows import Row, row_digest, row_id
+from embedlib.indexing.sinks.positions import PositionSink
 from embedlib.indexing.sinks.protocol import RowKey, Sink, Target
 from embedlib.vectors.arrays import Vectors
 
@@ -74,6 +76,8 @@ def check_sink(make: Callable[[], Sink]) -> None:
     _check_replacing(make, rows)
     _check_one_writer(make)
     _check_misfits(make)
+    if hasattr(make(), "load_position"):
+        _check_position(make)
     _check_recreate(make)
 
 
@@ -163,9 +167,22 @@ def _check_misfits(make: Callable[[], Sink]) -> None:
     _begin(make).close()
 
 
+def _check_position(make: Callable[[], Sink]) -> None:
+    """Check that a position outlives the sink object; one is left for `_check_recreate`."""
+    for position in ("a first 'one' ü", '{"a": "100% of it"}', None, "the last"):
+        sink = cast(PositionSink, _begin(make))
+        sink.save_position(position)
+        sink.close()
+        sink = cast(PositionSink, make())
+        assert sink.load_position() == position, f"{position!r} was saved, not loaded"
+        sink.close()
+
+
 def _check_recreate(make: Callable[[], Sink]) -> None:
     sink = make()
     sink.begin(replace(TARGET, fingerprint="folder:4567", recreate=True), _ignore)
+    if hasattr(sink, "load_position"):
+        assert sink.load_position() is None, "a position is left after recreate"
     _expect_rows(sink, [])
     rows = make_rows(3)
     sink.write(rows, make_vectors(rows))

@@ -35,6 +35,8 @@ class FakeStore:
     calls: list[tuple[str, int]] = field(default_factory=list)
     """Name and number of rows of every call that changes the store, in order."""
     is_locked: bool = False
+    position: str | None = None
+    """What `save_position` stored."""
 
 
 class FakeSink:
@@ -75,6 +77,7 @@ class FakeSink:
         if target.recreate:
             self.store.rows.clear()
             self.store.vectors.clear()
+            self.store.position = None
         self.store.target = replace(target, recreate=False)
         self.store.calls.append(("begin", 0))
 
@@ -146,6 +149,15 @@ class FakeSink:
                 )
             )
         return hits
+
+    def load_position(self) -> str | None:
+        """Return what was saved."""
+        return self.store.position
+
+    def save_position(self, position: str | None) -> None:
+        """Store it."""
+        self.store.calls.append(("save_position", 0))
+        self.store.position = position
 
     def close(self) -> None:
         """Release the lock."""

@@ -26,8 +26,10 @@ from embedlib_pgvector.destination import Destination
 from embedlib_pgvector.full_text import build_words_index, check_configuration, index_words
 from embedlib_pgvector.generations import beside_of, check_switchable, drop_old_table, switch
 from embedlib_pgvector.hnsw import IndexBuild, clear_own_index
+from embedlib_pgvector.positions import read_position, write_position
 from embedlib_pgvector.queries import describe
 from embedlib_pgvector.reading import DIGEST_NAME, KEY_NAME, TableReader, slices
+from embedlib_pgvector.slow_inserts import SlowInserts
 from embedlib_pgvector.stage import STAGE, columns, create_stage, merge_stage
 from embedlib_pgvector.table import (
     Table,
@@ -41,10 +43,6 @@ from embedlib_pgvector.table import (
     resolve_schema,
 )
 from embedlib_pgvector.writer_lock import WriterLock
-
-SLOW_INSERT_ROWS = 10_000
-"""Warn once after this many inserts into a table that already has its index; each takes
-milliseconds."""
 
 
 class PgvectorSink(TableReader):
@@ -62,8 +60,7 @@ class PgvectorSink(TableReader):
         super().__init__(destination, wait)
         self._lock: WriterLock | None = None
         self._is_live = False
-        self._has_index = False
-        self._num_written = 0
+        self._inserts = SlowInserts(destination.name, has_index=False)
         self._is_changed = False
 
     def begin(self, target: Target, tell: Tell) -> None:
@@ -115,7 +112,7 @@ class PgvectorSink(TableReader):
 
         self._session.run(work)
         self._is_changed = True
-        self._tell_slow_inserts(len(rows))
+        self._inserts.add(len(rows), self._session.tell)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest of rows."""
@@ -179,6 +176,18 @@ class PgvectorSink(TableReader):
             drop_old_table(self._session, self._destination, self._wait)
         finally:
             self.close()
+
+    def load_position(self) -> str | None:
+        """Return how far a source was read."""
+        table = self._find()
+        if table is None:
+            return None
+        return self._session.run(lambda connection: read_position(connection, table))
+
+    def save_position(self, position: str | None) -> None:
+        """Store how far a source was read."""
+        table = self._begun
+        self._session.run(lambda connection: write_position(connection, table, position))
 
     def close(self) -> None:
         """Close the connection, and with it give up the lock; stop the local server."""
@@ -251,19 +260,10 @@ class PgvectorSink(TableReader):
         num_rows, _ = count_rows(connection, table)
         self._is_live = num_rows > 0
         if lock.take_alone(connection):  # another shard may be building the index
-            self._has_index = clear_own_index(connection, table, is_live=self._is_live)
-            self._num_written = 0
+            has_index = clear_own_index(connection, table, is_live=self._is_live)
+            self._inserts = SlowInserts(self.name, has_index=has_index)
             lock.share(connection)
         return table
-
-    def _tell_slow_inserts(self, num_rows: int) -> None:
-        before, self._num_written = self._num_written, self._num_written + num_rows
-        if self._has_index and before < SLOW_INSERT_ROWS <= self._num_written:
-            self._session.tell(
-                f"{self.name} has an index already, so inserts are about a hundred times slower "
-                "than without one; if no searches use it, stop, drop the index and run the "
-                "load again: it continues here and builds the index at the end"
-            )
 
     def _execute(self, query: sql.Composed, *values: object) -> None:
         def work(connection: Connection) -> None:

@@ -216,6 +216,15 @@ class EdgeSink(EdgeSearch):
                 shard.update(self.edge.UpdateOperation.create_field_index(CONTENT_KEY, params))
         self._flush()
 
+    def load_position(self) -> str | None:
+        """Return the content of a file beside the shard."""
+        return None if self._folder.read_mark() is None else self._folder.read_position()
+
+    def save_position(self, position: str | None) -> None:
+        """Write that file, after what is stored is on the disk."""
+        self._flush()
+        self._folder.write_position(position)
+
     def close(self) -> None:
         """Close the shard and release the lock."""
         self._close_shard()

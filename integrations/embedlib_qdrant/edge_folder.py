@@ -1,6 +1,7 @@
-"""The folder of `edge:PATH`: the engine's shard, and two files of embedlib beside it.
+"""The folder of `edge:PATH`: the engine's shard, and files of embedlib beside it.
 
-`embedlib.json` is the mark, `embedlib.lock` the lock. The mark is a file of its own: as a point
+`embedlib.json` is the mark, `embedlib.lock` the lock, and `embedlib.position` says how far a source
+was read, once one was. The mark is a file of its own: as a point
 every search would see it, and as a part of the engine's files an upgrade could lose it. It is
 written first, so a folder without it is not embedlib's. The shard is created under another name and
 renamed when it is complete, so a killed writer leaves a complete shard or none.
@@ -21,6 +22,7 @@ from embedlib_qdrant.points import Mark
 
 _MARK_FILE = "embedlib.json"
 _LOCK_FILE = "embedlib.lock"
+_POSITION_FILE = "embedlib.position"
 _SHARD = "shard"
 _NEW_SHARD = "shard.new"
 _OLD_SHARD = "shard.old"
@@ -77,6 +79,7 @@ class EdgeFolder:
 
     def drop(self) -> None:
         """Remove the shard."""
+        self.write_position(None)
         with one_line_errors(self._name, "cannot be dropped"):
             if self.shard.exists():
                 old = self.shard.rename(self._path / _OLD_SHARD)
@@ -99,6 +102,22 @@ class EdgeFolder:
             builders = self.shard / _BUILDERS
             for builder in builders.iterdir() if builders.is_dir() else ():
                 shutil.rmtree(builder)
+
+    def read_position(self) -> str | None:
+        """Return how far a source was read; None: not told."""
+        path = self._path / _POSITION_FILE
+        with one_line_errors(self._name, "cannot be read"):
+            return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def write_position(self, position: str | None) -> None:
+        """Store how far a source was read, or remove that."""
+        path = self._path / _POSITION_FILE
+        with one_line_errors(self._name, "cannot be written"):
+            if position is not None:
+                _write_file(path, position)
+            elif path.exists():
+                path.unlink()
+                _sync_folder(self._path)
 
     def _check_empty(self) -> None:
         if not self._path.exists():

@@ -46,6 +46,8 @@ from embedlib_qdrant.retry import retry
 from embedlib_qdrant.server_version import check_metadata, check_ranking
 from embedlib_qdrant.upserts import PointEncoder
 
+POSITION_KEY = "embedlib_position"
+"""Key in the collection's metadata; without a position it is null."""
 _IN_FLIGHT = 4
 """Write requests that the server has at the same time; it applies them one after the other."""
 _CHECKPOINT_ROWS = 16_384
@@ -256,6 +258,19 @@ class ServerSink(CollectionSink):
                 last_progress = progress
             self.sleep(_POLL_S)
         self._has_changed = False
+
+    def load_position(self) -> str | None:
+        """Return what is in the metadata of the collection."""
+        info = self.read_info()
+        stored = None if info is None else (info.config.metadata or {}).get(POSITION_KEY)
+        return None if stored is None else str(stored)
+
+    def save_position(self, position: str | None) -> None:
+        """Change the metadata of the collection, after all rows are applied."""
+        self.check_lease()
+        self.settle()
+        metadata = {POSITION_KEY: position}
+        self.call(lambda: self.connect().update_collection(self.collection, metadata=metadata))
 
     def disconnect(self) -> None:
         """Give the lease back, close the connection and release the lock."""

@@ -8,7 +8,7 @@ import tracemalloc
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -229,3 +229,30 @@ def test_postgres_ends_its_query_when_nobody_reads_on(postgres: str) -> None:
 )
 def test_queries_that_postgres_refuses(postgres: str, query: str, reason: str) -> None:
     assert reason in refusal(postgres, query)
+
+
+def test_postgres_reads_what_has_changed(postgres: str) -> None:
+    query = (
+        "SELECT n AS id, 'a' AS text, TIMESTAMPTZ '2026-01-01 00:00Z' + n * INTERVAL '1 hour' AS "
+        "\"at 100%\" FROM generate_series(1, {}) n WHERE 'a%s' LIKE 'a%' -- all"
+    )
+    tell = [].append
+    options = SourceOptions(since_field="at 100%", since_overlap=3600, metadata_fields=())
+    first: Any = open_sql_source(postgres, query.format(9), options, tell)
+    assert len(list(first)) == 9
+    again: Any = open_sql_source(postgres, query.format(12), options, tell)
+    again.resume(first.position())
+    assert [row.id for row in again] == ["8", "9", "10", "11", "12"]
+    assert again.position() == '["datetime", "2026-01-01T12:00:00+00:00"]'
+
+
+def test_the_scope_of_a_postgres_query_has_no_password() -> None:
+    pytest.importorskip("psycopg")
+    options = SourceOptions(since_field="at")
+    scopes = {
+        cast(Any, open_sql_source(url, "SELECT 1", options, [].append)).scope
+        for url in ("postgresql://me:one@host/db", "postgresql://me:two@host:5432/db")
+    }
+    assert not any("one" in scope for scope in scopes)
+    other = cast(Any, open_sql_source("postgresql://me@host/db", "SELECT 1", options, [].append))
+    assert other.scope in scopes

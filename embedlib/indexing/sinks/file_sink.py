@@ -39,9 +39,11 @@ from embedlib.indexing.sinks.file_tables import (
     drop_old_tables,
     one_snapshot,
     open_database,
+    read_position,
     read_target,
     switch_tables,
     transaction,
+    write_position,
 )
 from embedlib.indexing.sinks.protocol import (
     Hit,
@@ -143,6 +145,7 @@ class FileSink:
                 if target.recreate:  # not by removing the file: a search may have it open
                     database.execute(f"DELETE FROM {self._table}")
                     database.execute(f"DELETE FROM {self._rows}load")
+                    write_position(database, self._rows, None)
                 database.executemany(
                     f"INSERT OR REPLACE INTO {self._rows}load VALUES (?, ?)",
                     ((key, json.dumps(value)) for key, value in asdict(target).items()),
@@ -299,6 +302,16 @@ class FileSink:
             UUID(bytes=id_): StoredRow(text, np.frombuffer(blob, "<f4"))
             for id_, text, blob in found
         }
+
+    def load_position(self) -> str | None:
+        """Return the line beside the rows."""
+        with self._errors():
+            return read_position(self._connect(), self._rows) if self._has_database else None
+
+    def save_position(self, position: str | None) -> None:
+        """Replace the line in one transaction; the exported file stays as it is."""
+        with self._transaction() as database:
+            write_position(database, self._rows, position)
 
     def close(self) -> None:
         """Close the database and release the lock."""

@@ -1,4 +1,4 @@
-"""The tables in the database of a file sink: one pair for each set of rows.
+"""The tables in the database of a file sink: a few for each set of rows.
 
 SQLite renames tables in a transaction, and a reader sees all of it or nothing, so a change of model
 is a change of names.
@@ -26,7 +26,7 @@ BESIDE: Final = "new_"
 """Of another model, while they are loaded."""
 OLD: Final = "old_"
 """Found before the last switch."""
-_NAMES = ("load", "row")
+_NAMES = ("load", "row", "position")
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS {}load (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -34,6 +34,7 @@ _SCHEMA = (
     number INTEGER PRIMARY KEY, id BLOB UNIQUE NOT NULL, source_id TEXT NOT NULL,
     chunk INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL, digest BLOB NOT NULL,
     vector BLOB NOT NULL)""",
+    "CREATE TABLE IF NOT EXISTS {}position (line TEXT NOT NULL)",
 )
 
 
@@ -67,6 +68,21 @@ def read_target(database: sqlite3.Connection, rows: str) -> Target | None:
     return Target(**values) if values else None
 
 
+def read_position(database: sqlite3.Connection, rows: str) -> str | None:
+    """Return how far a source was read into a set of rows; None: not told."""
+    if not _exists(database, f"{rows}position"):
+        return None
+    found = database.execute(f"SELECT line FROM {rows}position").fetchone()
+    return None if found is None else str(found[0])
+
+
+def write_position(database: sqlite3.Connection, rows: str, position: str | None) -> None:
+    """Replace how far a source was read; call it in a transaction."""
+    database.execute(f"DELETE FROM {rows}position")
+    if position is not None:
+        database.execute(f"INSERT INTO {rows}position VALUES (?)", (position,))
+
+
 def switch_tables(database: sqlite3.Connection, name: str) -> None:
     """Let the rows beside take the place of those that are found; call it in a transaction.
 
@@ -77,7 +93,8 @@ def switch_tables(database: sqlite3.Connection, name: str) -> None:
         raise SinkError(f"{name} keeps old rows already; remove them: embedlib drop-old")
     for before, after in ((FOUND, OLD), (BESIDE, FOUND)):
         if _exists(database, f"{before}load"):
-            for table in _NAMES:
+            # Earlier versions made no table for the position.
+            for table in [name for name in _NAMES if _exists(database, f"{before}{name}")]:
                 database.execute(f"ALTER TABLE {before}{table} RENAME TO {after}{table}")
 
 

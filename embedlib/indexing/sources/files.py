@@ -50,6 +50,7 @@ def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> So
         SourceError: an input does not exist or cannot be read, its format is unknown, or its
             fields cannot be guessed.
     """
+    options.refuse_since("a file")
     files = find_files(inputs, options, tell)
     fields: dict[str, Fields] = {}
     guesses: dict[str, list[str]] = {}

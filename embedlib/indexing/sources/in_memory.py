@@ -26,6 +26,7 @@ class MemorySource:
     """The documents of an iterable, or of one table; what needs no conversion is passed on."""
 
     def __init__(self, source: Iterable[Any], options: SourceOptions, tell: Tell) -> None:
+        options.refuse_since("what a program holds")
         self._source = source
         self._options = options
         self._tell = tell

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, cast, get_args
 
-from embedlib.checks import choice, optional
+from embedlib.checks import Kind, choice, is_number, optional
 from embedlib.errors import ConfigError, shown
 from embedlib.indexing.rows import BadRow, Document
 
@@ -48,11 +49,19 @@ class SourceOptions:
     id_root: str | os.PathLike[str] | None = None
     """The folder from which the paths in ids are counted; None: the current folder, and absolute
     paths outside of it."""
+    since_field: str | None = None
+    """Of a query: the column that tells which rows are new or have changed since the last load, a
+    number that grows or the time of the last change; None: every load reads all rows."""
+    since_overlap: float = 3600.0
+    """How far before the last value of `since_field` a load reads again, for transactions that
+    commit late: seconds of a time, or a difference of numbers."""
 
     def __post_init__(self) -> None:
         choice(*get_args(InputFormat)).take("input_format", self.input_format)
-        if not isinstance(self.id_field, str | None):
-            raise ConfigError(f"id_field = {shown(self.id_field)}; it must be a str")
+        for name, field in (("id_field", self.id_field), ("since_field", self.since_field)):
+            if not isinstance(field, str | None):
+                raise ConfigError(f"{name} = {shown(field)}; it must be a str")
+        Kind("a number of at least 0", _is_overlap).take("since_overlap", self.since_overlap)
         optional(choice("file"), "'file' or None").take("id_prefix", self.id_prefix)
         if self.id_root is not None:
             is_path = isinstance(self.id_root, str | os.PathLike)
@@ -81,6 +90,22 @@ class SourceOptions:
             return None
         return (self.text_field,) if isinstance(self.text_field, str) else tuple(self.text_field)
 
+    def refuse_since(self, name: str) -> None:
+        """Refuse `since_field` for a source whose rows have no order in time.
+
+        Raises:
+            ConfigError: it is set.
+        """
+        if self.since_field is not None:
+            raise ConfigError(
+                f"since_field = {self.since_field!r} (--since-field) is for the rows of a query, "
+                f"and {name} is read as a whole; leave it out"
+            )
+
+
+def _is_overlap(value: object) -> bool:
+    return is_number(value) and 0 <= cast(float, value) < math.inf
+
 
 class Source(Protocol):
     """An iterable of documents and bad rows, in the same order every time.
@@ -97,4 +122,25 @@ class Source(Protocol):
 
         Raises:
             SourceError: the source cannot be read, or not to its end; a rerun may succeed.
+        """
+
+
+class ResumableSource(Source, Protocol):
+    """A source that can leave out what earlier loads have read.
+
+    The position belongs to the destination: `index` stores it there after a load that is complete,
+    and hands it in at the next one.
+    """
+
+    @property
+    def scope(self) -> str:
+        """What decides which documents the source has; with another scope all are read."""
+
+    def resume(self, position: str) -> None:
+        """Read only from this position on; called before the first iteration, or never."""
+
+    def position(self) -> str | None:
+        """Return where the next load may begin, after the iteration has ended; None: unknown.
+
+        Documents that are at this position, or become visible before it later, must be read again.
         """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
 from embedlib.indexing.sources.protocol import Source, SourceOptions
 from embedlib.indexing.sources.row_fields import SAMPLE_ROWS, RawRow, choose_fields
+from embedlib.indexing.sources.sql_positions import Highest, Value, changed_since
 
 CONNECT_SECONDS = "10"
 """Time limit for a connection; the default of psycopg is more than two minutes."""
@@ -28,6 +31,8 @@ POSTGRES_NO_ANSWER = (
 _FETCH_ROWS = 1000
 
 _Rows = Generator[RawRow, None, None]
+_Read = Callable[[str, Sequence[object]], _Rows]
+"""Runs a query with parameters."""
 
 
 def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) -> Source:
@@ -36,7 +41,8 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
     Args:
         url: `postgresql://...` as libpq defines it, or `sqlite:PATH`.
         query: one SELECT. Its rows need an id field, because their order is not fixed.
-        options: which fields are id, text and metadata.
+        options: which fields are id, text and metadata, and whether only rows that have changed
+            since the last load are read (`since_field`).
         tell: called with a line for every guess.
 
     Raises:
@@ -47,29 +53,69 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
         path = os.path.expanduser(path)
         if not Path(path).is_file():
             raise SourceError(f"{url}: there is no such file; write sqlite:PATH")
-        return _SqlSource(lambda: _read_sqlite(path, query, url), url, options, tell, [path])
+        return _make_source(
+            _Database(
+                name=url,
+                place=os.path.abspath(path),
+                mark="?",
+                read=lambda query, values: _read_sqlite(path, query, values, url),
+                input_paths=(path,),
+            ),
+            *(query, options, tell),
+        )
     # The part after "?" may contain a password too.
     name = without_password(url).partition("?")[0]
     if scheme.lower() in ("postgresql", "postgres"):
-        _check_postgres_url(url, name)
-        return _SqlSource(lambda: _read_postgres(url, query, name), name, options, tell)
+        return _make_source(
+            _Database(
+                name=name,
+                place=_check_postgres_url(url, name),
+                mark="%s",
+                read=lambda query, values: _read_postgres(url, query, values, name),
+            ),
+            *(query, options, tell),
+        )
     raise SourceError(f"{name}: write postgresql://HOST/DATABASE or sqlite:PATH")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Database:
+    """Where a query runs.
+
+    Attributes:
+        name: for messages, without its password.
+        place: which database it is, however its URL is written.
+        mark: how a query writes a parameter.
+        read: runs one.
+        input_paths: its files.
+    """
+
+    name: str
+    place: str
+    mark: str
+    read: _Read
+    input_paths: Sequence[str] = ()
+
+
+def _make_source(database: _Database, query: str, options: SourceOptions, tell: Tell) -> Source:
+    if options.since_field is None:
+        return _SqlSource(database, query, options, tell)
+    return _GrowingSqlSource(database, query, options, tell)
+
+
 class _SqlSource:
-    def __init__(
-        self,
-        read: Callable[[], _Rows],
-        name: str,
-        options: SourceOptions,
-        tell: Tell,
-        input_paths: Sequence[str] = (),
-    ) -> None:
-        self.input_paths = input_paths
-        self._read = read
-        self._name = name
+    """The rows of a query, all of them in every run."""
+
+    def __init__(self, database: _Database, query: str, options: SourceOptions, tell: Tell) -> None:
+        self.input_paths = database.input_paths
+        self._database = database
+        self._name = database.name
+        self._query = query
         self._options = options
         self._tell = tell
+
+    def _read(self) -> _Rows:
+        return self._database.read(self._query, ())
 
     def __iter__(self) -> Iterator[Document | BadRow]:
         rows = self._read()
@@ -92,7 +138,49 @@ class _SqlSource:
             rows.close()
 
 
-def _read_sqlite(path: str, query: str, name: str) -> _Rows:
+class _GrowingSqlSource(_SqlSource):
+    """Rows of a query; `embedlib.indexing.ResumableSource` documents the members."""
+
+    def __init__(self, database: _Database, query: str, options: SourceOptions, tell: Tell) -> None:
+        super().__init__(database, query, options, tell)
+        assert options.since_field is not None
+        self._field = options.since_field
+        self._highest = Highest(self._field, options.since_overlap, database.name, tell)
+        self._begin: Value | None = None
+
+    @property
+    def scope(self) -> str:
+        """The query, and what is read of its rows."""
+        options = self._options
+        fields = (self._field, options.id_field, options.text_fields, options.metadata_fields)
+        return json.dumps([self._database.place, self._query, *fields])
+
+    def resume(self, position: str) -> None:
+        """Read the rows from this position on."""
+        self._begin = self._highest.resume(position)
+
+    def position(self) -> str | None:
+        """Return the position after the last row."""
+        return self._highest.position()
+
+    def _read(self) -> _Rows:
+        query, values = self._query, list[object]()
+        if self._begin is not None:
+            query = changed_since(query, self._field, self._database.mark)
+            values.append(self._begin)
+        with closing(self._database.read(query, values)) as rows:
+            for row in rows:
+                if self._field not in row.fields:
+                    raise SourceError(
+                        f"{self._name}: there is no field {self._field!r}; the fields are "
+                        f"{', '.join(map(repr, row.fields))}; name one with since_field "
+                        "(--since-field)"
+                    )
+                self._highest.see(row.fields[self._field])
+                yield row
+
+
+def _read_sqlite(path: str, query: str, values: Sequence[object], name: str) -> _Rows:
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     try:
         # Another thread than the one that reads may close the connection.
@@ -100,26 +188,28 @@ def _read_sqlite(path: str, query: str, name: str) -> _Rows:
         with closing(connection):
             # With surrogates a text that is not UTF-8 is one bad row; an error would end the load.
             connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-            cursor = connection.execute(query)
+            cursor = connection.execute(query, values)
             names = _column_names(cursor.description, name)
             yield from _number(_batches(cursor), names, name)
     except (sqlite3.Error, sqlite3.Warning) as error:
         raise SourceError(f"{name}: {error}") from error
 
 
-def _check_postgres_url(url: str, name: str) -> None:
+def _check_postgres_url(url: str, name: str) -> str:
+    """Return which database a URL names, without the passwords in it."""
     import_extra("psycopg", "pgvector", SourceError)
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
-        conninfo.conninfo_to_dict(url)
+        given = conninfo.conninfo_to_dict(url)
     except Exception:  # its message may contain a part of the password
         raise SourceError(
             f"{name}: PostgreSQL cannot read this URL; write "
             "postgresql://USER:PASSWORD@HOST/DATABASE, and special characters as %XX"
         ) from None
+    return json.dumps({key: given[key] for key in sorted(given) if "password" not in key})
 
 
-def _read_postgres(url: str, query: str, name: str) -> _Rows:
+def _read_postgres(url: str, query: str, values: Sequence[object], name: str) -> _Rows:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
@@ -128,7 +218,7 @@ def _read_postgres(url: str, query: str, name: str) -> _Rows:
             connection.read_only = True
             # A named cursor stays on the server and sends some rows at a time.
             with connection.cursor(name="embedlib_source") as cursor:
-                cursor.execute(query)
+                cursor.execute(query, values or None)  # with None, % is no parameter
                 names = _column_names(cursor.description, name)
                 yield from _number(_batches(cursor), names, name)
     except psycopg.errors.ConnectionTimeout as error:

@@ -1,0 +1,103 @@
+"""Options of `embedlib index` that say how sources are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from embedlib.cli.paths import FilePath
+
+if TYPE_CHECKING:
+    from embedlib.indexing.sources.protocol import SourceOptions
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option(
+        "--input-format",
+        type=click.Choice(
+            [
+                *("auto", "text", "markdown", "html", "pdf", "docx"),
+                *("lines", "csv", "tsv", "jsonl", "parquet"),
+            ]
+        ),
+        default="auto",
+        show_default=True,
+        help="Format of SOURCES. auto: by the file's name; standard input requires another value.",
+    ),
+    click.option(
+        "--glob",
+        multiple=True,
+        metavar="PATTERN",
+        help="Files to read in a folder, such as '*.md'; may be repeated.  [default: text, "
+        "Markdown]",
+    ),
+    click.option("--id-field", help="Field with the id of a row.  [default: guessed and printed]"),
+    click.option(
+        "--id-prefix",
+        type=click.Choice(("file",)),
+        help="file: put the name of its file in front of the id of a row, for files with the "
+        "same ids.",
+    ),
+    click.option(
+        "--id-root",
+        type=FilePath(),
+        metavar="FOLDER",
+        help="Folder from which the paths in ids are counted.  [default: the current folder]",
+    ),
+    click.option(
+        "--text-field",
+        "text_fields",
+        multiple=True,
+        help="Field to embed; several are joined, with a blank line between them.  [default: "
+        "guessed and printed]",
+    ),
+    click.option(
+        "--metadata-field",
+        "metadata_fields",
+        multiple=True,
+        help="Field to store beside the vector; may be repeated.  [default: all others]",
+    ),
+    click.option(
+        "--sql", metavar="QUERY", help="Read the rows of this SQL query; SOURCES is a database URL."
+    ),
+    click.option(
+        "--since-field",
+        metavar="COLUMN",
+        help="With --sql: read only rows that are new or changed since the last load; COLUMN is a "
+        "number that grows, or the time of the last change.",
+    ),
+    click.option(
+        "--since-overlap",
+        type=float,
+        default=3600.0,
+        show_default=True,
+        metavar="N",
+        help="Read N seconds, or numbers, before the last value of --since-field again, for "
+        "transactions that commit late.",
+    ),
+)
+_NAMES = (
+    *("input_format", "glob", "id_field", "id_prefix", "id_root"),
+    *("since_field", "since_overlap"),
+)
+
+
+def source_options(function: _F) -> _F:
+    """Decorate a command with these options."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_source_options(options: dict[str, Any]) -> SourceOptions:
+    """Take these options of a command out of all of its options; `sql` stays."""
+    from embedlib.indexing.sources.protocol import SourceOptions
+
+    return SourceOptions(
+        text_field=options.pop("text_fields") or None,
+        metadata_fields=options.pop("metadata_fields") or None,
+        **{name: options.pop(name) for name in _NAMES},
+    )

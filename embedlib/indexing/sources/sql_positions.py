@@ -1,0 +1,203 @@
+"""How far a table that grows was read: the largest value of one of its columns.
+
+A run reads the rows from that value on, and an hour or 3,600 numbers before it (`since_overlap`):
+a transaction that commits late brings rows with older values than others that were read before it.
+What is read twice is compared with the destination and not embedded again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Final
+
+from embedlib.errors import SourceError, shown
+from embedlib.indexing.sinks.protocol import Tell
+
+Value = int | float | Decimal | date | str
+"""What can be a position; a datetime is a date."""
+
+_DECODERS: Final[Mapping[str, Callable[[str], Value]]] = {
+    "int": int,
+    "float": float,
+    "Decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "str": str,
+}
+_ISO = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:([ T])(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
+)
+"""Date, separator, time and zone of a text. Source: ISO 8601; SQLite, date and time functions."""
+_FUTURE: Final = timedelta(days=1)
+"""Clocks and zones differ by less. A value after that, such as 9999-12-31, is no time of a change:
+with it as position, no row would ever be read again."""
+_DAY_SECONDS: Final = 86_400
+
+
+class Highest:
+    """The largest value of a column in the rows of a query."""
+
+    def __init__(self, field: str, overlap: float, name: str, tell: Tell) -> None:
+        """Begin without a position.
+
+        Args:
+            field: the column.
+            overlap: seconds of a time, or a difference of numbers, that are read again.
+            name: of the source, for messages.
+            tell: called once if a value is in the future.
+        """
+        self._field = field
+        self._overlap = overlap
+        self._name = name
+        self._tell = tell
+        self._value: Any = None
+        self._kind: str | None = None
+        self._has_told = False
+        self._latest = datetime.now(timezone.utc).replace(tzinfo=None) + _FUTURE
+
+    def resume(self, position: str) -> Value:
+        """Take up a position and return the value from which on rows are to be read."""
+        kind, text = json.loads(position)
+        value = _DECODERS[kind](text)
+        self._value, self._kind = value, _kind_of(value)
+        return lower_bound(value, self._overlap)
+
+    def position(self) -> str | None:
+        """Return the position after the rows that were seen; None: there was no value."""
+        value = self._value
+        if value is None:
+            return None
+        text = value.isoformat() if isinstance(value, date) else str(value)
+        return json.dumps([type(value).__name__, text])
+
+    def see(self, value: Any) -> None:
+        """Take the value of a row.
+
+        Raises:
+            SourceError: it has no order, or another one than the values before it.
+        """
+        if value is None or (isinstance(value, float | Decimal) and not math.isfinite(value)):
+            return  # such a row is read in every run
+        kind = _kind_of(value)
+        if kind is None:
+            raise SourceError(
+                f"{self._name}: the field {self._field!r} holds {shown(value)}; since_field "
+                "(--since-field) needs a column of numbers, dates, times, or texts such as "
+                "2026-01-31 or 2026-01-31T12:00:00Z"
+            )
+        if self._kind is not None and kind != self._kind:
+            raise SourceError(
+                f"{self._name}: the field {self._field!r} holds {self._kind} and {kind}, which "
+                "have no common order; run once without since_field (--since-field), which reads "
+                "everything and drops the position, and then with another column"
+            )
+        if _is_after(value, self._latest):
+            self._tell_future(value)
+            return
+        self._kind = kind
+        if self._value is None or value > self._value:
+            self._value = value
+
+    def _tell_future(self, value: Value) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._tell(
+                f"{self._name}: the field {self._field!r} holds {shown(value)}, which is in the "
+                "future; such rows are read in every run"
+            )
+
+
+def lower_bound(value: Value, overlap: float) -> Value:
+    """Return the value from which on rows are read, this far before a position."""
+    if overlap == 0:
+        return value
+    if isinstance(value, int):
+        return value - math.ceil(overlap)
+    if isinstance(value, float):
+        return value - overlap
+    if isinstance(value, Decimal):
+        return value - Decimal(str(overlap))
+    try:
+        if isinstance(value, str):
+            return _text_before(value, overlap)
+        if isinstance(value, datetime):
+            return value - timedelta(seconds=overlap)
+        return value - timedelta(days=math.ceil(overlap / _DAY_SECONDS))
+    except OverflowError:  # before the year 1
+        return value
+
+
+def changed_since(query: str, field: str, mark: str) -> str:
+    """Return the query for those rows whose field is at least a parameter, or null.
+
+    Args:
+        query: one SELECT.
+        field: a column of its result.
+        mark: how the database writes a parameter, "?" or "%s".
+    """
+    query = query.rstrip().rstrip(";")
+    # With its table: SQLite takes a quoted name that is no column for a text.
+    column = 'embedlib_rows."' + field.replace('"', '""') + '"'
+    if mark == "%s":
+        query, column = query.replace("%", "%%"), column.replace("%", "%%")
+    return (
+        f"SELECT * FROM (\n{query}\n) AS embedlib_rows WHERE {column} >= {mark} OR {column} IS NULL"
+    )
+
+
+def _kind_of(value: object) -> str | None:
+    """Return which values this one can be compared with, in words; None: none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float | Decimal):
+        return "numbers"
+    if isinstance(value, datetime):
+        return "times without a zone" if value.tzinfo is None else "times with a zone"
+    if isinstance(value, date):
+        return "dates"
+    parsed = _parse(value) if isinstance(value, str) else None
+    if parsed is None:
+        return None
+    _, separator, zone = parsed
+    return f"texts such as 2026-01-31{separator}{'12:00' if separator else ''}{zone}"
+
+
+def _parse(text: str) -> tuple[datetime, str, str] | None:
+    """Return the time of a text to the second, its separator and its zone; None: it is no time."""
+    found = _ISO.fullmatch(text)
+    if found is None:
+        return None
+    day, separator, clock, zone = found.groups()
+    try:
+        parsed = datetime.fromisoformat(f"{day}T{clock or '00:00'}")
+    except ValueError:
+        return None
+    return parsed, separator or "", zone or ""
+
+
+def _text_before(text: str, overlap: float) -> str:
+    """Return a text that is in the order of texts before those of later times."""
+    parsed = _parse(text)
+    assert parsed is not None, "only texts with a time are positions"
+    moment, separator, _ = parsed
+    if not separator:
+        return (moment - timedelta(days=math.ceil(overlap / _DAY_SECONDS))).date().isoformat()
+    # Without fraction and zone: the beginning of a text is before the whole.
+    return (moment - timedelta(seconds=math.ceil(overlap))).isoformat(separator, "seconds")
+
+
+def _is_after(value: Value, latest: datetime) -> bool:
+    """Whether a value is a time after another, which is in UTC."""
+    if isinstance(value, str):
+        parsed = _parse(value)
+        return parsed is not None and parsed[0] > latest
+    if isinstance(value, datetime):
+        if value.tzinfo is not None:
+            latest = latest.replace(tzinfo=timezone.utc)
+        return value > latest
+    return isinstance(value, date) and datetime.combine(value, time()) > latest

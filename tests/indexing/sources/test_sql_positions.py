@@ -1,0 +1,149 @@
+"""Values of a column as positions, and the queries that begin at them."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from embedlib.errors import SourceError
+from embedlib.indexing.sources.sql_positions import Highest, changed_since, lower_bound
+
+UTC = timezone.utc
+
+
+def highest(overlap: float = 0, told: list[str] | None = None) -> Highest:
+    return Highest("changed", overlap, "db", [].append if told is None else told.append)
+
+
+@pytest.mark.parametrize(
+    ("value", "overlap", "bound"),
+    [
+        (10, 0, 10),
+        (10, 2.5, 7),
+        (1.5, 1, 0.5),
+        (Decimal("1.50"), 1, Decimal("0.50")),
+        (date(2026, 3, 1), 3600, date(2026, 2, 28)),
+        (datetime(2026, 3, 1, 0, 30, 5), 3600, datetime(2026, 2, 28, 23, 30, 5)),
+        (datetime(1, 1, 1), 3600, datetime(1, 1, 1)),
+        ("2026-03-01", 1, "2026-02-28"),
+        ("2026-03-01 00:30:05.999", 0.5, "2026-03-01 00:30:04"),
+        ("2026-03-01T00:30Z", 3600, "2026-02-28T23:30:00"),
+        ("2026-03-01T00:30Z", 0, "2026-03-01T00:30Z"),
+    ],
+)
+def test_rows_are_read_again_from_before_the_position(
+    value: Any, overlap: float, bound: Any
+) -> None:
+    found = lower_bound(value, overlap)
+    assert (found, type(found)) == (bound, type(bound))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [3, 1, 2],
+        [2.5, Decimal("1.25"), 1],
+        [Decimal("3.10"), 3],
+        [datetime(2026, 1, 2), datetime(2026, 1, 1)],
+        [
+            datetime(2026, 1, 2, tzinfo=UTC),
+            datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1))),
+        ],
+        [date(2026, 1, 2), date(2026, 1, 1)],
+        ["2026-01-02 10:00:00.5", "2026-01-02 10:00:00"],
+        ["2026-01-02", "2026-01-01"],
+        [7, None, float("nan"), float("inf"), Decimal("NaN")],
+    ],
+)
+def test_the_largest_value_is_the_position(values: list[Any]) -> None:
+    seen = highest()
+    for value in values:
+        seen.see(value)
+    position = seen.position()
+    assert position is not None
+    again = highest()
+    assert again.resume(position) == values[0]
+    assert again.position() == position
+
+
+def test_without_a_value_there_is_no_position() -> None:
+    seen = highest()
+    seen.see(None)
+    assert seen.position() is None
+
+
+@pytest.mark.parametrize("value", [True, b"1", "soon", "2026-13-01", "10:00", [1], ""])
+def test_values_without_an_order_are_refused(value: Any) -> None:
+    with pytest.raises(SourceError, match=r"db: the field 'changed' holds .*needs a column of"):
+        highest().see(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, "2026-01-01"),
+        ("2026-01-01", "2026-01-01 10:00"),
+        ("2026-01-01T10:00", "2026-01-01 10:00"),
+        ("2026-01-01T10:00Z", "2026-01-01T10:00+01:00"),
+        (date(2026, 1, 1), datetime(2026, 1, 1)),
+        (datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_values_of_two_kinds_are_refused(one: Any, other: Any) -> None:
+    seen = highest()
+    seen.see(one)
+    with pytest.raises(SourceError, match="have no common order"):
+        seen.see(other)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "9999-12-31",
+        "9999-12-31T00:00:00Z",
+        date(9999, 12, 31),
+        datetime(9999, 12, 31),
+        datetime(9999, 12, 31, tzinfo=UTC),
+    ],
+)
+def test_a_time_in_the_future_moves_no_position(value: Any) -> None:
+    told: list[str] = []
+    seen = highest(told=told)
+    seen.see(value)
+    seen.see(value)
+    assert seen.position() is None
+    assert len(told) == 1
+    assert "is in the future; such rows are read in every run" in told[0]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM docs",
+        "SELECT * FROM docs;  \n",
+        "SELECT * FROM docs -- all of them",
+        "WITH x AS (SELECT * FROM docs) SELECT * FROM x ORDER BY 1 LIMIT 9",
+        "SELECT * FROM docs WHERE 'a%s' LIKE '%s'",
+    ],
+)
+def test_a_query_gets_a_condition(query: str) -> None:
+    database = sqlite3.connect(":memory:")
+    database.execute('CREATE TABLE docs ("a ""b%" INTEGER)')
+    database.executemany("INSERT INTO docs VALUES (?)", [(1,), (2,), (3,), (None,)])
+    rows = database.execute(changed_since(query, 'a "b%', "?"), [2]).fetchall()
+    assert {*rows} == {(2,), (3,), (None,)}
+    # psycopg reads %% as %.
+    assert changed_since(query, "n%", "%s").replace("%%", "%").count("%s") == query.count("%s") + 1
+    assert '"n%%" >= %s' in changed_since(query, "n%", "%s")
+    database.close()
+
+
+def test_a_column_that_does_not_exist_is_no_text() -> None:
+    database = sqlite3.connect(":memory:")
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        database.execute(changed_since("SELECT 1 AS id", "changed", "?"), [2])
+    database.close()
