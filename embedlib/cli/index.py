@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedlib.cli.index_lines import Watch, summary
+from embedlib.cli.index_watch import open_passes, run_passes
 from embedlib.cli.options import (
     ENGINE_OPTIONS,
     MODEL_OPTIONS,
@@ -29,7 +31,9 @@ from embedlib.indexing.options import IndexOptions
 
 if TYPE_CHECKING:
     from embedlib.embedder import Embedder
+    from embedlib.indexing.report import IndexReport
     from embedlib.indexing.sinks.protocol import Sink, Tell
+    from embedlib.indexing.sources.protocol import Source
     from embedlib.indexing.workers import ClusterEmbedder
 
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
@@ -146,6 +150,12 @@ _EXIT_BAD_ROWS = 3
     metavar="LANGUAGE",
     help="Index the words as well, for search --hybrid: english, german, ... or simple.",
 )
+@click.option(
+    "--watch",
+    "is_watched",
+    is_flag=True,
+    help="Go on after the load: load again what changes in the folders SOURCES, until Ctrl-C.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def index(
@@ -157,6 +167,7 @@ def index(
     ray_workers: int | None,
     halfvec: bool,
     sparse: str | None,
+    is_watched: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -199,10 +210,15 @@ def index(
         if not sources and sql is None and sys.stdin.isatty():
             raise click.UsageError("name files or folders, or pipe texts in")
         # Errors in the command are reported before the model is loaded.
-        IndexOptions(**settings)
+        checked = IndexOptions(**settings)
         check_ray(ray, ray_workers)
         destination = open_sink(sink)
-        if sql is None:
+        passes = None
+        source: Source
+        if is_watched:
+            passes = open_passes(sources, how_read, checked, tell, sql=sql, ray=ray)
+            source = next(passes)
+        elif sql is None:
             source = open_source(sources or ("-",), how_read, tell)
         elif len(sources) == 1:
             source = open_sql_source(sources[0], sql, how_read, tell)
@@ -219,15 +235,18 @@ def index(
             if not settings["dry_run"]:
                 on_interrupt(watch.kept)
             progress.watch("Opening the destination")  # may wait for another load to end
-            report = run_index(
-                source,
-                destination if cluster is None else sink,
+            load: Callable[..., IndexReport] = partial(
+                run_index,
                 embedder=embedder,
                 sparse=weigher,
                 tell=tell,
                 on_progress=watch.told,
                 **settings,
             )
+            report = load(source, destination if cluster is None else sink)
+            if passes is not None:
+                again = partial(load, sink=sink)
+                report = run_passes(passes, again, report, destination.name, progress, as_json)
     if as_json:
         click.echo(json.dumps({"name": destination.name, **asdict(report)}))
     else:

@@ -52,7 +52,7 @@ class Resuming:
         self._tell = tell
         self._scope = ""
         self._stored: str | None = None
-        self.is_partial = False
+        self.is_partial: bool = getattr(documents, "is_partial", False)
         """Whether the source leaves out documents that are stored."""
         if self._source is None:
             return

@@ -1,12 +1,13 @@
-"""`embedlib index` as it is run again: of a table that grows."""
+"""`embedlib index` as it is run again: of a table that grows, and of a folder that is watched."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -38,6 +39,18 @@ def texts(out: str) -> dict[str, str]:
     return {Path(row["source_id"]).name: row["text"] for row in map(json.loads, lines)}
 
 
+def report_changes(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], Collection[str]]) -> None:
+    """Let these steps change files, each as soon as the command waits, and then press Ctrl-C."""
+
+    def changes(_folders: Any) -> Iterator[Collection[str]]:
+        yield ()
+        for step in steps:
+            yield step()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("embedlib.indexing.watching.folder_changes", changes)
+
+
 def test_only_new_rows_of_a_table_are_read(run: Run, model: str, tmp_path: Path, out: str) -> None:
     def insert(*numbers: int) -> None:
         with closing(sqlite3.connect(tmp_path / "app.db")) as database, database:
@@ -61,9 +74,50 @@ def test_only_new_rows_of_a_table_are_read(run: Run, model: str, tmp_path: Path,
     )
 
 
+def test_a_watched_folder_is_loaded_until_ctrl_c(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change() -> Collection[str]:
+        (docs / "b.txt").write_text("another")
+        return {str(docs / "b.txt")}
+
+    report_changes(monkeypatch, change)
+    done = run("index", docs, "-m", model, "--to", out, "--watch")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Indexed 3 documents as 3 rows into jsonl:")
+    assert lines[1].startswith("Indexed 1 document as 1 row into jsonl:")
+    assert lines[2].startswith("Indexed 4 documents as 4 rows into jsonl:")
+    assert "embedded             4" in done.stdout
+    assert texts(out)["b.txt"] == "another"
+
+
+def test_a_bad_file_of_any_pass_decides_the_exit_code(
+    run: Run, model: str, docs: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil() -> Collection[str]:
+        (docs / "b.txt").write_bytes(b"\xff")
+        return {str(docs / "b.txt")}
+
+    def repair() -> Collection[str]:
+        (docs / "b.txt").write_text("another")
+        return {str(docs / "b.txt")}
+
+    report_changes(monkeypatch, spoil, repair)
+    done = run("index", docs, "-m", model, "--to", out, "--watch", "--json")
+    assert done.exit_code == 3, done.output
+    counts = [json.loads(line)["num_bad"] for line in done.stdout.splitlines()]
+    assert counts == [0, 1, 0, 1]
+    assert texts(out)["b.txt"] == "another"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["docs/a.txt", "--watch"], "watch needs folders"),
+        (["docs", "--watch", "--recreate"], "watch and recreate exclude one another"),
+        (["docs", "--watch", "--ray"], "--watch is for folders, and not with --ray"),
+        (["sqlite:x", "--sql", "SELECT 1", "--watch"], "not with --sql"),
         (["docs", "--since-field", "x"], "is for the rows of a query"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import NotImplementedType
@@ -23,7 +23,7 @@ from embedlib.indexing.sources.file_formats import (
 )
 from embedlib.indexing.sources.input_files import InputFile, describe_some, find_files
 from embedlib.indexing.sources.json_values import BadValueError, check_text
-from embedlib.indexing.sources.protocol import Source, SourceOptions
+from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.row_fields import (
     SAMPLE_ROWS,
     Fields,
@@ -35,7 +35,7 @@ _SAMPLE_FILES = 128
 """About how many files are looked up in the destination to see what it calls them."""
 
 
-def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> Source:
+def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> FileSource:
     """Return the documents of files and folders as a source; "-" is standard input.
 
     Reads the first rows of every file that can be read twice, so that a wrong field is refused
@@ -63,7 +63,7 @@ def open_source(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> So
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         if guess:
             tell(f"{names[0]}{more}: {guess}")
-    return _FileSource(files, fields, options, tell)
+    return FileSource(files, fields, options, tell)
 
 
 def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | None:
@@ -107,7 +107,7 @@ def _cannot_read(file: InputFile, error: BrokenFileError) -> SourceError:
     return SourceError(f"cannot read {place_of(file.path)}: {error}")
 
 
-class _FileSource:
+class FileSource:
     """The documents of several files, one file after the other."""
 
     def __init__(
@@ -121,6 +121,19 @@ class _FileSource:
         self._fields = fields
         self._options = options
         self._tell = tell
+        self._only: frozenset[str] | None = None
+
+    def narrow(self, paths: Iterable[str]) -> None:
+        """Read only these of the files.
+
+        The others still say what the destination calls files, see `keep_ids`.
+        """
+        self._only = frozenset(paths)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether files are left out that may be stored."""
+        return self._only is not None
 
     @property
     def input_paths(self) -> list[str]:
@@ -170,12 +183,12 @@ class _FileSource:
         return [[id_ for id_ in form if id_ is not None] for form in documents]
 
     def __length_hint__(self) -> int | NotImplementedType:
-        counts = [count_documents(file.path, file.input_format) for file in self._files]
+        counts = [count_documents(file.path, file.input_format) for file in self._read_files()]
         return NotImplemented if None in counts else sum(filter(None, counts))
 
     def __iter__(self) -> Iterator[Document | BadRow]:
         empty: list[str] = []
-        for file in self._files:
+        for file in self._read_files():
             if self._has_bad_id(file):
                 yield _bad_name(file)
             elif file.input_format not in WHOLE_FILE:
@@ -187,6 +200,10 @@ class _FileSource:
                     empty.append(file.path)
         if empty:
             self._tell(f"empty files were skipped: {describe_some(empty)}")
+
+    def _read_files(self) -> list[InputFile]:
+        only = self._only
+        return [file for file in self._files if only is None or file.path in only]
 
     def _has_bad_id(self, file: InputFile) -> bool:
         """Whether the name of a file would be in ids and cannot be."""

@@ -114,7 +114,8 @@ class Source(Protocol):
     `operator.length_hint`: the number of documents, if that is cheap to know. It may have
     `input_paths`: the files it reads; `index` refuses to write an errors file over one of them. It
     may have `keep_ids`, which takes a function from ids to the number of those that the destination
-    holds, and is called before the first iteration if the destination may hold any.
+    holds, and is called before the first iteration if the destination may hold any. It may have
+    `is_partial`: whether it leaves out documents that may be stored, which are then not counted.
     """
 
     def __iter__(self) -> Iterator[Document | BadRow]:

@@ -1,0 +1,247 @@
+"""Folders that are watched: each pass loads what has changed, and no change is lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.embedder import Embedder
+from embedlib.errors import ConfigError, SourceError
+from embedlib.indexing import IndexReport, SourceOptions, index
+from embedlib.indexing.options import IndexOptions
+from embedlib.indexing.watching import changed_sources, check_watch, folder_changes
+from embedlib.installing import install_line
+from embedlib.testing import FakeEngine, FakeSink, FakeStore, fake_embedder
+
+Step = Callable[[], Collection[str]]
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Embedder]:
+    with fake_embedder(FakeEngine(max_batch_tokens=256)) as made:
+        yield made
+
+
+@pytest.fixture
+def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "docs"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("a.txt", "b.txt", "sub/c.md"):
+        (folder / name).write_text(f"text of {name}")
+    return folder
+
+
+class Loads:
+    """Runs the passes; a step changes files and returns the paths that are reported."""
+
+    def __init__(self, embedder: Embedder, **options: Any) -> None:
+        self.store = FakeStore()
+        self.told: list[str] = []
+        self.embedder = embedder
+        self.options = options
+
+    def run(
+        self, *steps: Step, how: SourceOptions | None = None, first: Step = lambda: ()
+    ) -> list[IndexReport]:
+        changes = (step() for step in (first, *steps))
+        sources = changed_sources(
+            ["docs"],
+            how or SourceOptions(),
+            self.told.append,
+            changes,
+            reads_all=self.options.get("delete_missing", False),
+        )
+        return [
+            index(
+                source,
+                FakeSink(self.store),
+                embedder=self.embedder,
+                tell=self.told.append,
+                **{"chunk": False, **self.options},
+            )
+            for source in sources
+        ]
+
+    def texts(self) -> dict[str, str]:
+        return {row.source_id: row.text for row in self.store.rows.values()}
+
+
+@pytest.fixture
+def loads(embedder: Embedder) -> Loads:
+    return Loads(embedder)
+
+
+def write(path: Path, text: str) -> Step:
+    def step() -> Collection[str]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return {str(path)}
+
+    return step
+
+
+def remove(path: Path) -> Step:
+    def step() -> Collection[str]:
+        path.unlink()
+        return {str(path)}
+
+    return step
+
+
+def test_a_pass_reads_only_what_has_changed(docs: Path, loads: Loads) -> None:
+    reports = loads.run(write(docs / "a.txt", "another"), lambda: (), write(docs / "d.txt", "new"))
+    assert [report.num_documents for report in reports] == [3, 1, 1]
+    assert [report.num_embedded for report in reports] == [3, 1, 1]
+    assert [report.num_other for report in reports] == [0, None, None]
+    assert loads.texts() == {
+        "docs/a.txt": "another",
+        "docs/b.txt": "text of b.txt",
+        "docs/d.txt": "new",
+        "docs/sub/c.md": "text of sub/c.md",
+    }
+
+
+def test_the_first_pass_begins_after_changes_are_reported(docs: Path, loads: Loads) -> None:
+    assert loads.run(first=write(docs / "d.txt", "new"))[0].num_documents == 4
+
+
+def test_what_changes_during_a_pass_is_in_the_next_one(docs: Path, loads: Loads) -> None:
+    def during(_: Any) -> None:
+        (docs / "a.txt").write_text("written while the first pass ran")
+
+    loads.options["on_progress"] = during
+    reports = loads.run(lambda: {str(docs / "a.txt")})
+    assert len(reports) == 2
+    assert loads.texts()["docs/a.txt"] == "written while the first pass ran"
+
+
+def test_files_in_a_new_folder_are_read(docs: Path, loads: Loads) -> None:
+    def step() -> Collection[str]:
+        (docs / "new" / "inner").mkdir(parents=True)
+        (docs / "new" / "inner" / "e.txt").write_text("inside")
+        return {str(docs / "new")}  # the files came before the system watched their folder
+
+    assert loads.run(step)[1].num_embedded == 1
+    assert loads.texts()["docs/new/inner/e.txt"] == "inside"
+
+
+@pytest.mark.parametrize("name", [".hidden.txt", "photo.png", "sub/.git/x.txt"])
+def test_files_that_are_not_read_cause_no_pass(docs: Path, loads: Loads, name: str) -> None:
+    assert len(loads.run(write(docs / name, "text"))) == 1
+
+
+def test_a_destination_in_the_folder_causes_no_pass(docs: Path, loads: Loads) -> None:
+    rows = docs / "out.jsonl.embedlib" / "rows.txt"
+    assert len(loads.run(write(rows, "text"))) == 1
+
+
+def test_a_link_to_the_folder_is_the_folder(docs: Path, loads: Loads, tmp_path: Path) -> None:
+    docs.rename(tmp_path / "real")
+    os.symlink("real", tmp_path / "docs")
+    reports = loads.run(write(tmp_path / "real" / "a.txt", "another"))
+    assert [report.num_embedded for report in reports] == [3, 1]
+
+
+def test_removed_files_stay_unless_they_are_to_be_deleted(docs: Path, loads: Loads) -> None:
+    assert len(loads.run(remove(docs / "a.txt"))) == 1
+    assert "docs/a.txt" in loads.texts()
+
+
+def test_removed_files_are_deleted_by_a_pass_over_everything(
+    docs: Path, embedder: Embedder
+) -> None:
+    loads = Loads(embedder, delete_missing=True, max_delete=0.5)
+    reports = loads.run(remove(docs / "a.txt"), write(docs / "b.txt", "another"))
+    assert [report.num_deleted for report in reports] == [0, 1, 0]
+    assert [report.num_documents for report in reports] == [3, 2, 2]
+    assert loads.texts() == {"docs/b.txt": "another", "docs/sub/c.md": "text of sub/c.md"}
+
+
+def test_surplus_chunks_are_deleted_by_a_partial_pass(docs: Path, embedder: Embedder) -> None:
+    (docs / "a.txt").write_text("many words " * 40)
+    loads = Loads(embedder, chunk=True, chunk_tokens=32)
+    reports = loads.run(write(docs / "a.txt", "few"))
+    assert reports[1].num_deleted > 0
+    assert loads.texts()["docs/a.txt"] == "few"
+    assert len(loads.store.rows) == 3
+
+
+def test_after_very_many_changes_everything_is_read(docs: Path, loads: Loads) -> None:
+    def step() -> Collection[str]:
+        (docs / "b.txt").write_text("its change was lost")
+        return {str(docs / "a.txt"), *(f"/elsewhere/{number}" for number in range(1000))}
+
+    assert loads.run(step)[1].num_documents == 3
+    assert loads.texts()["docs/b.txt"] == "its change was lost"
+
+
+def test_a_bad_file_is_told_and_its_correction_is_loaded(docs: Path, loads: Loads) -> None:
+    def step() -> Collection[str]:
+        (docs / "a.txt").write_bytes(b"\xff")
+        return {str(docs / "a.txt")}
+
+    reports = loads.run(step, write(docs / "a.txt", "corrected"))
+    assert [report.num_bad for report in reports] == [0, 1, 0]
+    assert loads.texts()["docs/a.txt"] == "corrected"
+
+
+def test_a_partial_pass_keeps_the_names_of_the_destination(docs: Path, loads: Loads) -> None:
+    how = SourceOptions(id_root=docs.parent.parent)
+    prefix = docs.parent.name
+    loads.run(how=how)
+    assert f"{prefix}/docs/a.txt" in loads.texts()
+    os.rename(docs / "sub" / "c.md", docs / "c.md")
+    reports = loads.run(write(docs / "a.txt", "another"), how=how)
+    assert reports[1].num_documents == 1
+    assert loads.texts()[f"{prefix}/docs/a.txt"] == "another"
+
+
+def test_lines_for_the_user_come_once(docs: Path, loads: Loads) -> None:
+    (docs / "x.png").write_bytes(b"")
+    loads.run(write(docs / "a.txt", "1"), write(docs / "a.txt", "2"))
+    assert sum("was skipped: .png" in line for line in loads.told) == 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "options", "reason"),
+    [
+        (["docs/a.txt"], {}, "watch needs folders, and 'docs/a.txt' is none"),
+        ([], {}, "'-' is none"),
+        (["docs"], {"recreate": True}, "watch and recreate exclude one another"),
+        (["docs"], {"dry_run": True}, "watch and dry_run exclude"),
+        (["docs"], {"limit": 1}, "watch and limit exclude"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(
+    docs: Path, paths: list[str], options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        check_watch(paths, IndexOptions(**options))
+
+
+def test_a_missing_package_is_named(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    with pytest.raises(SourceError) as caught:
+        next(folder_changes(["docs"]))
+    assert install_line("watch") in str(caught.value)
+
+
+def test_the_system_reports_changes(docs: Path) -> None:
+    pytest.importorskip("watchfiles", reason="the extra watch is not installed")
+    changes = folder_changes(["docs"])
+    assert next(changes) == frozenset()  # it watches from now on
+    (docs / "sub" / "new.txt").write_text("new")
+    assert str(docs.resolve() / "sub" / "new.txt") in next(filter(None, changes))
+    changes.close()  # type: ignore[attr-defined]
+
+
+def test_a_folder_that_cannot_be_watched_is_an_error(docs: Path) -> None:
+    pytest.importorskip("watchfiles", reason="the extra watch is not installed")
+    with pytest.raises(SourceError, match="cannot watch 'absent': "):
+        next(folder_changes(["absent"]))
