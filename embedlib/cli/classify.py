@@ -65,7 +65,7 @@ def classify(
 
     from embedlib.classifier import Classifier
     from embedlib.cli.records import check_inputs, count_records, read_records
-    from embedlib.indexing.sources.file_formats import STDIN
+    from embedlib.indexing.sources.file_bytes import STDIN
 
     paths = inputs or (STDIN,)
     check_inputs(paths)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from embedlib.errors import SourceError
-from embedlib.indexing.sources.file_formats import STDIN, BrokenFileError, place_of, read_rows
+from embedlib.indexing.sources.file_bytes import STDIN, BrokenFileError
+from embedlib.indexing.sources.file_formats import place_of, read_rows
 from embedlib.indexing.sources.row_fields import RawRow
 
 _COUNT_CHUNK_BYTES = 1 << 20

@@ -70,7 +70,7 @@ def rerank(
     config = Config(**options)
 
     from embedlib.cli.records import check_inputs, read_records
-    from embedlib.indexing.sources.file_formats import STDIN
+    from embedlib.indexing.sources.file_bytes import STDIN
     from embedlib.reranker import Reranker
 
     paths = inputs or (STDIN,)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from embedlib.errors import SourceError, shown
 from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
-from embedlib.indexing.sources.file_formats import BrokenFileError, read_rows, suffix_of
+from embedlib.indexing.sources.file_bytes import BrokenFileError
+from embedlib.indexing.sources.file_formats import read_rows, suffix_of
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
 

@@ -10,12 +10,8 @@ from typing import Any, Final
 from embedlib.errors import SourceError, first_line
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sources.file_formats import (
-    BrokenFileError,
-    place_of,
-    read_bytes,
-    read_text,
-)
+from embedlib.indexing.sources.file_bytes import BrokenFileError, read_bytes
+from embedlib.indexing.sources.file_formats import place_of, read_text
 from embedlib.indexing.sources.html_text import decode_html, html_text
 from embedlib.indexing.sources.input_files import InputFile
 from embedlib.indexing.sources.json_values import BadValueError, check_text

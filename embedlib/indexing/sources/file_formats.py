@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import os
-import stat
-import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import PurePath
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 from embedlib.errors import SourceError
 from embedlib.indexing.extras import import_extra
 from embedlib.indexing.sources.arrow_rows import batch_rows, repeated_columns
+from embedlib.indexing.sources.file_bytes import (
+    STDIN,
+    BrokenFileError,
+    explaining,
+    open_bytes,
+    read_bytes,
+)
 from embedlib.indexing.sources.json_values import BadValueError, parse_json
 from embedlib.indexing.sources.protocol import InputFormat
 from embedlib.indexing.sources.row_fields import RawRow
-
-STDIN: Final = "-"
+from embedlib.indexing.sources.storage import is_storage, open_object
 
 FORMATS: Final[Mapping[str, InputFormat]] = {
     ".txt": "text",
@@ -64,10 +65,6 @@ _PARQUET_BATCH_ROWS: Final = 256
 _PARQUET_BUFFER_BYTES: Final = 1 << 20
 
 
-class BrokenFileError(Exception):
-    """A file cannot be read, or not to its end. The message says why; callers add which."""
-
-
 def suffix_of(path: str) -> str:
     """Return the suffix that decides the format, in lower case: ".csv" of "A.CSV.gz"."""
     name = PurePath(path)
@@ -80,29 +77,6 @@ def suffix_of(path: str) -> str:
 def place_of(path: str) -> str:
     """Return the name of an input for messages."""
     return "standard input" if path == STDIN else repr(path)
-
-
-def check_readable(path: str) -> None:
-    """Open a file and close it.
-
-    Raises:
-        BrokenFileError: it cannot be opened.
-    """
-    with _explaining(), _open(path):
-        pass
-
-
-def read_bytes(path: str, max_bytes: int = -1) -> bytes:
-    """Return the content of a file, decompressed.
-
-    Raises:
-        BrokenFileError: it cannot be read, or has more than `max_bytes`.
-    """
-    with _explaining(), _open(path) as stream:
-        data = stream.read(max_bytes + 1 if max_bytes >= 0 else -1)
-    if 0 <= max_bytes < len(data):
-        raise BrokenFileError(f"has more than {max_bytes >> 20} MiB; divide it")
-    return data
 
 
 def read_text(path: str) -> str:
@@ -141,48 +115,13 @@ def read_rows(
     if input_format == "parquet":
         yield from _read_parquet(path, columns)
         return
-    with _explaining(), _open(path) as stream:
+    with explaining(), open_bytes(path) as stream:
         if input_format == "lines":
             yield from _read_lines(stream, path, keeps_blank)
         elif input_format == "jsonl":
             yield from _read_jsonl(stream, path)
         else:
             yield from _read_csv(stream, path, "," if input_format == "csv" else "\t")
-
-
-@contextmanager
-def _explaining() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise BrokenFileError(error.strerror or str(error)) from error
-    except (EOFError, zlib.error) as error:  # of gzip
-        raise BrokenFileError(str(error)) from error
-
-
-@contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
-    # Bytes, not text: the encoding is UTF-8 in every locale, and a bad line can be reported.
-    if path == STDIN:
-        yield sys.stdin.buffer  # must stay open
-    elif path.lower().endswith(".gz"):
-        with gzip.open(path, "rb") as stream:
-            yield cast(BinaryIO, stream)
-    else:
-        with open(path, "rb") as file:
-            if _is_device(file):
-                raise BrokenFileError(
-                    "it is a device, which may have no end; name a file, or pipe its bytes to -"
-                )
-            yield file
-
-
-def _is_device(file: BinaryIO) -> bool:
-    """Whether a file is a device other than a terminal and /dev/null."""
-    found = os.fstat(file.fileno())
-    if not stat.S_ISCHR(found.st_mode):
-        return stat.S_ISBLK(found.st_mode)
-    return not file.isatty() and found.st_rdev != os.stat(os.devnull).st_rdev
 
 
 def _numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -318,11 +257,9 @@ def _check_unique(names: Sequence[str]) -> None:
 def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
     """Rows, read one batch after the other."""
     pyarrow = import_extra("pyarrow", "parquet", SourceError)
-    parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
     number = 0
     try:
-        # A buffer reads a row group page by page; without one, it is read as a whole.
-        with parquet.ParquetFile(path, buffer_size=_PARQUET_BUFFER_BYTES) as file:
+        with _open_parquet(path) as file:
             _check_unique(file.schema_arrow.names)
             batches = file.iter_batches(
                 _PARQUET_BATCH_ROWS,
@@ -338,6 +275,16 @@ def _read_parquet(path: str, columns: Sequence[str] | None) -> Iterator[RawRow]:
         raise BrokenFileError(f"cannot be read as Parquet: {reason}") from error
 
 
+@contextmanager
+def _open_parquet(path: str) -> Iterator[Any]:
+    parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
+    with ExitStack() as stack:
+        place = stack.enter_context(open_object(path)) if is_storage(path) else path
+        # A buffer reads a row group page by page; without one, it is read as a whole.
+        file = parquet.ParquetFile(place, buffer_size=_PARQUET_BUFFER_BYTES)
+        yield stack.enter_context(file)
+
+
 def count_documents(path: str, input_format: InputFormat) -> int | None:
     """Return how many documents a file has; None: unknown without reading it."""
     if input_format in WHOLE_FILE and input_format != "pdf":
@@ -345,9 +292,8 @@ def count_documents(path: str, input_format: InputFormat) -> int | None:
     if input_format != "parquet":
         return None
     pyarrow = import_extra("pyarrow", "parquet", SourceError)
-    parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
     try:
-        with parquet.ParquetFile(path) as file:
+        with _open_parquet(path) as file:
             return int(file.metadata.num_rows)
     except (OSError, pyarrow.ArrowException):
         return None

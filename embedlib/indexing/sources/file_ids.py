@@ -11,7 +11,7 @@ import os
 from pathlib import PurePath
 
 from embedlib.errors import SourceError
-from embedlib.indexing.sources.file_formats import STDIN
+from embedlib.indexing.sources.file_bytes import STDIN
 
 
 def forms_of(path: str, id_root: str | os.PathLike[str] | None) -> tuple[str, ...]:

@@ -11,12 +11,11 @@ from types import NotImplementedType
 from embedlib.errors import SourceError
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
+from embedlib.indexing.sources.file_bytes import BrokenFileError, check_readable
 from embedlib.indexing.sources.file_documents import check_package, first_id, read_file
 from embedlib.indexing.sources.file_formats import (
     TABLES,
     WHOLE_FILE,
-    BrokenFileError,
-    check_readable,
     count_documents,
     place_of,
     read_rows,
@@ -30,6 +29,7 @@ from embedlib.indexing.sources.row_fields import (
     RawRow,
     choose_fields,
 )
+from embedlib.indexing.sources.storage import is_storage
 
 _SAMPLE_FILES = 128
 """About how many files are looked up in the destination to see what it calls them."""
@@ -71,7 +71,8 @@ def _look_into(file: InputFile, options: SourceOptions) -> tuple[Fields, str] | 
     try:
         if file.input_format in WHOLE_FILE:
             check_package(file.input_format)
-            check_readable(file.path)
+            if not is_storage(file.path):  # it was listed, and each look at it is a request
+                check_readable(file.path)
             return None
         sample, error = _take_sample(read_rows(file.path, file.input_format))
         if error is not None and not sample:

@@ -15,9 +15,11 @@ from embedlib.indexing.sinks.file_export import ROWS_SUFFIX
 from embedlib.indexing.sinks.file_sink import FOLDER_SUFFIX
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sinks.urls import without_password
-from embedlib.indexing.sources.file_formats import FORMATS, STDIN, TEXTS, place_of, suffix_of
+from embedlib.indexing.sources.file_bytes import STDIN
+from embedlib.indexing.sources.file_formats import FORMATS, TEXTS, place_of, suffix_of
 from embedlib.indexing.sources.file_ids import file_name, forms_of
 from embedlib.indexing.sources.protocol import InputFormat, SourceOptions
+from embedlib.indexing.sources.storage import is_folder, is_storage, list_folder, local_path
 
 _MAX_LISTED_SUFFIXES = 5
 """How many kinds of skipped files a message lists; the others are counted."""
@@ -63,15 +65,18 @@ def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> lis
     if not inputs:
         raise SourceError("no input was given; name files or folders, or - for standard input")
     files: dict[str, InputFile] = {}
-    for path in inputs:
-        if path != STDIN and not os.path.exists(path):
+    for path in map(local_path, inputs):
+        in_storage = is_storage(path)
+        if path != STDIN and not in_storage and not os.path.exists(path):
             is_url = "://" in path or path.startswith("sqlite:")
             hint = (
                 "a database URL needs --sql (open_sql_source)" if is_url else "- is standard input"
             )
             place = without_password(place_of(path))
             raise SourceError(f"cannot read {place}: no such file or folder; {hint}")
-        if os.path.isdir(path):
+        if in_storage and is_folder(path):
+            found = _files_of_storage(path.rstrip("/"), options, tell)
+        elif os.path.isdir(path):
             found = _files_of_folder(path, options, tell)
         else:
             found = [_named_file(path, options)]
@@ -112,8 +117,11 @@ def _named_file(path: str, options: SourceOptions) -> InputFile:
         raise SourceError(f"{place_of(path)}: {_describe_unknown(path)}")
     if path == STDIN and input_format == "parquet":
         raise SourceError("Parquet cannot be read from standard input; name a file")
+    names: tuple[str, ...] = (path,)
+    if not is_storage(path):
+        names = tuple(map(file_name, forms_of(path, options.id_root)))
     return InputFile(
-        names=tuple(map(file_name, forms_of(path, options.id_root))),
+        names=names,
         given=path,
         path=path,
         input_format=input_format,
@@ -146,20 +154,70 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
     links: list[str] = []
     broken: list[str] = []
     for path in _walk(folder, links):
-        if _is_wanted(path, folder, options):
-            files.append(
-                InputFile(
-                    names=tuple(file_name(form, os.path.relpath(path, folder)) for form in forms),
-                    given=folder,
-                    path=path,
-                    input_format=_format_in_folder(path, options),
-                    is_named=False,
-                )
-            )
+        inner = os.path.relpath(path, folder)
+        if _is_wanted(PurePath(inner).as_posix(), options):
+            names = tuple(file_name(form, inner) for form in forms)
+            files.append(_inner_file(path, folder, names, options))
         elif not os.path.exists(path):
             broken.append(path)
         else:
             skipped[suffix_of(path) or PurePath(path).name] += 1
+    _tell_choice(name, files, skipped, options, tell)
+    if links:
+        tell(
+            f"{name}: links to folders are not followed: {describe_some(links)}; name them as "
+            "inputs to read them"
+        )
+    if broken:
+        tell(f"{name}: links that lead nowhere were skipped: {describe_some(broken)}")
+    return files
+
+
+def _files_of_storage(url: str, options: SourceOptions, tell: Tell) -> list[InputFile]:
+    """Return the files below a URL; the URL of a file is its name."""
+    files: list[InputFile] = []
+    skipped: Counter[str] = Counter()
+    inner_names = list_folder(f"{url}/")
+    own = {
+        inner.partition(f"{FOLDER_SUFFIX}/")[0] for inner in inner_names if FOLDER_SUFFIX in inner
+    }
+    for inner in inner_names:
+        path = f"{url}/{inner}"
+        is_hidden = inner.startswith(".") or "/." in inner
+        if is_hidden or f"{FOLDER_SUFFIX}/" in inner or inner.removesuffix(ROWS_SUFFIX) in own:
+            continue
+        if _is_wanted(inner, options):
+            files.append(_inner_file(path, url, (path,), options))
+        else:
+            skipped[suffix_of(path) or PurePath(path).name] += 1
+    _tell_choice(f"{url}/", files, skipped, options, tell)
+    return files
+
+
+def _inner_file(
+    path: str, folder: str, names: tuple[str, ...], options: SourceOptions
+) -> InputFile:
+    return InputFile(
+        names=names,
+        given=folder,
+        path=path,
+        input_format=_format_in_folder(path, options),
+        is_named=False,
+    )
+
+
+def _tell_choice(
+    name: str,
+    files: Sequence[InputFile],
+    skipped: Counter[str],
+    options: SourceOptions,
+    tell: Tell,
+) -> None:
+    """Tell which files of a folder were skipped.
+
+    Raises:
+        SourceError: all were.
+    """
     notice = _describe_skipped(skipped)
     if not files:
         wanted = (
@@ -170,14 +228,6 @@ def _files_of_folder(folder: str, options: SourceOptions, tell: Tell) -> list[In
         raise SourceError(f"{name}: has no {wanted}{f'; {notice}' if notice else ''}")
     if notice and not options.glob:
         tell(f"{name}: {notice}")
-    if links:
-        tell(
-            f"{name}: links to folders are not followed: {describe_some(links)}; name them as "
-            "inputs to read them"
-        )
-    if broken:
-        tell(f"{name}: links that lead nowhere were skipped: {describe_some(broken)}")
-    return files
 
 
 def _walk(folder: str, links: list[str]) -> Iterator[str]:
@@ -205,14 +255,14 @@ def _walk(folder: str, links: list[str]) -> Iterator[str]:
                 yield path
 
 
-def _is_wanted(path: str, folder: str, options: SourceOptions) -> bool:
+def _is_wanted(inner: str, options: SourceOptions) -> bool:
+    """Whether a file is read, by its path in its folder."""
     if options.glob:
-        inner = PurePath(os.path.relpath(path, folder)).as_posix()
         return any(
             fnmatchcase(inner if "/" in pattern else PurePath(inner).name, pattern)
             for pattern in options.glob
         )
-    found = FORMATS.get(suffix_of(path))
+    found = FORMATS.get(suffix_of(inner))
     if options.input_format in ("auto", "text", "lines"):
         return found in TEXTS
     return found == options.input_format

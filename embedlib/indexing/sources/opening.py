@@ -9,7 +9,7 @@ from typing import Any, cast
 from embedlib.errors import ConfigError, SourceError, shown
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.protocol import Tell
-from embedlib.indexing.sources.file_formats import STDIN
+from embedlib.indexing.sources.file_bytes import STDIN
 from embedlib.indexing.sources.files import open_source
 from embedlib.indexing.sources.in_memory import MemorySource
 from embedlib.indexing.sources.protocol import SourceOptions

@@ -20,7 +20,8 @@ from embedlib.indexing import SourceOptions, open_source
 from embedlib.indexing.rows import BadRow, Document
 from embedlib.indexing.sinks.urls import open_sink
 from embedlib.indexing.sources import file_formats
-from embedlib.indexing.sources.file_formats import BrokenFileError, read_rows, read_text
+from embedlib.indexing.sources.file_bytes import BrokenFileError
+from embedlib.indexing.sources.file_formats import read_rows, read_text
 from embedlib.testing.check_sink import TARGET, make_rows, make_vectors
 
 
@@ -323,7 +324,7 @@ def test_a_file_without_permission(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied", path)
 
     write("docs/a.md", "text")
-    monkeypatch.setattr("embedlib.indexing.sources.file_formats.open", refuse, raising=False)
+    monkeypatch.setattr("embedlib.indexing.sources.file_bytes.open", refuse, raising=False)
     assert read("docs") == [BadRow(place="'docs/a.md'", reason="Permission denied", id="docs/a.md")]
     assert refusal("docs/a.md") == "cannot read 'docs/a.md': Permission denied"
 

@@ -1,0 +1,95 @@
+"""Opens files: of a disk, of object storage, compressed ones, and standard input."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final, cast
+
+from embedlib.indexing.sources.storage import is_storage, open_object
+
+STDIN: Final = "-"
+
+
+class BrokenFileError(Exception):
+    """A file cannot be read, or not to its end. The message says why; callers add which."""
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """Raise `BrokenFileError` for what goes wrong with a file."""
+    try:
+        yield
+    except OSError as error:
+        raise BrokenFileError(error.strerror or str(error)) from error
+    except (EOFError, zlib.error) as error:  # of gzip
+        raise BrokenFileError(str(error)) from error
+
+
+def check_readable(path: str) -> None:
+    """Open a file and close it.
+
+    Raises:
+        BrokenFileError: it cannot be opened.
+    """
+    with explaining(), open_bytes(path):
+        pass
+
+
+def read_bytes(path: str, max_bytes: int = -1) -> bytes:
+    """Return the content of a file, decompressed.
+
+    Raises:
+        BrokenFileError: it cannot be read, or has more than `max_bytes`.
+    """
+    with explaining(), open_bytes(path) as stream:
+        data = stream.read(max_bytes + 1 if max_bytes >= 0 else -1)
+    if 0 <= max_bytes < len(data):
+        raise BrokenFileError(f"has more than {max_bytes >> 20} MiB; divide it")
+    return data
+
+
+@contextmanager
+def open_bytes(path: str) -> Iterator[BinaryIO]:
+    """Open a file of a disk or of object storage, or standard input, decompressed.
+
+    Raises:
+        BrokenFileError: it is a device.
+        OSError: it cannot be opened.
+    """
+    # Bytes, not text: the encoding is UTF-8 in every locale, and a bad line can be reported.
+    if path == STDIN:
+        yield sys.stdin.buffer  # must stay open
+    elif path.lower().endswith(".gz"):
+        with _open_packed(path) as packed, gzip.GzipFile(fileobj=packed) as stream:
+            yield cast(BinaryIO, stream)
+    else:
+        with _open_packed(path) as file:
+            yield file
+
+
+@contextmanager
+def _open_packed(path: str) -> Iterator[BinaryIO]:
+    if is_storage(path):
+        with open_object(path) as stream:
+            yield stream
+        return
+    with open(path, "rb") as file:
+        if _is_device(file):
+            raise BrokenFileError(
+                "it is a device, which may have no end; name a file, or pipe its bytes to -"
+            )
+        yield file
+
+
+def _is_device(file: BinaryIO) -> bool:
+    """Whether a file is a device other than a terminal and /dev/null."""
+    found = os.fstat(file.fileno())
+    if not stat.S_ISCHR(found.st_mode):
+        return stat.S_ISBLK(found.st_mode)
+    return not file.isatty() and found.st_rdev != os.stat(os.devnull).st_rdev

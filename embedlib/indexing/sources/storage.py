@@ -1,0 +1,167 @@
+"""Files in object storage, such as s3://BUCKET/PREFIX: through fsspec, and one package per kind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, BinaryIO, Final, cast
+
+from embedlib.errors import SourceError, first_line
+from embedlib.indexing.extras import import_extra
+from embedlib.indexing.sinks.urls import without_password
+
+_EXTRA: Final = "storage"
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_LOCAL: Final = "file://"
+_NO_STORAGE: Final = ("http", "https")
+"""They list no files, and their URLs may hold keys, which would become ids."""
+_BUFFER_BYTES: Final = 1 << 20
+
+
+def local_path(path: str) -> str:
+    """Return a path without `file://`, so that a file has one name however it is written."""
+    return path[len(_LOCAL) :] if path.lower().startswith(_LOCAL) else path
+
+
+def is_storage(path: str) -> bool:
+    """Whether a path is a URL of object storage, and not a file or a database.
+
+    Raises:
+        SourceError: it is a URL, and the package that knows its scheme is missing.
+    """
+    found = _URL.match(path)
+    if found is None:
+        return False
+    scheme = found[1].lower()
+    if scheme in ("postgresql", "postgres"):
+        return False
+    fsspec = import_extra("fsspec", _EXTRA, SourceError)
+    return scheme in fsspec.available_protocols() and scheme not in _NO_STORAGE
+
+
+def is_folder(url: str) -> bool:
+    """Whether files are below a URL; one that ends with / is a folder without being asked.
+
+    Raises:
+        SourceError: there is nothing, or the storage cannot be reached.
+    """
+    files, path = _resolve(url)
+    if url.endswith("/"):
+        return True
+    try:
+        if files.isfile(path):
+            return False
+        if files.isdir(path):
+            return True
+    except Exception as error:  # each kind of storage has errors of its own
+        raise _failure(url, error) from error
+    raise _failure(url, FileNotFoundError())
+
+
+def list_folder(url: str) -> list[str]:
+    """Return the names of all files below a URL, counted from there and sorted.
+
+    Raises:
+        SourceError: there is nothing, or the storage cannot be reached.
+    """
+    files, root = _resolve(url)
+    prefix = f"{root.rstrip('/')}/"
+    try:
+        files.invalidate_cache()  # another load of this process may have listed it before
+        found = [name for name in files.find(root) if name.startswith(prefix)]
+    except Exception as error:  # each kind of storage has errors of its own
+        raise _failure(url, error) from error
+    if not found:
+        raise _failure(url, FileNotFoundError())
+    # A name that ends with / stands for the folder in programs that show folders.
+    return sorted(name[len(prefix) :] for name in found if not name.endswith("/"))
+
+
+@contextmanager
+def open_object(url: str) -> Iterator[BinaryIO]:
+    """Open a file for reading; it is fetched piece by piece.
+
+    Raises:
+        OSError: it is not there any more, or may not be read.
+        SourceError: the storage failed; the same load may succeed later. Reading may raise it too.
+    """
+    files, path = _resolve(url)
+    try:
+        file = files.open(path, "rb")
+    except (FileNotFoundError, PermissionError) as error:
+        code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EACCES
+        raise OSError(code, os.strerror(code)) from error
+    except Exception as error:  # each kind of storage has errors of its own
+        raise _failure(url, error) from error
+    with closing(file):
+        # fsspec's own lines have no limit of their length.
+        yield cast(BinaryIO, io.BufferedReader(_Raw(file, url), _BUFFER_BYTES))
+
+
+class _Raw(io.RawIOBase):
+    """A file of fsspec as `io.BufferedReader` takes it."""
+
+    def __init__(self, file: Any, url: str) -> None:
+        self._file = file
+        self._url = url
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except Exception as error:
+            raise _failure(self._url, error) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _resolve(url: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URL, and the path in it.
+
+    Raises:
+        SourceError: the URL is refused, or a package is missing.
+    """
+    scheme, _, rest = url.partition("://")
+    if ":" in rest.partition("/")[0].rpartition("@")[0]:
+        raise SourceError(
+            f"{without_password(url)}: a URL takes no password or key; set it in the environment "
+            "or a file, as the package of this storage documents it"
+        )
+    if "::" in url:
+        raise SourceError(f"{url}: a file in another file is not read; copy it out of there first")
+    if scheme.lower() in ("s3", "s3a"):
+        import_extra("s3fs", "s3", SourceError)
+    fsspec = import_extra("fsspec.core", _EXTRA, SourceError)
+    try:
+        files, path = fsspec.url_to_fs(url)
+    except Exception as error:  # such as ImportError: Please install gcsfs to access Google Storage
+        raise SourceError(f"cannot use {url}: {_reason(error)}") from error
+    return files, str(path)
+
+
+def _failure(url: str, error: Exception) -> SourceError:
+    if isinstance(error, FileNotFoundError):
+        return SourceError(f"cannot read {url}: no such file or folder")
+    return SourceError(
+        f"cannot read {url}: {_reason(error)}; if the storage did not answer, run the same command "
+        "again to continue"
+    )
+
+
+def _reason(error: Exception) -> str:
+    return without_password(first_line(error)) or type(error).__name__

@@ -1,0 +1,193 @@
+"""Object storage as a source, on fsspec's storage in memory."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedlib.errors import SourceError
+from embedlib.indexing import BadRow, Document, Source, SourceOptions, open_source
+from embedlib.indexing.sources.storage import is_storage
+from embedlib.installing import install_line
+
+memory = pytest.importorskip("fsspec.implementations.memory", reason="needs the extra storage")
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    files = memory.MemoryFileSystem()
+    monkeypatch.setattr(memory.MemoryFileSystem, "store", {})
+    monkeypatch.setattr(memory.MemoryFileSystem, "pseudo_dirs", [""])
+    files.pipe(
+        {
+            "/b/docs/a.txt": b"text of a",
+            "/b/docs/sub/c d.md": b"# C\n\ntext of c",
+            "/b/docs/sub/e.txt.gz": gzip.compress(b"text of e"),
+            "/b/docs/photo.png": b"",
+            "/b/docs/.hidden.txt": b"hidden",
+            "/b/docs/.git/x.txt": b"hidden",
+            "/b/docs/out.jsonl.embedlib/rows.txt": b"our own",
+            "/b/docs/empty.txt": b"",
+            "/b/docs2/f.txt": b"of another prefix",
+            "/b/t.csv": b"id,text\n1,one\n2,two\n",
+            "/b/t.jsonl.gz": gzip.compress(b'{"id": 1, "text": "one"}\n{"id": 2'),
+        }
+    )
+    return files
+
+
+def open_url(url: str, told: list[str] | None = None, **options: Any) -> Source:
+    return open_source([url], SourceOptions(**options), [].append if told is None else told.append)
+
+
+def read(url: str, told: list[str] | None = None, **options: Any) -> list[Document | BadRow]:
+    return list(open_url(url, told, **options))
+
+
+def texts(rows: list[Document | BadRow]) -> dict[str | None, str]:
+    return {row.id: row.text if isinstance(row, Document) else row.reason for row in rows}
+
+
+@pytest.mark.parametrize("url", ["memory://b/docs", "memory://b/docs/"])
+def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
+    told: list[str] = []
+    assert texts(read(url, told)) == {
+        "memory://b/docs/a.txt": "text of a",
+        "memory://b/docs/sub/c d.md": "# C\n\ntext of c",
+        "memory://b/docs/sub/e.txt.gz": "text of e",
+    }
+    assert told == [
+        "memory://b/docs/: 1 file of another kind was skipped: .png; name them with glob (--glob)",
+        "empty files were skipped: 'memory://b/docs/empty.txt'",
+    ]
+
+
+def test_files_are_chosen_as_in_a_folder(bucket: Any) -> None:
+    assert list(texts(read("memory://b/docs", glob=("sub/*",)))) == [
+        "memory://b/docs/sub/c d.md",
+        "memory://b/docs/sub/e.txt.gz",
+    ]
+    with pytest.raises(SourceError, match=r"^memory://b/docs/: has no csv file; 5 files of other"):
+        read("memory://b/docs", input_format="csv")
+
+
+def test_rows_of_a_file(bucket: Any) -> None:
+    assert texts(read("memory://b/t.csv")) == {"1": "one", "2": "two"}
+    assert texts(read("memory://b/t.csv", id_prefix="file")) == {
+        "memory://b/t.csv#1": "one",
+        "memory://b/t.csv#2": "two",
+    }
+    [good, bad] = read("memory://b/t.jsonl.gz")
+    assert (good.id, type(bad)) == ("1", BadRow)
+    assert bad.place == "line 2 of 'memory://b/t.jsonl.gz'"
+
+
+def test_parquet_and_documents(bucket: Any, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"id": ["a", "b"], "text": ["one", "two"]})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    bucket.pipe("/b/t.parquet", (tmp_path / "t.parquet").read_bytes())
+    source: Any = open_url("memory://b/t.parquet")
+    assert source.__length_hint__() == 2
+    assert texts(list(source)) == {"a": "one", "b": "two"}
+    bucket.pipe("/b/page.html", b"<title>T</title><p>text of a page")
+    assert texts(read("memory://b/page.html")) == {"memory://b/page.html": "text of a page"}
+
+
+def test_a_large_file_is_read_piece_by_piece(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.pipe("/b/big.txt", (b"word " * 4000 + b"\n") * 500)
+    source = open_url("memory://b/big.txt", input_format="lines")
+    tracemalloc.start()
+    try:
+        assert sum(isinstance(row, Document) for row in source) == 500
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000  # of 10 MB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("url", ["memory://b/absent", "memory://b/absent/", "memory://b/doc"])
+def test_what_is_not_there_is_an_error(bucket: Any, url: str) -> None:
+    with pytest.raises(SourceError, match=rf"^cannot read {url}: no such file or folder$"):
+        read(url)
+
+
+def test_an_object_that_is_removed_meanwhile_is_a_bad_row(bucket: Any) -> None:
+    source = open_url("memory://b/docs")
+    bucket.rm("/b/docs/a.txt")
+    assert texts(list(source))["memory://b/docs/a.txt"] == "No such file or directory"
+
+
+@pytest.mark.parametrize("method", ["_open", "find"])
+def test_storage_that_fails_ends_the_load(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("no answer of https://me:secret@host/\nmore")
+
+    monkeypatch.setattr(memory.MemoryFileSystem, method, fail)
+    with pytest.raises(SourceError, match=r"no answer of .*run the same command again") as caught:
+        read("memory://b/docs")
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_storage_that_fails_while_it_is_read_ends_the_load(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = iter(open_url("memory://b/t.csv"))
+
+    def fail(*_: object) -> bytes:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(memory.MemoryFile, "read", fail)
+    with pytest.raises(
+        SourceError, match=r"cannot read memory://b/t\.csv: timed out; if the storage"
+    ):
+        list(source)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("memory://me:secret@b/docs", r"^memory://me:\*\*\*@b/docs: a URL takes no password"),
+        ("memory://b/a.zip::memory://c", "a file in another file is not read"),
+        ("https://host/a.txt", "no such file or folder; a database URL needs --sql"),
+        ("postgresql://me:secret@host/db", "no such file or folder; a database URL needs --sql"),
+        ("nonsense://host/a.txt", "no such file or folder"),
+    ],
+)
+def test_urls_that_are_refused(bucket: Any, url: str, reason: str) -> None:
+    with pytest.raises(SourceError, match=reason) as caught:
+        read(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(SourceError) as caught:
+        read("s3://bucket/docs")
+    assert install_line("s3") in str(caught.value)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(SourceError, match=r"cannot use gs://bucket/docs: .*gcsfs"):
+        read("gs://bucket/docs")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(SourceError) as caught:
+        read("s3://bucket/docs")
+    assert install_line("storage") in str(caught.value)
+
+
+def test_a_url_of_a_disk_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert read(f"file://{tmp_path}") == read(str(tmp_path))
+
+
+def test_paths_are_no_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    assert not any(map(is_storage, ("docs", "-", "/a/b.txt", "sqlite:app.db", "C:/x", "a/b://c")))
