@@ -280,8 +280,9 @@ def _open_parquet(path: str) -> Iterator[Any]:
     parquet = import_extra("pyarrow.parquet", "parquet", SourceError)
     with ExitStack() as stack:
         place = stack.enter_context(open_object(path)) if is_storage(path) else path
-        # A buffer reads a row group page by page; without one, it is read as a whole.
-        file = parquet.ParquetFile(place, buffer_size=_PARQUET_BUFFER_BYTES)
+        # A buffer reads a row group page by page; without one, it is read as a whole. Beforehand
+        # (pre_buffer, which pyarrow 26 sets) the whole file is.
+        file = parquet.ParquetFile(place, buffer_size=_PARQUET_BUFFER_BYTES, pre_buffer=False)
         yield stack.enter_context(file)
 
 

@@ -153,6 +153,16 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         read("a.parquet")
 
 
+def test_row_groups_are_read_one_after_the_other() -> None:
+    table = pa.table({"id": range(2000), "text": [f"{n} {'word ' * 400}" for n in range(2000)]})
+    pq.write_table(table, "a.parquet", compression="none", use_dictionary=False, row_group_size=100)
+    del table
+    before = pa.total_allocated_bytes()
+    source = open_source(["a.parquet"], SourceOptions(), [].append)
+    peak = max(pa.total_allocated_bytes() for _ in source) - before
+    assert peak < 2_000_000  # of 4 MB
+
+
 # --- values ---------------------------------------------------------------------------------------
 
 
