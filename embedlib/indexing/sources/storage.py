@@ -20,6 +20,8 @@ _LOCAL: Final = "file://"
 _NO_STORAGE: Final = ("http", "https")
 """They list no files, and their URLs may hold keys, which would become ids."""
 _BUFFER_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 1 << 22
+"""What one request fetches; s3fs would take 50 MiB."""
 
 
 def local_path(path: str) -> str:
@@ -71,7 +73,6 @@ def list_folder(url: str) -> list[str]:
     files, root = _resolve(url)
     prefix = f"{root.rstrip('/')}/"
     try:
-        files.invalidate_cache()  # another load of this process may have listed it before
         found = [name for name in files.find(root) if name.startswith(prefix)]
     except Exception as error:  # each kind of storage has errors of its own
         raise _failure(url, error) from error
@@ -90,13 +91,8 @@ def open_object(url: str) -> Iterator[BinaryIO]:
         SourceError: the storage failed; the same load may succeed later. Reading may raise it too.
     """
     files, path = _resolve(url)
-    try:
-        file = files.open(path, "rb")
-    except (FileNotFoundError, PermissionError) as error:
-        code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EACCES
-        raise OSError(code, os.strerror(code)) from error
-    except Exception as error:  # each kind of storage has errors of its own
-        raise _failure(url, error) from error
+    with _explaining(url):
+        file = files.open(path, "rb", block_size=_BLOCK_BYTES)
     with closing(file):
         # fsspec's own lines have no limit of their length.
         yield cast(BinaryIO, io.BufferedReader(_Raw(file, url), _BUFFER_BYTES))
@@ -122,10 +118,8 @@ class _Raw(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        try:
+        with _explaining(self._url):
             data = self._file.read(len(buffer))
-        except Exception as error:
-            raise _failure(self._url, error) from error
         buffer[: len(data)] = data
         return len(data)
 
@@ -148,10 +142,23 @@ def _resolve(url: str) -> tuple[Any, str]:
         import_extra("s3fs", "s3", SourceError)
     fsspec = import_extra("fsspec.core", _EXTRA, SourceError)
     try:
-        files, path = fsspec.url_to_fs(url)
+        # Without a cache of lists: what an object was when it was listed may be outdated.
+        files, path = fsspec.url_to_fs(url, use_listings_cache=False)
     except Exception as error:  # such as ImportError: Please install gcsfs to access Google Storage
         raise SourceError(f"cannot use {url}: {_reason(error)}") from error
     return files, str(path)
+
+
+@contextmanager
+def _explaining(url: str) -> Iterator[None]:
+    """Raise OSError for a file that is not there, and SourceError for storage that fails."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError) as error:
+        code = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EACCES
+        raise OSError(code, os.strerror(code)) from error
+    except Exception as error:  # each kind of storage has errors of its own
+        raise _failure(url, error) from error
 
 
 def _failure(url: str, error: Exception) -> SourceError:
