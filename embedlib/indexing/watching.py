@@ -22,6 +22,8 @@ from embedlib.indexing.sources.protocol import SourceOptions
 
 _MANY: Final = 1000
 """With more changed paths at once everything is read: the system may have lost some of them."""
+_NO_NAME: Final = "\ufffd"
+"""Stands for bytes that are not UTF-8: which file it was is then unknown."""
 _TIMEOUT_MS: Final = 200
 """How often the iterator of changes returns without any; the first time it has started."""
 
@@ -103,11 +105,12 @@ def changed_sources(
         source = open_source(folders, options, tell_once)
         files = source.input_paths
         changed = [file for file in files if _is_among(file, paths)]
-        is_needed = bool(changed) or (reads_all and known != set(files))
+        is_vague = len(paths) > _MANY or any(_NO_NAME in path for path in paths)
+        is_needed = is_vague or bool(changed) or (reads_all and known != set(files))
         known = set(files)
         if not is_needed:
             continue
-        if not reads_all and len(paths) <= _MANY:
+        if not reads_all and not is_vague:
             source.narrow(changed)
         yield source
 

@@ -154,8 +154,9 @@ def test_recreating_from_an_export_that_failed_is_refused(
     refused = run("index", tmp_path / "empty.csv", "-m", model, "--to", out, "--recreate")
     assert refused.exit_code == 1
     assert refused.stderr.splitlines() == [
+        f"empty files were skipped: '{tmp_path / 'empty.csv'}'",
         f"Error: the source has no documents, and recreate would drop the 3 rows of {out}; nothing "
-        "was dropped; check the source"
+        "was dropped; check the source",
     ]
     assert len(rows(out)) == 3
     done = run("index", docs / "a.txt", "-m", model, "--to", out, "--recreate")

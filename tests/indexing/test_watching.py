@@ -172,10 +172,13 @@ def test_surplus_chunks_are_deleted_by_a_partial_pass(docs: Path, embedder: Embe
     assert len(loads.store.rows) == 3
 
 
-def test_after_very_many_changes_everything_is_read(docs: Path, loads: Loads) -> None:
+@pytest.mark.parametrize("paths", [{f"/else/{n}" for n in range(1001)}, {"/docs/\ufffd.csv"}])
+def test_after_changes_that_are_not_clear_everything_is_read(
+    docs: Path, loads: Loads, paths: Collection[str]
+) -> None:
     def step() -> Collection[str]:
         (docs / "b.txt").write_text("its change was lost")
-        return {str(docs / "a.txt"), *(f"/elsewhere/{number}" for number in range(1000))}
+        return paths
 
     assert loads.run(step)[1].num_documents == 3
     assert loads.texts()["docs/b.txt"] == "its change was lost"

@@ -192,13 +192,15 @@ class FileSource:
         for file in self._read_files():
             if self._has_bad_id(file):
                 yield _bad_name(file)
-            elif file.input_format not in WHOLE_FILE:
-                yield from self._read_rows(file)
-            else:
-                documents = read_file(file)
+                continue
+            is_whole = file.input_format in WHOLE_FILE
+            documents = iter(read_file(file)) if is_whole else self._read_rows(file)
+            first = next(documents, None)
+            if first is not None:
+                yield first
                 yield from documents
-                if not documents:
-                    empty.append(file.path)
+            elif not file.is_stream:
+                empty.append(file.path)
         if empty:
             self._tell(f"empty files were skipped: {describe_some(empty)}")
 

@@ -295,6 +295,17 @@ def test_empty_files_of_a_folder_are_skipped_and_told(told: Told) -> None:
     assert told == ["empty files were skipped: 'docs/a.md' and 2 more"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", ""), ("a.csv", "id,text\n"), ("a.jsonl", "\n\n"), ("a.jsonl", "")],
+)
+def test_files_without_rows_are_told(name: str, content: str, told: Told) -> None:
+    write(name, content)
+    write("b.csv", "id,text\n1,one\n")
+    assert [row.id for row in documents(name, "b.csv", told=told)] == ["1"]
+    assert f"empty files were skipped: '{name}'" in told
+
+
 def test_a_name_that_is_not_utf8_is_named_as_the_cause() -> None:
     Path("docs").mkdir()
     for name in (b"docs/caf\xe9.txt", b"docs/rows\xe9.csv", b"docs/ids\xe9.csv"):
