@@ -175,9 +175,9 @@ def index(
 
     Embeds the texts and writes them with their vectors to the destination of --to.
 
-    SOURCES are files or folders: text, Markdown, HTML, CSV, TSV, JSON Lines (also .gz), PDF, DOCX
-    and Parquet; - is standard input. With --sql, SOURCES is the URL of one Postgres or SQLite
-    database.
+    SOURCES are files, folders or URLs such as s3://BUCKET/PREFIX: text, Markdown, HTML, CSV, TSV,
+    JSON Lines (also .gz), PDF, DOCX and Parquet; - is standard input. With --sql, SOURCES is the
+    URL of one Postgres or SQLite database.
 
     If a run is interrupted or killed, run the same command again: it continues. Later runs embed
     only what has changed.

@@ -13,6 +13,7 @@ import pytest
 
 from embedlib.errors import SourceError
 from embedlib.indexing import BadRow, Document, Source, SourceOptions, open_source
+from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.storage import is_storage
 from embedlib.installing import install_line
 
@@ -66,6 +67,11 @@ def test_a_prefix_is_a_folder(bucket: Any, url: str) -> None:
         "memory://b/docs/: 1 file of another kind was skipped: .png; name them with glob (--glob)",
         "empty files were skipped: 'memory://b/docs/empty.txt'",
     ]
+
+
+def test_a_url_is_a_source_in_python(bucket: Any) -> None:
+    rows = open_documents("memory://b/t.csv", SourceOptions(), [].append)
+    assert texts(list(rows)) == {"1": "one", "2": "two"}
 
 
 def test_files_are_chosen_as_in_a_folder(bucket: Any) -> None:
