@@ -265,7 +265,7 @@ def test_the_position_says_nothing_of_the_source(table: Table) -> None:
     table.load(query=f"{QUERY} WHERE body <> 'a secret'")
     stored = json.loads(table.store.position or "")
     assert sorted(stored) == ["num_rows", "position", "scope"]
-    assert stored["position"] == '["int", "20"]'
+    assert stored["position"] == '["int", "20", 0]'
     assert len(stored["scope"]) == 32
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -29,6 +29,11 @@ POSTGRES_NO_ANSWER = (
 )
 
 _FETCH_ROWS = 1000
+_OPEN_SECONDS = """
+SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+"""Source: PostgreSQL, pg_stat_activity; those of others are null without pg_read_all_stats."""
 
 _Rows = Generator[RawRow, None, None]
 _Read = Callable[[str, Sequence[object]], _Rows]
@@ -72,6 +77,7 @@ def open_sql_source(url: str, query: str, options: SourceOptions, tell: Tell) ->
                 place=_check_postgres_url(url, name),
                 mark="%s",
                 read=lambda query, values: _read_postgres(url, query, values, name),
+                open_seconds=lambda: _open_seconds(url, name),
             ),
             *(query, options, tell),
         )
@@ -88,6 +94,7 @@ class _Database:
         mark: how a query writes a parameter.
         read: runs one.
         input_paths: its files.
+        open_seconds: returns for how long a transaction is open whose rows are not visible yet.
     """
 
     name: str
@@ -95,6 +102,7 @@ class _Database:
     mark: str
     read: _Read
     input_paths: Sequence[str] = ()
+    open_seconds: Callable[[], float] = lambda: 0.0
 
 
 def _make_source(database: _Database, query: str, options: SourceOptions, tell: Tell) -> Source:
@@ -164,6 +172,7 @@ class _GrowingSqlSource(_SqlSource):
         return self._highest.position()
 
     def _read(self) -> _Rows:
+        self._highest.begin(self._database.open_seconds())  # before the first row is read
         query, values = self._query, list[object]()
         if self._begin is not None:
             query = changed_since(query, self._field, self._database.mark)
@@ -210,17 +219,32 @@ def _check_postgres_url(url: str, name: str) -> str:
 
 
 def _read_postgres(url: str, query: str, values: Sequence[object], name: str) -> _Rows:
+    with (
+        _connected(url, name) as connection,
+        # A named cursor stays on the server and sends some rows at a time.
+        connection.cursor(name="embedlib_source") as cursor,
+    ):
+        cursor.execute(query, values or None)  # with None, % is no parameter
+        names = _column_names(cursor.description, name)
+        yield from _number(_batches(cursor), names, name)
+
+
+def _open_seconds(url: str, name: str) -> float:
+    """Return for how long the oldest transaction of others is open, of those that are shown."""
+    with _connected(url, name) as connection:
+        [seconds] = connection.execute(_OPEN_SECONDS).fetchone()
+    return float(seconds)
+
+
+@contextmanager
+def _connected(url: str, name: str) -> Iterator[Any]:
     psycopg = import_extra("psycopg", "pgvector", SourceError)
     conninfo = import_extra("psycopg.conninfo", "pgvector", SourceError)
     try:
         given = conninfo.conninfo_to_dict(url)
         with psycopg.connect(**with_connect_timeout(given)) as connection:
             connection.read_only = True
-            # A named cursor stays on the server and sends some rows at a time.
-            with connection.cursor(name="embedlib_source") as cursor:
-                cursor.execute(query, values or None)  # with None, % is no parameter
-                names = _column_names(cursor.description, name)
-                yield from _number(_batches(cursor), names, name)
+            yield connection
     except psycopg.errors.ConnectionTimeout as error:
         raise SourceError(f"{name}: {POSTGRES_NO_ANSWER}") from error
     except psycopg.Error as error:

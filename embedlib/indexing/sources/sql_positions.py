@@ -34,8 +34,8 @@ _ISO = re.compile(
 )
 """Date, separator, time and zone of a text. Source: ISO 8601; SQLite, date and time functions."""
 _FUTURE: Final = timedelta(days=1)
-"""Clocks and zones differ by less. A value after that, such as 9999-12-31, is no time of a change:
-with it as position, no row would ever be read again."""
+"""Zones differ by less. A value after that, such as 9999-12-31, is no time of a change: with it as
+position, no row would ever be read again."""
 _DAY_SECONDS: Final = 86_400
 
 
@@ -57,15 +57,22 @@ class Highest:
         self._tell = tell
         self._value: Any = None
         self._kind: str | None = None
+        self._open_seconds = 0.0
         self._has_told = False
-        self._latest = datetime.now(timezone.utc).replace(tzinfo=None) + _FUTURE
+        self._now = datetime.now(timezone.utc).replace(tzinfo=None)
 
     def resume(self, position: str) -> Value:
         """Take up a position and return the value from which on rows are to be read."""
-        kind, text = json.loads(position)
+        kind, text, open_seconds = json.loads(position)
         value = _DECODERS[kind](text)
         self._value, self._kind = value, _kind_of(value)
-        return lower_bound(value, self._overlap)
+        # A number does not say when it was drawn.
+        more = open_seconds if isinstance(value, date | str) else 0
+        return lower_bound(value, self._overlap + more)
+
+    def begin(self, open_seconds: float) -> None:
+        """Take how long the oldest transaction is open whose rows may become visible later."""
+        self._open_seconds = open_seconds
 
     def position(self) -> str | None:
         """Return the position after the rows that were seen; None: there was no value."""
@@ -73,7 +80,7 @@ class Highest:
         if value is None:
             return None
         text = value.isoformat() if isinstance(value, date) else str(value)
-        return json.dumps([type(value).__name__, text])
+        return json.dumps([type(value).__name__, text, math.ceil(self._open_seconds)])
 
     def see(self, value: Any) -> None:
         """Take the value of a row.
@@ -96,7 +103,8 @@ class Highest:
                 "have no common order; run once without since_field (--since-field), which reads "
                 "everything and drops the position, and then with another column"
             )
-        if _is_after(value, self._latest):
+        # What changes until then would have smaller values, and would not be read.
+        if _is_after(value, self._now + (timedelta() if _has_zone(value) else _FUTURE)):
             self._tell_future(value)
             return
         self._kind = kind
@@ -104,7 +112,7 @@ class Highest:
             self._value = value
 
     def _tell_future(self, value: Value) -> None:
-        if not self._has_told:
+        if not self._has_told and _is_after(value, self._now + _FUTURE):
             self._has_told = True
             self._tell(
                 f"{self._name}: the field {self._field!r} holds {shown(value)}, which is in the "
@@ -189,6 +197,13 @@ def _text_before(text: str, overlap: float) -> str:
         return (moment - timedelta(days=math.ceil(overlap / _DAY_SECONDS))).date().isoformat()
     # Without fraction and zone: the beginning of a text is before the whole.
     return (moment - timedelta(seconds=math.ceil(overlap))).isoformat(separator, "seconds")
+
+
+def _has_zone(value: Value) -> bool:
+    """Whether it is known which moment a value is."""
+    if isinstance(value, str):
+        return value.endswith("Z")
+    return isinstance(value, datetime) and value.tzinfo is not None
 
 
 def _is_after(value: Value, latest: datetime) -> bool:

@@ -70,6 +70,16 @@ def test_the_largest_value_is_the_position(values: list[Any]) -> None:
     assert again.position() == position
 
 
+@pytest.mark.parametrize(
+    ("value", "bound"), [(100, 90), (datetime(2026, 1, 1, 0, 2), datetime(2026, 1, 1, 0, 0, 50))]
+)
+def test_a_transaction_that_is_open_longer_is_waited_for(value: Any, bound: Any) -> None:
+    seen = highest()
+    seen.begin(59.5)
+    seen.see(value)
+    assert highest(overlap=10).resume(seen.position() or "") == bound
+
+
 def test_without_a_value_there_is_no_position() -> None:
     seen = highest()
     seen.see(None)
@@ -118,6 +128,15 @@ def test_a_time_in_the_future_moves_no_position(value: Any) -> None:
     assert seen.position() is None
     assert len(told) == 1
     assert "is in the future; such rows are read in every run" in told[0]
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_a_time_that_has_not_come_moves_no_position(is_text: bool) -> None:
+    told: list[str] = []
+    seen = highest(told=told)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    seen.see(soon.strftime("%Y-%m-%dT%H:%M:%SZ") if is_text else soon)
+    assert (seen.position(), told) == (None, [])
 
 
 @pytest.mark.parametrize(
