@@ -24,7 +24,7 @@ from embedlib.version import __version__
 
 _NOT_OF_ROWS = (
     *("batch_rows", "delete_missing", "max_delete", "recreate", "dry_run", "limit", "shard"),
-    *("on_error", "errors_file"),
+    *("on_error", "errors_file", "replace"),
 )
 """Options that do not decide what a row is. Any other one, also a future one, may."""
 
@@ -58,8 +58,8 @@ class Resuming:
             return
         if settings.delete_missing:
             raise ConfigError(
-                "delete_missing needs the whole source, and since_field reads only what has "
-                "changed; leave since_field (--since-field) out of the runs that delete"
+                "delete_missing and replace need the whole source, and since_field reads only "
+                "what has changed; leave since_field (--since-field) out of such runs"
             )
         if settings.shard is not None:
             raise ConfigError(

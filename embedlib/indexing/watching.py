@@ -39,6 +39,7 @@ def check_watch(inputs: Sequence[str], options: IndexOptions) -> None:
             raise ConfigError(f"watch needs folders, and {path!r} is none; name its folder")
     for name, value in (
         ("recreate", options.recreate),
+        ("replace", options.replace),
         ("dry_run", options.dry_run),
         ("limit", options.limit is not None),
     ):

@@ -69,9 +69,7 @@ def test_only_new_rows_of_a_table_are_read(run: Run, model: str, tmp_path: Path,
     assert len(texts(out)) == 5
     refused = run(*command, *since, "--delete-missing")
     assert refused.exit_code == 1
-    assert refused.stderr.startswith(
-        "Error: delete_missing needs the whole source, and since_field"
-    )
+    assert refused.stderr.startswith("Error: delete_missing and replace need the whole source")
 
 
 def test_a_watched_folder_is_loaded_until_ctrl_c(

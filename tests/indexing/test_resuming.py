@@ -219,7 +219,7 @@ def test_surplus_chunks_of_a_changed_row_are_deleted(tmp_path: Path, table: Tabl
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"delete_missing": True}, "leave since_field .--since-field. out of the runs that delete"),
+        ({"delete_missing": True}, "leave since_field .--since-field. out of such runs"),
         ({"shard": "1/2"}, "since_field and shard exclude one another"),
     ],
 )

@@ -217,6 +217,7 @@ def test_lines_for_the_user_come_once(docs: Path, loads: Loads) -> None:
         (["docs/a.txt"], {}, "watch needs folders, and 'docs/a.txt' is none"),
         ([], {}, "'-' is none"),
         (["docs"], {"recreate": True}, "watch and recreate exclude one another"),
+        (["docs"], {"replace": True}, "watch and replace exclude one another"),
         (["docs"], {"dry_run": True}, "watch and dry_run exclude"),
         (["docs"], {"limit": 1}, "watch and limit exclude"),
     ],
