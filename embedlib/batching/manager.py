@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.results import check_shape, fail, resolve
 from embedlib.batching.scheduler import Scheduler
@@ -55,7 +55,7 @@ class _Cancelled:
 
     is_in_inbox = False
 
-    def notify(self, inbox: SimpleQueue[Any], future: Future[Any]) -> None:
+    def notify(self, inbox: SimpleQueue[Any], future: Outcome[Any]) -> None:
         """Put this into the inbox if a query was cancelled."""
         if future.cancelled() and not self.is_in_inbox:
             self.is_in_inbox = True

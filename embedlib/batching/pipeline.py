@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from embedlib.batching.callers import Callers, counted
 from embedlib.batching.futures import CallerFuture, check_may_wait
 from embedlib.batching.lone_queries import LoneQueries
 from embedlib.batching.manager import BatchManager
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter, Stats
@@ -236,6 +236,6 @@ class Pipeline:
         self._engine.close()
 
 
-def _job_over(meter: Meter, open_jobs: dict[int, Job], key: int, _: Future[Any]) -> None:
+def _job_over(meter: Meter, open_jobs: dict[int, Job], key: int, _: Outcome[Any]) -> None:
     open_jobs.pop(key, None)
     meter.job_over()

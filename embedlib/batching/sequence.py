@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.usage import Usage
 from embedlib.engines.base import Batch, Lane
 from embedlib.vectors.arrays import Vectors
@@ -44,9 +43,8 @@ class Job:
         """Caller's; constant."""
         self.first_row = first_row
         """Caller's; constant: row of the first text in messages, since a stream is many jobs."""
-        self.future: Future[Vectors] = Future()
-        """Shared: it has its own lock. The resolving thread resolves it, any thread may fail or
-        cancel it."""
+        self.future: Outcome[Vectors] = Outcome()
+        """Shared. The resolving thread resolves it, any thread may fail or cancel it."""
         self.truncated: list[tuple[int, int]] = []
         """Tokenizing thread's: (row as in messages, number of tokens before truncation)."""
         self.num_done = 0
@@ -135,8 +133,7 @@ class Job:
                 self._resolve_one(sequence, row)
         if self.num_done == self.num_texts:
             self._done_at = now
-            with suppress(InvalidStateError):  # cancelled or failed meanwhile
-                self.future.set_result(self._vectors)
+            self.future.set_result(self._vectors)  # unless cancelled or failed meanwhile
 
     def _resolve_one(self, sequence: TokenizedText, vector: NDArray[Any]) -> None:
         row = sequence.row
@@ -155,8 +152,7 @@ class Job:
 
     def fail(self, error: BaseException) -> None:
         """Fail the future, unless it is resolved, failed or cancelled already."""
-        with suppress(InvalidStateError):  # the first error wins
-            self.future.set_exception(error)
+        self.future.set_exception(error)
 
     def add_to(self, usage: Usage) -> None:
         """Add the counts and times of this job; the caller's thread does so once it is over."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.closing import CLOSE_SECONDS, WorkerThread, check_ended
 from embedlib.errors import ClosedError
@@ -130,6 +130,6 @@ class TokenizerThread:
             chunk.job.fail(error)
 
 
-def _wake(changed: threading.Condition, _: Future[Any]) -> None:
+def _wake(changed: threading.Condition, _: Outcome[Any]) -> None:
     with changed:
         changed.notify_all()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any
 
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import TokenizedText
 from embedlib.errors import EmbedlibError
@@ -43,7 +43,7 @@ class Gathering:
             for sequence in sequences:
                 sequence.job.fail(error)
 
-    def when_over(self, future: Future[Any]) -> asyncio.Future[None]:
+    def when_over(self, future: Outcome[Any]) -> asyncio.Future[None]:
         """Return a future of the event loop that is done once another thread's is."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()

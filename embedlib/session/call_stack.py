@@ -1,4 +1,4 @@
-"""Call-stack inspection: the stacklevel for warnings, and whether a future may hold its lock."""
+"""Call-stack inspection: the stacklevel for warnings, and whether a future is being used."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import inspect
 import os
 from concurrent.futures import Future
 from pathlib import Path
+
+from embedlib.batching.outcome import Outcome
 
 
 def stacklevel_of_caller() -> int:
@@ -24,15 +26,15 @@ _PACKAGE = str(Path(stacklevel_of_caller.__code__.co_filename).parents[1]) + os.
 
 
 def is_in_a_future() -> bool:
-    """Whether a function on this thread's stack may hold the lock of a future.
+    """Whether this thread may hold the lock of a future, or waits for a job.
 
-    Only code of the module that defines `Future` takes these locks. Its functions are recognized by
-    their globals.
+    Only code of the module that defines `Future` takes these locks. Its functions, and those of
+    `Outcome`, are recognized by their globals.
     """
-    namespace = Future.result.__globals__
+    namespaces = Future.result.__globals__, Outcome.result.__globals__
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_globals is namespace:
+        if any(frame.f_globals is namespace for namespace in namespaces):
             return True
         frame = frame.f_back
     return False

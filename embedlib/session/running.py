@@ -69,7 +69,7 @@ async def arun(pipeline: Pipeline, call: Call, warn_truncated: WarnTruncated) ->
                     pipeline.feed_queries(*feed)
         else:  # may block while the queue is full
             await asyncio.to_thread(pipeline.feed, job, call.texts, call.tokenize)
-        rows = await asyncio.wrap_future(job.future)
+        rows = await job.future.in_loop()
     finally:
         job.future.cancel()  # the task was cancelled: drops what is still queued
     call.count(job)

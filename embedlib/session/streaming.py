@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.sequence import Job
 from embedlib.batching.tokenizer import MAX_ROWS_NAMED, WarnTruncated
@@ -119,7 +120,7 @@ async def astream(
                     continue
             if (oldest := ahead.oldest) is None:
                 break
-            rows = call.finish(await asyncio.wrap_future(oldest.future))
+            rows = call.finish(await oldest.future.in_loop())
             ahead.count_oldest()
             for row in rows:
                 yield row
@@ -146,7 +147,7 @@ def submit(
     job = pipeline.open_job(len(call.texts), call.lane)
     future: Future[AnyVectors] = pipeline.make_future()
 
-    def resolve(done: Future[Vectors]) -> None:
+    def resolve(done: Outcome[Vectors]) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
 
+from embedlib.batching.outcome import Outcome
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.usage import Usage
 from embedlib.config import OnTruncate
@@ -72,7 +72,7 @@ def test_the_answers_of_a_batch_wake_the_loop_once() -> None:
 
     async def fetch() -> None:
         loop, gathering = asyncio.get_running_loop(), Gathering()
-        futures: list[Future[int]] = [Future() for _ in range(4)]
+        futures: list[Outcome[int]] = [Outcome() for _ in range(4)]
         over = [gathering.when_over(future) for future in futures]
         over[0].cancel()  # its client has left
 
