@@ -52,10 +52,6 @@ class Admission:
         rate = self._texts_per_second()
         return (sum(self.inside.values()) + self.waiting_texts) / rate if rate else 0.0
 
-    def enter(self, lane: Lane, num_texts: int) -> Place:
-        """Return a place for so many texts, for `async with`, which waits for it."""
-        return Place(self, lane, num_texts)
-
     async def take(self, lane: Lane, num_texts: int) -> None:
         """Take a place for so many texts, until `give_back`.
 
@@ -74,7 +70,8 @@ class Admission:
     def give_back(self, lane: Lane, num_texts: int) -> None:
         """Leave a place, and let in who waits for it."""
         self.inside[lane] -= num_texts
-        self._let_in()
+        if self._waiting:
+            self._let_in()
 
     def _has_place(self, num_texts: int) -> bool:
         inside = self.inside[Lane.BULK]
@@ -115,27 +112,3 @@ class Admission:
         return HTTPError.overloaded(
             f"the model has {what} for {seconds:.1f} seconds; come again then", seconds
         )
-
-
-@dataclass(slots=True)
-class Place:
-    """A place of some texts in a model, held inside `async with`.
-
-    A class, since the generator of `asynccontextmanager` costs three times as much.
-    """
-
-    _admission: Admission
-    _lane: Lane
-    _num_texts: int
-
-    async def __aenter__(self) -> None:
-        """Wait for the place.
-
-        Raises:
-            HTTPError: there is none, now or within `max_wait_seconds`.
-        """
-        await self._admission.take(self._lane, self._num_texts)
-
-    async def __aexit__(self, *_: object) -> None:
-        """Leave it."""
-        self._admission.give_back(self._lane, self._num_texts)

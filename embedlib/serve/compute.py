@@ -111,7 +111,8 @@ async def embed_tokens(
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
     work.lane = Lane.BULK
-    async with model.admission.enter(Lane.BULK, len(texts)):
+    await model.admission.take(Lane.BULK, len(texts))
+    try:
         outputs: list[Any] = await asyncio.get_running_loop().run_in_executor(
             model.feeders,
             lambda: session.encode(
@@ -122,6 +123,8 @@ async def embed_tokens(
                 usage=work.usage,
             ),
         )
+    finally:
+        model.admission.give_back(Lane.BULK, len(texts))
     model.note_answer()
     return outputs
 
@@ -175,9 +178,11 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
         what `encode` raises.
     """
     work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or call.lane
-    async with model.admission.enter(lane, len(call.texts)):
+    num_texts = len(call.texts)
+    await model.admission.take(lane, num_texts)
+    try:
         pipeline = pipeline_of(session)
-        job = pipeline.open_job(len(call.texts), lane)
+        job = pipeline.open_job(num_texts, lane)
         try:
             if lane is Lane.QUERY and not _needs_thread(model, call):
                 model.gathering.add(pipeline, call.tokenize(job, 0, call.texts))
@@ -191,6 +196,8 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
             rows = job.future.result()
         finally:
             job.future.cancel()  # the client has left: drops what is still queued
+    finally:
+        model.admission.give_back(lane, num_texts)
     call.count(job)
     model.note_answer()
     return rows
