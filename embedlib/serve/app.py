@@ -255,7 +255,7 @@ def _too_late(limit: float) -> HTTPError:
 def _request_id(request: Request) -> str:
     """Return the id of a request: the client's, or a new one."""
     for name in ("x-request-id", BASETEN_ID):
-        given = request.headers.get(name, "")
-        if given.isascii() and given.isprintable() and 0 < len(given) <= 128:
+        given = request.headers.get(name)
+        if given and len(given) <= 128 and given.isascii() and given.isprintable():
             return given
     return new_id()

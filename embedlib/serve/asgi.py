@@ -6,11 +6,12 @@ Source: the ASGI specification 3.0, HTTP & WebSocket message format 2.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from random import getrandbits
 from typing import Any
 from urllib.parse import parse_qsl
+
+import msgspec
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -19,13 +20,16 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+Headers = Sequence[tuple[str, str]]
 GONE = "embedlib.gone"
 """The extension of a scope whose `future` is done when the client has left."""
 
 
-@dataclass(slots=True)
-class Request:
-    """The head of a request; its body is read later."""
+class Request(msgspec.Struct):
+    """The head of a request; its body is read later.
+
+    A struct, as others that each request has: its constructor costs a fifth of a dataclass's.
+    """
 
     method: str
     path: str
@@ -49,7 +53,7 @@ class Request:
             path=path[len(root) :] if root and path.startswith(root) else path,
             query=scope.get("query_string", b"").decode("latin-1"),
             headers={
-                name.decode("latin-1").lower(): value.decode("latin-1")
+                name.decode("latin-1"): value.decode("latin-1")  # names come in lower case
                 for name, value in scope["headers"]
             },
             client=client[0] if client else "",
@@ -61,26 +65,25 @@ class Request:
         return dict(parse_qsl(self.query, keep_blank_values=True))
 
 
-@dataclass(slots=True)
-class Response:
+class Response(msgspec.Struct):
     """A response whose body is complete."""
 
     body: bytes
     status: int = 200
     content_type: str = JSON
-    headers: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
 
     @property
     def num_bytes(self) -> int:
         """The size of the body."""
         return len(self.body)
 
-    async def send(self, send: Send, more_headers: Iterable[tuple[str, str]] = ()) -> None:
+    async def send(self, send: Send, more_headers: Headers = ()) -> None:
         """Send head and body."""
         await send(self._head(more_headers))
         await send({"type": "http.response.body", "body": self.body})
 
-    def _head(self, more_headers: Iterable[tuple[str, str]]) -> Message:
+    def _head(self, more_headers: Headers) -> Message:
         headers = [
             (b"content-type", self.content_type.encode("latin-1")),
             (b"content-length", b"%d" % self.num_bytes),
@@ -90,8 +93,7 @@ class Response:
         return {"type": "http.response.start", "status": self.status, "headers": headers}
 
 
-@dataclass(slots=True, kw_only=True)
-class PartsResponse(Response):
+class PartsResponse(Response, kw_only=True):
     """A response whose body is sent in parts, so that it is never in memory as a whole."""
 
     body: bytes = b""
@@ -104,7 +106,7 @@ class PartsResponse(Response):
         """The size of the body."""
         return self.size
 
-    async def send(self, send: Send, more_headers: Iterable[tuple[str, str]] = ()) -> None:
+    async def send(self, send: Send, more_headers: Headers = ()) -> None:
         """Send head and parts."""
         await send(self._head(more_headers))
         async for part in self.parts:

@@ -141,10 +141,11 @@ class Catalog:
         """
         named = self._models.get(name or "")
         if named is not None:
-            if named.task is not None and named.task not in tasks:
+            task = named.task
+            if task is not None and task not in tasks:
                 raise HTTPError(
                     400,
-                    f"model {named.name!r} cannot {' or '.join(tasks)}, it can {named.task}; "
+                    f"model {named.name!r} cannot {' or '.join(tasks)}, it can {task}; "
                     f"{self._others(tasks)}",
                     "wrong_model",
                     param="model",

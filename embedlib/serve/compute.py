@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +35,7 @@ MAX_CHARS_IN_LOOP = 2000
 """Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
 
 
-@dataclass(slots=True)
-class Work:
+class Work(msgspec.Struct):
     """How the texts of one request are computed, and what that took."""
 
     lane: Lane | None = None
@@ -45,7 +44,7 @@ class Work:
     """"error" refuses texts that are too long."""
     is_always_bulk: bool = False
     """Whether no lane that the request names may put it ahead: it belongs to a job."""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = msgspec.field(default_factory=Usage)
     dimensions: int | None = None
     """Of the vectors that were made; None: there are none."""
 
@@ -194,8 +193,9 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
                 )
             await model.gathering.when_over(job.future)
             rows = job.future.result()
-        finally:
+        except BaseException:
             job.future.cancel()  # the client has left: drops what is still queued
+            raise
     finally:
         model.admission.give_back(lane, num_texts)
     call.count(job)

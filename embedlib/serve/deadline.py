@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 MAX_CLOCK_SECONDS = 3600.0
 """A deadline that is further away than this tells that the clocks differ."""
+_TIMEOUTS: Final = {"request-timeout-ms": 1000, "x-stainless-read-timeout": 1}
+"""Headers, and how many of their units are a second. Source: the first, and the deadline in Unix
+time, are of Baseten's client, the other of openai-python."""
+_DEADLINE: Final = "request-deadline-ms"
 
 
 def seconds_left(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds until the earliest deadline; None: there is none.
-
-    Source: `request-timeout-ms` and `request-deadline-ms` (Unix time) are of Baseten's client,
-    `x-stainless-read-timeout` (seconds) of openai-python.
 
     Args:
         headers: of the request.
         now: Unix time.
     """
     limits = []
-    timeout = _number(headers.get("request-timeout-ms"))
-    if timeout is not None:
-        limits.append(timeout / 1000)
-    read_timeout = _number(headers.get("x-stainless-read-timeout"))
-    if read_timeout is not None:
-        limits.append(read_timeout)
-    deadline = _number(headers.get("request-deadline-ms"))
-    if deadline is not None and abs(deadline / 1000 - now) <= MAX_CLOCK_SECONDS:
-        limits.append(max(0.0, deadline / 1000 - now))
+    for name, per_second in _TIMEOUTS.items():
+        if name in headers and (timeout := _number(headers[name])) is not None:
+            limits.append(timeout / per_second)
+    if _DEADLINE in headers and (deadline := _number(headers[_DEADLINE])) is not None:
+        left = deadline / 1000 - now
+        if abs(left) <= MAX_CLOCK_SECONDS:
+            limits.append(max(0.0, left))
     return min(limits, default=None)
 
 
-def _number(text: str | None) -> float | None:
-    """Return a number of a header; None: it has none, or one that is no time."""
-    if not text:
-        return None
+def _number(text: str) -> float | None:
+    """Return the number of a header; None: it is no time."""
     try:
         value = float(text)
     except ValueError:

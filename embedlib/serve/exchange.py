@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,8 +58,7 @@ class Shared:
     """None: the server was started without a folder for them."""
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(msgspec.Struct):
     """One request on its way through a handler."""
 
     request: Request
@@ -70,7 +69,7 @@ class Exchange:
     """The part of the path behind the route's own, of a route for many paths."""
     model: ServedModel | None = None
     """The model that computes; None until it is found."""
-    work: Work = field(default_factory=Work)
+    work: Work = msgspec.field(default_factory=Work)
     parts: AsyncIterator[bytes] | None = None
     """The body as it arrives, of a route that reads it itself."""
 
@@ -89,19 +88,9 @@ class Exchange:
 
     def count(self, seconds: float) -> None:
         """Count a request that was answered after so many seconds."""
-        usage = self.work.usage
-        if self.model is None or self.work.lane is None:
-            return
-        self.shared.metrics.answered(
-            self.model,
-            self.work.lane,
-            texts=usage.num_texts,
-            tokens=usage.num_tokens,
-            truncated=len(usage.truncated),
-            seconds=seconds,
-            queue_seconds=usage.queue_seconds,
-            compute_seconds=usage.compute_seconds,
-        )
+        work = self.work
+        if self.model is not None and work.lane is not None:
+            self.shared.metrics.answered(self.model, work.lane, work.usage, seconds)
 
     async def read(self, kind: type[C]) -> C:
         """Return the body as a value of this type, and take its lane.

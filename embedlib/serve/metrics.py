@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
+from embedlib.batching.usage import Usage
 from embedlib.engines.base import Lane
 from embedlib.serve.catalog import Catalog, ServedModel
 from embedlib.serve.sessions import engine_of, precision_of
@@ -85,23 +86,18 @@ class Metrics:
         self,
         model: ServedModel,
         lane: Lane,
-        *,
-        texts: int,
-        tokens: int,
-        truncated: int,
+        usage: Usage,
         seconds: float,
-        queue_seconds: float,
-        compute_seconds: float,
     ) -> None:
-        """Count a request that was answered."""
+        """Count a request that was answered after so many seconds."""
         found = self.lanes[model.name, lane]
         found.requests += 1
-        found.texts += texts
-        found.tokens += tokens
-        found.truncated += truncated
+        found.texts += usage.num_texts
+        found.tokens += usage.num_tokens
+        found.truncated += len(usage.truncated)
         found.duration.observe(seconds)
-        found.queue.observe(queue_seconds)
-        found.compute.observe(compute_seconds)
+        found.queue.observe(usage.queue_seconds)
+        found.compute.observe(usage.compute_seconds)
 
     def searched(self, name: str, seconds: Mapping[str, float]) -> None:
         """Count a search of a destination that was answered, with the time of each stage."""

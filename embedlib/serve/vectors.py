@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import binascii
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +35,7 @@ def as_base64(row: NDArray[Any]) -> bytes:
 
 def as_stored_base64(row: NDArray[Any]) -> bytes:
     """Return `"..."`: the bytes of a contiguous row as they are."""
-    return b'"%s"' % base64.b64encode(row.data)
+    return b'"%s"' % binascii.b2a_base64(row.data, newline=False)
 
 
 def stored_as(rows: Vectors, kind: str, *, is_big_endian: bool) -> NDArray[Any]:

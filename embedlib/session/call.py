@@ -86,8 +86,9 @@ class EmbeddingCall(Call):
             vectors = np.ascontiguousarray(vectors[:, : self.truncate_dim])
         if self.normalizes:
             vectors = normalize(vectors)
-        finished = quantize(vectors, self.precision, self.ranges)
-        return finished[0] if self.is_single else finished
+        if self.precision != "float32":
+            vectors = quantize(vectors, self.precision, self.ranges)
+        return vectors[0] if self.is_single else vectors
 
 
 class PromptArguments(NamedTuple):

@@ -177,16 +177,8 @@ async def _rerank(
     work = Work(lane=exchange.work.lane)
     started = perf_counter()
     outputs: NDArray[Any] = await score_pairs(reranker, pairs, work, raw_scores=True)
-    exchange.shared.metrics.answered(
-        reranker,
-        work.lane or Lane.QUERY,
-        texts=work.usage.num_texts,
-        tokens=work.usage.num_tokens,
-        truncated=len(work.usage.truncated),
-        seconds=perf_counter() - started,
-        queue_seconds=work.usage.queue_seconds,
-        compute_seconds=work.usage.compute_seconds,
-    )
+    seconds = perf_counter() - started
+    exchange.shared.metrics.answered(reranker, work.lane or Lane.QUERY, work.usage, seconds)
     scores = iter(activate(outputs, "sigmoid")[:, 0].tolist())
     return [[next(scores) for _ in hits] for hits in found]
 

@@ -32,6 +32,9 @@ def check_pooling_fields(body: PoolingFields) -> None:
     Raises:
         HTTPError: one of them has another value than what is done anyway.
     """
+    given = {body.truncate_prompt_tokens, body.truncation_side, body.padding}
+    if given | {body.add_special_tokens} == {None}:  # as nearly always
+        return
     for name, kept, what in (
         ("truncate_prompt_tokens", -1, "only the model's own limit (-1) is there"),
         ("truncation_side", "right", "texts are truncated on the right"),
