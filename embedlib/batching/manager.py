@@ -269,7 +269,7 @@ class BatchManager:
         with self._changed:
             if received:
                 self._num_inbox[received[0].job.lane] -= len(received)
-            for lane in Lane:
+            for lane in self._num_scheduled:
                 self._num_scheduled[lane] = self._scheduler.num_waiting(lane)
             self._num_computing_queries = sum(batch.lane is Lane.QUERY for batch in self._inflight)
             self._changed.notify_all()

@@ -49,12 +49,12 @@ def resolve(
         distinct: the sequences that were computed; None: all of them.
     """
     computed = sequences if distinct is None else distinct.sequences
-    longest = max(sequence.num_tokens for sequence in computed)
-    num_tokens = sum(sequence.num_tokens for sequence in sequences)
-    num_padding = sum(longest - sequence.num_tokens for sequence in computed)
+    lens = [len(sequence.token_ids) for sequence in computed]
+    num_padding = max(lens) * len(lens) - sum(lens)
+    num_tokens = sum([len(sequence.token_ids) for sequence in sequences])
     # A twin counts as if it were computed without padding: only padding is read from the two.
     num_computed = num_tokens + (num_padding if limits.is_padded else 0)
-    num_texts = sum(sequence.share for sequence in sequences)
+    num_texts = sum([sequence.share for sequence in sequences])
     meter.batch_answered(num_texts, num_tokens, num_computed)
     if distinct is not None:
         vectors = distinct.rows_for_all(vectors, is_per_token=limits.is_per_token)

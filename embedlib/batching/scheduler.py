@@ -121,6 +121,8 @@ class Scheduler:
         """Return the oldest queries, up to the token budget."""
         if retried := self._retry(Lane.QUERY):
             return retried
+        if not self._queries:
+            return []
         batch = self._open_batch(self.limits.max_batch_tokens)
         while self._queries and batch.try_add(self._queries[0]):
             self._queries.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class Job:
             now: when the sequences are queued.
         """
         self.truncated += truncated
-        self._num_tokens += sum(sequence.num_tokens for sequence in sequences)
+        self._num_tokens += sum([len(sequence.token_ids) for sequence in sequences])
         self._tokenize_seconds += seconds
         if self._queued_at is None:
             self._queued_at = now
@@ -156,18 +156,15 @@ class Job:
 
     def add_to(self, usage: Usage) -> None:
         """Add the counts and times of this job; the caller's thread does so once it is over."""
-        usage.num_texts += self.num_texts
+        usage.num_texts += len(self._vectors)
         usage.num_tokens += self._num_tokens
         usage.truncated += self.truncated
         usage.tokenize_seconds += self._tokenize_seconds
-        usage.queue_seconds += _seconds(self._queued_at, self._submitted_at)
-        usage.compute_seconds += _seconds(self._submitted_at, self._done_at)
-        usage.total_seconds += _seconds(self._opened_at, self._done_at)
-
-
-def _seconds(started_at: float | None, ended_at: float | None) -> float:
-    """Return the time between two readings; 0 if one of them was never taken."""
-    return 0.0 if started_at is None or ended_at is None else ended_at - started_at
+        if self._queued_at is None or self._submitted_at is None or self._done_at is None:
+            return  # it had no text
+        usage.queue_seconds += self._submitted_at - self._queued_at
+        usage.compute_seconds += self._done_at - self._submitted_at
+        usage.total_seconds += self._done_at - self._opened_at
 
 
 @dataclass(eq=False)
@@ -199,18 +196,20 @@ class TokenizedText:
 
 def pack(sequences: Sequence[TokenizedText], lane: Lane) -> Batch:
     """Pack B sequences, one behind the other."""
-    ends = accumulate(sequence.num_tokens for sequence in sequences)
+    lens = [len(sequence.token_ids) for sequence in sequences]
+    token_ids = chain.from_iterable([sequence.token_ids for sequence in sequences])
+    type0 = [sequence.num_type0_tokens for sequence in sequences]
+    attended = [sequence.num_attended for sequence in sequences]
     return Batch(
         lane=lane,
-        token_ids=np.array([i for sequence in sequences for i in sequence.token_ids], np.int32),
-        cu_seqlens=np.array([0, *ends], np.int32),
-        num_prompt_tokens=np.array([s.num_prompt_tokens for s in sequences], np.int32),
-        num_type0_tokens=np.array(
-            [s.num_tokens if s.num_type0_tokens is None else s.num_type0_tokens for s in sequences],
-            np.int32,
-        ),
-        num_attended=np.array(
-            [s.num_tokens if s.num_attended is None else s.num_attended for s in sequences],
-            np.int32,
-        ),
+        token_ids=np.fromiter(token_ids, np.int32, sum(lens)),
+        cu_seqlens=np.array([0, *accumulate(lens)], np.int32),
+        num_prompt_tokens=np.array([item.num_prompt_tokens for item in sequences], np.int32),
+        num_type0_tokens=np.array(_or_all(type0, lens), np.int32),
+        num_attended=np.array(_or_all(attended, lens), np.int32),
     )
+
+
+def _or_all(nums: Sequence[int | None], lens: Sequence[int]) -> list[int]:
+    """Return numbers of tokens, with the whole length where there is none."""
+    return [whole if num is None else num for num, whole in zip(nums, lens, strict=True)]

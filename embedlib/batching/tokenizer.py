@@ -114,7 +114,8 @@ class Tokenizer:
                 "chunk" with a prompt that has a part behind the text.
         """
         started = self._meter.clock()
-        check_text("the prompt", prompt.examples + prompt.prefix + prompt.suffix)
+        if around := prompt.examples + prompt.prefix + prompt.suffix:
+            check_text("the prompt", around)
         num_prompt_tokens = 0
         if self._excludes_prompt and prompt.prefix:
             num_prompt_tokens = self._count_prompt(prompt)
@@ -133,7 +134,7 @@ class Tokenizer:
                     f"text {message_row + index} has no tokens{behind}: {texts[index]!r:.60}; "
                     "leave it out"
                 )
-            if num_tokens is None and self._is_divided(ids, prompt):
+            if num_tokens is None and len(ids) > self.max_seq_tokens and self._divides(prompt):
                 sequences += self._divide(job, first_row + index, ids, prompt)
             else:
                 sequences.append(TokenizedText(job, first_row + index, ids, num_prompt_tokens))
@@ -195,9 +196,9 @@ class Tokenizer:
             found.append((ids, num_tokens if len(before) > room else None))
         return found
 
-    def _is_divided(self, ids: list[int], prompt: Prompt) -> bool:
-        is_long = len(ids) > self.max_seq_tokens
-        return is_long and self._on_truncate == "chunk" and not prompt.suffix
+    def _divides(self, prompt: Prompt) -> bool:
+        """Whether texts that are too long become several sequences."""
+        return self._on_truncate == "chunk" and not prompt.suffix
 
     def _divide(self, job: Job, row: int, ids: list[int], prompt: Prompt) -> list[TokenizedText]:
         """Return a text's windows: as few as possible, of equal length, each with the prompt.
@@ -277,10 +278,9 @@ class Tokenizer:
     def _encode(
         self, texts: Sequence[str], prefix: str, first_row: int, *, add_special_tokens: bool = True
     ) -> list[list[int]]:
-        if not all(
-            isinstance(text, str) for text in texts
-        ):  # tokenizers would accept a pair of str
-            raise _explain(texts, first_row, TypeError("not a str"))
+        for text in texts:
+            if not isinstance(text, str):  # tokenizers would accept a pair of str
+                raise _explain(texts, first_row, TypeError("not a str"))
         try:
             prompted = [prefix + text for text in texts] if prefix else list(texts)
             if len(prompted) == 1:  # not worth waking the thread pool
