@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def as_base64(row: NDArray[Any]) -> bytes:
 
 def as_stored_base64(row: NDArray[Any]) -> bytes:
     """Return `"..."`: the bytes of a contiguous row as they are."""
-    return b'"%s"' % binascii.b2a_base64(row.data, newline=False)
+    return msgspec.json.encode(row.data)
 
 
 def stored_as(rows: Vectors, kind: str, *, is_big_endian: bool) -> NDArray[Any]:
