@@ -37,7 +37,7 @@ from embedlib.session.result_types import as_encode
 from embedlib.session.running import aconvert
 from embedlib.session.sparse_outputs import QueryTable, SpladeCall, table_call
 from embedlib.session.streaming import astream, stream, submit
-from embedlib.session.token_outputs import TokenPipeline, make_token_call
+from embedlib.session.token_outputs import Chunks, TokenPipeline, make_token_call
 from embedlib.session.tokenizers import make_tokenizers
 from embedlib.vectors.arrays import AnyVectors
 from embedlib.vectors.quantization import calibrate
@@ -322,10 +322,12 @@ class Embedder(EmbeddingSession):
         usage: Usage | None = None,
         output_value: str = "sentence_embedding",
         max_active_dims: int | None = None,
+        chunks: Sequence[Sequence[Span]] | None = None,
     ) -> Future[AnyVectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
 
-        With another `output_value` the future is that of a list, as `encode` returns it.
+        With another `output_value` the future is that of a list, as `encode` returns it. So is it
+        with `chunks`, the spans of each text: float32[C, D] of its C chunks (late chunking).
 
         Blocks only while `max_queued_texts` texts are queued. Keep two or three of these calls open
         and the engine is never idle. `stats()` counts truncated texts; there is no warning.
@@ -337,7 +339,7 @@ class Embedder(EmbeddingSession):
         wanted = PromptArguments(prompt_name, prompt, role, task, examples)
         vectors = VectorArguments(output_value=output_value, max_active_dims=max_active_dims)
         call = self._calls.make(texts, self._tokenizer_of(wanted), wanted, vectors, usage)
-        run, finish, pipeline = self._outputs(replace(call, lane=Lane.BULK), output_value)
+        run, finish, pipeline = self._outputs(replace(call, lane=Lane.BULK), output_value, chunks)
         return submit(pipeline, run, finish)
 
     @checked
@@ -381,7 +383,7 @@ class Embedder(EmbeddingSession):
         return table.tokenizer if table is not None and is_table else self._tokenizer
 
     def _outputs(
-        self, call: EmbeddingCall, output_value: str, chunks: Sequence[Span] | None = None
+        self, call: EmbeddingCall, output_value: str, chunks: Chunks | None = None
     ) -> tuple[Call, Callable[[Any], Any], Pipeline]:
         """Return the call to run, what makes the outputs of its rows, and where to run it."""
         if call.is_late:

@@ -235,10 +235,10 @@ class Tokenizer:
             for first, last in pairwise(places)
         ]
 
-    def offsets(self, text: str, prompt: Prompt) -> list[tuple[int, int]]:
+    def offsets(self, text: str, prompt: Prompt, row: int = 0) -> list[tuple[int, int]]:
         """Return the character span of every token of a text, truncated like its sequence.
 
-        The spans of special tokens and of the prompt are empty: (0, 0).
+        The spans of special tokens and of the prompt are empty: (0, 0). `row` is for messages.
 
         Raises:
             ConfigError: the prompt has a part behind the text.
@@ -246,7 +246,7 @@ class Tokenizer:
         """
         if prompt.suffix:
             raise ConfigError("chunks need a prompt in front of the text, not one on both sides")
-        self._encode([text], "", 0)  # raises for a bad text
+        self._encode([text], "", row)  # raises for a bad text
         found = self._tokenizer.encode(prompt.prefix + text)
         spans = list(zip(found.offsets, found.ids, strict=True))
         if len(spans) > self.max_seq_tokens:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ TokenVectors = NDArray[np.float32]
 """float32[L, H]: the per-token vectors of a text with L tokens."""
 FinishText = Callable[[TokenVectors, list[int]], Any]
 """Takes the per-token vectors and the token ids of a text, and returns its output."""
+Chunks = Sequence[Span] | Sequence[Sequence[Span]]
+"""Spans of one text, or of each of several texts."""
 
 
 class TokenPipeline:
@@ -123,10 +125,18 @@ class TokenPipeline:
 class TokenCall:
     """A call whose outputs are made of per-token vectors."""
 
-    def __init__(self, call: EmbeddingCall, finish_text: FinishText) -> None:
+    def __init__(self, call: EmbeddingCall, finish_text: FinishText | list[FinishText]) -> None:
+        """Prepare the call.
+
+        Args:
+            call: the texts.
+            finish_text: makes the output of a text; or one for each text.
+        """
         self._is_single = call.is_single
         self._tokenize = call.tokenize
-        self._finish_text = finish_text
+        if not isinstance(finish_text, list):
+            finish_text = [finish_text] * len(call.texts)
+        self._finish_texts = finish_text
         self._token_ids: dict[int, list[int]] = {}
         # Windows have no per-token vectors: on_truncate="chunk" does not help with long texts.
         self.call: Call = replace(call, tokenize=self._tokenize_texts, can_divide=False)
@@ -143,7 +153,8 @@ class TokenCall:
 
     def finish(self, rows: Iterable[TokenVectors]) -> Any:
         """Return the outputs of the texts as a list; for a single str, its only output."""
-        finished = [self._finish_text(row, self._token_ids[i]) for i, row in enumerate(rows)]
+        texts = enumerate(zip(self._finish_texts, rows, strict=True))
+        finished = [finish(row, self._token_ids[number]) for number, (finish, row) in texts]
         return finished[0] if self._is_single else finished
 
 
@@ -152,7 +163,7 @@ def make_token_call(
     config: Config,
     call: EmbeddingCall,
     output_value: str,
-    chunks: Sequence[Span] | None,
+    chunks: Chunks | None,
 ) -> TokenCall:
     """Check that the model has an output and return the call that computes it.
 
@@ -161,11 +172,12 @@ def make_token_call(
         config: its options.
         call: the texts, and the form of vectors.
         output_value: one of `checked.OUTPUT_VALUES`; the caller has checked it.
-        chunks: spans of the call's only text; each gets a vector.
+        chunks: spans of the call's only text, or a list of them for each text; each span gets a
+            vector.
 
     Raises:
         ConfigError: the model has no such output, or an option contradicts it.
-        InputError: `chunks` are not spans of a single text.
+        InputError: `chunks` are not spans, or not of all texts.
         ModelWeightsError: the weights cannot be read.
     """
     what = "chunks" if chunks is not None else f"output_value = {output_value!r}"
@@ -183,7 +195,7 @@ def make_token_call(
             raise ConfigError(
                 f"chunks get sentence embeddings; leave output_value out, not {output_value!r}"
             )
-        return TokenCall(call, _pool_chunks(model, call, chunks))
+        return TokenCall(call, list(_pool_chunks(model, call, chunks)))
     if call.precision != "float32":
         raise ConfigError(
             f"precision = {call.precision!r} is for sentence embeddings; leave it out with {what}"
@@ -199,27 +211,34 @@ def make_token_call(
     return TokenCall(call, _token_embeddings)
 
 
-def _pool_chunks(model: RunningModel, call: EmbeddingCall, chunks: Sequence[Span]) -> FinishText:
-    """Check the arguments and return the function that pools the spans of the call's only text."""
-    if not call.is_single:
-        raise InputError("chunks are spans of one text; pass one str with them")
-    spans = _check_spans(chunks)
+def _pool_chunks(model: RunningModel, call: EmbeddingCall, chunks: Chunks) -> Iterator[FinishText]:
+    """Check the arguments and yield for each text the function that pools its spans."""
+    names = ["chunks"] if call.is_single else [f"chunks[{row}]" for row in range(len(call.texts))]
+    of_texts: Any = [chunks] if call.is_single else chunks
+    if not isinstance(of_texts, Sequence) or len(of_texts) != len(names):
+        raise InputError(
+            f"chunks = {shown(chunks)}; of {len(names)} texts it must be {len(names)} lists of "
+            "(start, end)"
+        )
+    spans = [_check_spans(name, each) for name, each in zip(names, of_texts, strict=True)]
     modes = model.spec.pooling.modes
     if modes != ("mean",):
         raise ConfigError(
             f"chunks need a model that pools by the mean of its tokens; this one pools by "
             f"{', '.join(modes)}, so a part of its tokens has no vector of its own"
         )
-    [text] = call.texts
-    offsets = call.tokenizer.offsets(text, call.prompt)
+    open_weights = cache(model.open_weights)  # once for all texts
 
-    def finish_text(vectors: TokenVectors, token_ids: list[int]) -> NDArray[Any]:
+    def pool(
+        vectors: TokenVectors, token_ids: list[int], row: int, offsets: Sequence[Span]
+    ) -> NDArray[Any]:
         assert len(token_ids) == len(offsets), "one offset for each token; a bug in embedlib"
-        pooled = pool_spans(vectors, offsets, spans, text)
-        pooled = apply_modules(pooled, model.spec.modules, model.open_weights)
+        pooled = pool_spans(vectors, offsets, spans[row], call.texts[row], names[row])
+        pooled = apply_modules(pooled, model.spec.modules, open_weights)
         return replace(call, is_single=False).finish(pooled)
 
-    return finish_text
+    for row, text in enumerate(call.texts):
+        yield partial(pool, row=row, offsets=call.tokenizer.offsets(text, call.prompt, row))
 
 
 def _token_embeddings(vectors: TokenVectors, token_ids: list[int]) -> TokenVectors:
@@ -243,15 +262,15 @@ def _multi_vector(vectors: TokenVectors, token_ids: list[int], head: TokenHead) 
     return normalize(head(vectors[1:]))
 
 
-def _check_spans(chunks: Sequence[Span]) -> list[Span]:
-    """Return the spans as a list, or raise InputError."""
+def _check_spans(name: str, chunks: object) -> list[Span]:
+    """Return the spans of a text as a list, or raise InputError."""
     if not isinstance(chunks, Iterable):
-        raise InputError(f"chunks = {shown(chunks)}; it must be a list of (start, end)")
+        raise InputError(f"{name} = {shown(chunks)}; it must be a list of (start, end)")
     spans = list(chunks)
     for index, span in enumerate(spans):
         is_pair = isinstance(span, Sequence) and not isinstance(span, str) and len(span) == 2
         if not is_pair or not all(isinstance(place, (int, np.integer)) for place in span):
             raise InputError(
-                f"chunks[{index}] = {shown(span)}; it must be (start, end), counted in characters"
+                f"{name}[{index}] = {shown(span)}; it must be (start, end), counted in characters"
             )
     return spans

@@ -14,7 +14,11 @@ Span = tuple[int, int]
 
 
 def pool_spans(
-    vectors: NDArray[np.float32], offsets: Sequence[Span], spans: Sequence[Span], text: str
+    vectors: NDArray[np.float32],
+    offsets: Sequence[Span],
+    spans: Sequence[Span],
+    text: str,
+    name: str = "chunks",
 ) -> NDArray[np.float32]:
     """Return float32[C, H]: for each of C spans, the mean of its tokens' vectors.
 
@@ -29,6 +33,7 @@ def pool_spans(
         offsets: the characters of each token; empty for special tokens.
         spans: the characters of each chunk; they may overlap and need not cover the text.
         text: the whole text.
+        name: what messages call the spans.
 
     Raises:
         InputError: if a span is not inside the text or has no token: it contains only whitespace,
@@ -40,12 +45,12 @@ def pool_spans(
     for index, (start, end) in enumerate(spans):
         if not 0 <= start < end <= len(text):
             raise InputError(
-                f"chunks[{index}] = {(start, end)}; the text has characters 0 to {len(text)}"
+                f"{name}[{index}] = {(start, end)}; the text has characters 0 to {len(text)}"
             )
         shares = (starts < end) & (ends > start) & (starts < ends)
         if not shares.any():
             raise InputError(
-                f"chunks[{index}] = {(start, end)} has no token: {text[start:end]!r:.40} is blank, "
+                f"{name}[{index}] = {(start, end)} has no token: {text[start:end]!r:.40} is blank, "
                 f"or after character {int(ends.max())}, where the text was truncated"
             )
         pooled[index] = vectors[shares].mean(axis=0)

@@ -9,14 +9,11 @@ import asyncio
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -41,11 +38,9 @@ from embedlib.errors import (
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.spec import Dense, LayerNorm, Normalize, Pooling
-from embedlib.session.loading import ModelAroundEngine
 from embedlib.testing import (
     FAKE_DIM,
     FakeEngine,
-    byte_tokenizer,
     fake_embedder,
     fake_spec,
     fake_vector,
@@ -53,6 +48,7 @@ from embedlib.testing import (
 )
 from embedlib.vectors.modules import ACTIVATIONS, apply_modules
 from embedlib.vectors.quantization import quantize
+from tests.two_engines import token_vectors, two_engines
 
 Folder = Callable[[str], Path]
 WAIT_SECONDS = 30
@@ -88,40 +84,6 @@ def vectors(texts: list[str]) -> NDArray[np.float32]:
 
 def unit(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return values / np.linalg.norm(values, axis=-1, keepdims=True)
-
-
-def token_vectors(text: str) -> NDArray[np.float32]:
-    ids = text.encode()
-    return np.array([fake_vector(ids[: end + 1]) for end in range(len(ids))])
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelWithTwoEngines(ModelAroundEngine):
-    lower: Callable[[], Engine]
-
-    def lower_tokens(self) -> Engine:
-        return self.lower()
-
-
-@contextmanager
-def two_engines(
-    lower: Callable[[], Engine], spec: Any = None, **options: Any
-) -> Iterator[tuple[Embedder, FakeEngine]]:
-    """An Embedder whose engine for tokens is made by `lower`, and its first engine."""
-    first = FakeEngine()
-    model = ModelWithTwoEngines(
-        spec=spec or fake_spec(),
-        tokenizer=byte_tokenizer(),
-        engine=first,
-        files=cast(Any, SimpleNamespace(queries=None)),  # only their presence counts
-        lower=lower,
-    )
-    embedder = Embedder.__new__(Embedder)
-    embedder._hold("fake", model, Config(**options))
-    try:
-        yield embedder, first
-    finally:
-        embedder.close()
 
 
 # Fewer bytes.
@@ -480,7 +442,11 @@ def test_chunks_see_the_whole_text_and_no_prompt() -> None:
 @pytest.mark.parametrize(
     ("text", "chunks", "error", "message"),
     [
-        (["a"], [(0, 1)], InputError, "chunks are spans of one text"),
+        (["a"], [(0, 1)], InputError, r"chunks\[0\]\[0\] = 0; it must be \(start, end\)"),
+        (["a", "b"], [[(0, 1)]], InputError, r"of 2 texts it must be 2 lists of \(start, end\)"),
+        (["a", "b"], 5, InputError, "chunks = 5; of 2 texts it must be 2 lists"),
+        (["a", "b"], [[(0, 1)], [(1, 2)]], InputError, r"chunks\[1\]\[0\] = \(1, 2\); the text"),
+        (["a", "\udc00"], [[], [(0, 1)]], InputError, "text 1 has the lone surrogate"),
         ("abc", [(0, 1), (2, 9)], InputError, r"chunks\[1\] = \(2, 9\); the text has"),
         ("abc", [(0, 1), 5], InputError, r"chunks\[1\] = 5; it must be \(start, end\)"),
         ("abc", ["ab"], InputError, r"chunks\[0\] = 'ab'; it must be"),
@@ -493,6 +459,18 @@ def test_chunks_that_are_none(text: Any, chunks: Any, error: Any, message: str) 
     lower = partial(FakeEngine, is_per_token=True)
     with two_engines(lower) as (embedder, _), pytest.raises(error, match=message):
         embedder.encode_document(text, chunks=chunks)
+
+
+def test_chunks_of_several_texts_in_the_background() -> None:
+    with two_engines(partial(FakeEngine, is_per_token=True)) as (embedder, _):
+        spans = [[(0, 2), (1, 4)], [], [(0, 1)]]
+        texts = ["abcd", "ef", "g"]
+        found: Any = embedder.submit_batch(texts, chunks=spans).result(WAIT_SECONDS)
+        assert [rows.shape for rows in found] == [(2, FAKE_DIM), (0, FAKE_DIM), (1, FAKE_DIM)]
+        for text, of_text, rows in zip(texts, spans, found, strict=True):
+            for span, row in zip(of_text, rows, strict=True):
+                expected = token_vectors(text)[slice(*span)].mean(0)
+                np.testing.assert_allclose(row, expected, rtol=1e-6)
 
 
 def test_chunks_behind_the_cut_are_named() -> None:
