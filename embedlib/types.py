@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.retrieval import Questions
     from embedlib.indexing.signatures import LoadOptions
     from embedlib.indexing.sources.tables import ArrowTable
+    from embedlib.indexing.templates import Prefix
     from embedlib.memory import Memory
     from embedlib.models.known_models import KnownModel, Truncation
     from embedlib.models.prompts import Examples, Role
@@ -76,6 +77,7 @@ _MODULES = {
     "indexing.retrieval": ("Questions",),
     "indexing.signatures": ("LoadOptions",),
     "indexing.sources.tables": ("ArrowTable",),
+    "indexing.templates": ("Prefix",),
     "memory": ("Memory",),
     "models.known_models": (
         "KnownModel",
@@ -145,6 +147,7 @@ __all__ = [
     "Pooling",
     "PrecisionName",
     "Predict",
+    "Prefix",
     "Profile",
     "ProfileKey",
     "Questions",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedlib.cli.chunk_options import chunk_options
 from embedlib.cli.index_lines import Watch, summary
 from embedlib.cli.index_watch import open_passes, run_passes
 from embedlib.cli.options import (
@@ -62,18 +63,7 @@ _EXIT_BAD_ROWS = 3
     show_default=True,
     help="Divide long texts into chunks, each a row of its own.",
 )
-@click.option(
-    "--chunk-tokens",
-    type=int,
-    help="Maximum tokens of a chunk.  [default: as many as the model takes, up to 512]",
-)
-@click.option(
-    "--chunk-overlap",
-    type=int,
-    default=_DEFAULTS["chunk_overlap"],
-    show_default=True,
-    help="Maximum tokens that a chunk repeats from the previous one.",
-)
+@chunk_options
 @click.option(
     "--delete-missing", is_flag=True, help="At the end, delete rows that are not in SOURCES."
 )

@@ -18,7 +18,7 @@ import tokenizers
 
 from embedlib.errors import ConfigError
 from embedlib.indexing.markdown import Outline
-from embedlib.indexing.rows import Chunk, Document
+from embedlib.indexing.rows import Chunk, Document, Span
 from embedlib.installing import install_line
 
 MAX_CHARS_PER_TOKEN = 16
@@ -39,9 +39,6 @@ _SENTENCES = re.compile(r"[.!?…][\"')\]]*\s+|[\u3002\uff01\uff1f]")
 
 _IMPORTED_IN = os.getpid()
 """A forked child lacks the threads of the splitter's pool: a call that uses them would not end."""
-
-Span = tuple[int, int]
-"""Index of the first character, and index after the last."""
 
 
 class Chunker:
@@ -71,7 +68,7 @@ class Chunker:
                 f"chunks overlap by {overlap_tokens} tokens; it must be at least 0 and less than "
                 f"the {max_tokens} tokens of a chunk"
             )
-        self._tokenizer = _without_limits(tokenizer)
+        self._tokenizer = without_limits(tokenizer)
         self._max_tokens = max_tokens
         self._overlap_tokens = overlap_tokens
         self._splitters: dict[str, Any] = {}
@@ -228,14 +225,7 @@ class Chunker:
         return self._count([text[slice(*span)].strip()])[0] <= self._max_tokens
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of every text, without special tokens."""
-        counts: list[int] = []
-        for first in range(0, len(texts), COUNT_TEXTS):
-            encodings = self._tokenizer.encode_batch_fast(
-                list(texts[first : first + COUNT_TEXTS]), add_special_tokens=False
-            )
-            counts += [len(encoding.ids) for encoding in encodings]
-        return counts
+        return count_tokens(self._tokenizer, texts)
 
     def _splitter(self, name: str) -> Any:
         if name not in self._splitters:
@@ -259,7 +249,28 @@ class Chunker:
         return self._splitters[name]
 
 
-def _without_limits(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def cut_nothing(documents: Sequence[Document]) -> list[list[Chunk]]:
+    """Return every document as one chunk."""
+    return [[_chunk(document.text, (0, len(document.text)))] for document in documents]
+
+
+def count_tokens(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[int]:
+    """Return the number of tokens of every text, without special tokens.
+
+    Args:
+        tokenizer: without limits.
+        texts: any number.
+    """
+    counts: list[int] = []
+    for first in range(0, len(texts), COUNT_TEXTS):
+        encodings = tokenizer.encode_batch_fast(
+            list(texts[first : first + COUNT_TEXTS]), add_special_tokens=False
+        )
+        counts += [len(encoding.ids) for encoding in encodings]
+    return counts
+
+
+def without_limits(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Return the tokenizer without truncation and padding, to count the tokens of a text."""
     if tokenizer.truncation is None and tokenizer.padding is None:
         return tokenizer

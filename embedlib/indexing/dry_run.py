@@ -10,6 +10,7 @@ from embedlib.errors import EngineRunError, InputError
 from embedlib.indexing.embedders import TextEmbedder
 from embedlib.indexing.reader import Group
 from embedlib.indexing.report import IndexReport, Tally
+from embedlib.indexing.row_jobs import texts_to_embed
 from embedlib.indexing.rows import find_changes
 from embedlib.indexing.sinks.protocol import Sink
 
@@ -55,12 +56,12 @@ class DryRun:
         stored = self._sink.digests([row.id for row in group.rows]) if self._has_rows else {}
         changes = find_changes(group.rows, stored)
         self._tally.add(changes, group.num_documents)
-        texts = [row.text for row in changes.to_embed]
+        texts = texts_to_embed(changes.to_embed)
         self._sample += texts[: _SAMPLE_ROWS - len(self._sample)]
         limit = self._embedder.max_seq_length
         encoded = self._embedder.tokenizer.encode_batch_fast(texts)
         self._num_tokens += sum(min(len(item), limit) for item in encoded)
-        self._tally.done(len(texts), len(texts))
+        self._tally.done(len(changes.to_embed), len(changes.to_embed))
 
     def report(self, num_bad: int) -> IndexReport:
         """Return what the load would do."""

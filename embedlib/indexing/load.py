@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, wait
-from typing import Any, NamedTuple, cast
+from typing import cast
 from uuid import UUID
 
 import numpy as np
@@ -13,12 +13,12 @@ from embedlib.errors import EngineRunError, InputError
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder
 from embedlib.indexing.reader import BadRows, Group
 from embedlib.indexing.report import Tally
+from embedlib.indexing.row_jobs import Embedded, RowJob, end_of_window
 from embedlib.indexing.rows import BadRow, Row, find_changes
 from embedlib.indexing.sinks.protocol import Sink, UnstorableRowsError
 from embedlib.indexing.sinks.second_rankings import SparseSink
 from embedlib.indexing.sinks.thread import SinkThread
 from embedlib.vectors.arrays import Vectors
-from embedlib.vectors.sparse import SparseVector
 
 _JOBS = 4
 """Jobs per limit of rows in flight: some are written while the engine works on the others."""
@@ -34,38 +34,12 @@ LOOK_SECONDS = 0.5
 """Time between two progress reports while a batch is computed."""
 
 
-class Embedded(NamedTuple):
-    """What is made of the texts of some rows."""
-
-    vectors: Vectors
-    weights: list[SparseVector] | None
-    """The sparse vectors; None: there are none."""
-
-
-class _Embedding:
-    """A job of the embedder, or one of each of two models."""
-
-    def __init__(self, *jobs: Future[Any]) -> None:
-        self.jobs = jobs
-
-    def done(self) -> bool:
-        return all(job.done() for job in self.jobs)
-
-    def cancel(self) -> None:
-        for job in self.jobs:
-            job.cancel()
-
-    def result(self) -> Embedded:
-        vectors, *weights = [job.result() for job in self.jobs]
-        return Embedded(vectors, weights[0] if weights else None)
-
-
 class Load:
     """Moves rows through three stages, each bounded and in order: look up, embed, write.
 
     Every method runs on the caller's thread and does a small step, while the engine and the sink
     thread work in the background. At most `batch_rows` rows are submitted and not yet written,
-    fewer at the beginning.
+    fewer at the beginning; of late chunking at least those of one window.
     """
 
     def __init__(
@@ -89,7 +63,7 @@ class Load:
         self._limit = min(batch_rows, first_rows)
         self._lookups: deque[tuple[Group, Future[dict[UUID, bytes]]]] = deque()
         self._changed: list[Row] = []
-        self._jobs: deque[tuple[list[Row], _Embedding]] = deque()
+        self._jobs: deque[tuple[list[Row], RowJob]] = deque()
         self._writes: deque[tuple[int, int, Future[None]]] = deque()
         self._num_unwritten = 0
 
@@ -137,12 +111,13 @@ class Load:
             self._writes.append((0, 0, write))
         self._changed += changes.to_embed
         while len(self._changed) >= (job_rows := max(1, self._limit // _JOBS)):
-            self._start_job(self._changed[:job_rows])
-            del self._changed[:job_rows]
+            end = end_of_window(self._changed, job_rows)
+            self._start_job(self._changed[:end])
+            del self._changed[:end]
 
     def _start_job(self, rows: list[Row]) -> None:
         """Submit rows to the embedder, after enough earlier ones are written."""
-        while self._num_unwritten + len(rows) > self._limit:
+        while self._num_unwritten and self._num_unwritten + len(rows) > self._limit:
             if self._jobs:
                 self._write_oldest()
             else:
@@ -150,14 +125,8 @@ class Load:
         self._jobs.append((rows, self._embed(rows)))
         self._num_unwritten += len(rows)
 
-    def _embed(self, rows: list[Row]) -> _Embedding:
-        texts = [row.text for row in rows]
-        job = self._embedder.submit_batch(texts, role="document")
-        if self._sparse is None:
-            return _Embedding(job)
-        return _Embedding(
-            job, self._sparse.submit_batch(texts, role="document", output_value="sparse")
-        )
+    def _embed(self, rows: list[Row]) -> RowJob:
+        return RowJob(rows, self._embedder, self._sparse)
 
     def _write_oldest(self) -> None:
         """Wait for the oldest job, then write it together with the next ones that are done."""
@@ -189,7 +158,7 @@ class Load:
         sink = cast(SparseSink, self._sink)
         return self._thread.submit(sink.write_both, rows, vectors, weights)
 
-    def _wait_for(self, job: _Embedding) -> Embedded:
+    def _wait_for(self, job: RowJob) -> Embedded:
         """Return what a job made; tells meanwhile what is embedded of the jobs in flight."""
         while wait(job.jobs, timeout=LOOK_SECONDS).not_done:
             self._tally.look()

@@ -13,13 +13,17 @@ from typing import Any, Literal
 from embedlib.checks import choice
 from embedlib.config import check_names
 from embedlib.errors import ConfigError, shown
+from embedlib.indexing.templates import Prefix, parse_template
 
 SEARCH_ROWS = 10
 """Default number of rows that a search returns."""
 CANDIDATES = 50
 """Default number of rows that a reranker reads: they take it some tenths of a second on a CPU."""
 
-_SWITCHES = ("chunk", "delete_missing", "recreate", "replace", "dry_run")
+_SWITCHES = (
+    *("chunk", "with_headings", "late_chunking"),
+    *("delete_missing", "recreate", "replace", "dry_run"),
+)
 _COUNTS = (("chunk_tokens", 1), ("chunk_overlap", 0), ("batch_rows", 1), ("limit", 1))
 """Options that are whole numbers, and the least of each."""
 
@@ -75,6 +79,15 @@ class IndexOptions:
     """Maximum tokens of a chunk. None: what the model has room for, at most 512."""
     chunk_overlap: int = 0
     """Maximum tokens at the end of a chunk that the next one repeats."""
+    with_headings: bool = False
+    """Embed each chunk behind the path of its Markdown headings, such as "Guide > Install"."""
+    prefix: Prefix | None = None
+    """What is embedded in front of each chunk and not stored: a template of metadata, such as
+    "{title}: ", or a function of the `Document` and the `Chunk`."""
+    late_chunking: bool = False
+    """Embed a document as a whole, or in windows, and make each chunk's vector of its tokens there;
+    for models that pool by the mean. Chunks have at most a quarter of the model's room by
+    default."""
     batch_rows: int = 2048
     """Maximum rows in flight. The run after a kill embeds at most this many again."""
     delete_missing: bool = False
@@ -111,6 +124,7 @@ class IndexOptions:
         if type(share) not in (int, float) or not 0 <= share <= 1:
             raise ConfigError(f"max_delete = {shown(share)}; it must be a share, from 0 to 1")
         choice("skip", "stop").take("on_error", self.on_error)
+        self._check_prefix()
         if self.shard is not None:
             parse_shard(self.shard)
         if not isinstance(self.errors_file, str | os.PathLike | None):
@@ -126,6 +140,23 @@ class IndexOptions:
         if self.replace and (self.limit is not None or self.shard is not None):
             raise ConfigError(
                 "replace needs the whole source in one load; leave limit and shard out"
+            )
+
+    def _check_prefix(self) -> None:
+        if isinstance(self.prefix, str):
+            parse_template(self.prefix)
+        elif self.prefix is not None and not callable(self.prefix):
+            raise ConfigError(
+                f"prefix = {shown(self.prefix)}; it must be a template such as '{{title}}: ', or a "
+                "function of a Document and a Chunk"
+            )
+        for name in ("with_headings", "late_chunking"):
+            if getattr(self, name) and not self.chunk:
+                raise ConfigError(f"{name} is for chunks; leave it out where chunk=False")
+        if self.late_chunking and (self.with_headings or self.prefix is not None):
+            raise ConfigError(
+                "late_chunking embeds the document as it is, with its headings, and nothing in "
+                "front of a chunk; leave out either that or with_headings and prefix"
             )
 
     def _check_count(self, name: str, least: int) -> None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from embedlib.errors import ConfigError, EngineRunError, SinkError, SourceError
-from embedlib.indexing.chunking import Chunker
 from embedlib.indexing.dry_run import DryRun
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embedder
 from embedlib.indexing.hybrid import check_full_text
@@ -32,14 +31,14 @@ from embedlib.indexing.preparing import (
     check_arguments,
     estimate_documents,
     ignore,
-    make_chunker,
     make_target,
+    prepare_chunker,
 )
 from embedlib.indexing.reader import BadRows, Reader
 from embedlib.indexing.replacing import start_replacement
 from embedlib.indexing.report import IndexProgress, IndexReport, Tally
 from embedlib.indexing.resuming import Resuming
-from embedlib.indexing.rows import BadRow, Document, model_digest, row_id
+from embedlib.indexing.rows import BadRow, CutDocuments, Document, model_digest, row_id
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import (
     OtherModelError,
@@ -137,7 +136,7 @@ def index(
     if settings.errors_file is not None:
         inputs = getattr(documents, "input_paths", ())  # unknown for an iterable of the caller
         check_not_input(settings.errors_file, inputs, "errors_file")
-    chunker = make_chunker(embedder, settings)
+    chunker = prepare_chunker(embedder, settings, tell)
     target = make_target(embedder, settings)
     if sparse is not None:
         target = replace(target, sparse=sparse_model(sparse))
@@ -283,7 +282,7 @@ class _Run:
         if state is not None and model_digest(state.fingerprint) in others:
             self.target = replace(self.target, fingerprint=state.fingerprint)
 
-    def read(self, documents: Iterable[Document | BadRow], chunker: Chunker | None) -> Reader:
+    def read(self, documents: Iterable[Document | BadRow], chunker: CutDocuments | None) -> Reader:
         """Start to read documents on their own thread."""
         return Reader(
             documents,
@@ -325,7 +324,7 @@ class _Run:
             load.cancel()
 
     def _start_load(self) -> RowLoad:
-        batch_rows = most_rows(self.sparse, self.settings.batch_rows)
+        batch_rows = most_rows(self.sparse, self.settings)
         counts = (self.bad_rows, self.tally, batch_rows)
         if self.cluster is not None:
             return self.cluster.start_load(self.sink, self.thread, self.target, *counts)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import length_hint
+from typing import Literal, Protocol
+
+import tokenizers
 
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.errors import ConfigError, shown
-from embedlib.indexing.chunking import Chunker
+from embedlib.indexing.chunking import Chunker, cut_nothing
 from embedlib.indexing.embedders import TextEmbedder
+from embedlib.indexing.late_windows import WINDOW_CHUNKS, WindowedChunks, check_late
 from embedlib.indexing.options import IndexOptions
-from embedlib.indexing.rows import BadRow, Document
-from embedlib.indexing.sinks.protocol import Target
+from embedlib.indexing.prefixes import PrefixedChunks, prefix_room
+from embedlib.indexing.rows import BadRow, CutDocuments, Document
+from embedlib.indexing.sinks.protocol import Target, Tell
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.stored_model import name_to_store, precision_to_store
 
@@ -49,21 +54,71 @@ def estimate_documents(documents: Iterable[Document | BadRow], options: IndexOpt
     return num_documents or None
 
 
-def make_chunker(embedder: TextEmbedder, options: IndexOptions) -> Chunker | None:
+class ChunkMeasure(Protocol):
+    """What cutting needs of an embedder."""
+
+    @property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The model's tokenizer."""
+
+    def count_room(self, role: Literal["document"], /) -> int:
+        """Return how many tokens of text fit."""
+
+
+def make_chunker(measure: ChunkMeasure, options: IndexOptions, tell: Tell) -> CutDocuments | None:
     """Return what divides documents; None: nothing does.
+
+    Args:
+        measure: the embedder, or only its tokenizer and room.
+        options: of the load.
+        tell: takes a line for the user, from any thread.
 
     Raises:
         ConfigError: a chunk would be longer than the model takes.
     """
-    if not options.chunk:
+    has_prefix = options.with_headings or options.prefix is not None
+    if not options.chunk and not has_prefix:
         return None
-    room = embedder.count_room("document")
-    num_tokens = options.chunk_tokens or min(room, MAX_CHUNK_TOKENS)
-    if num_tokens > room:
+    room = measure.count_room("document") if options.chunk else None
+    cut: CutDocuments = cut_nothing
+    if room is not None:
+        cut = _make_cut(measure, options, room, prefix_room(room) if has_prefix else 0)
+    if room is not None and options.late_chunking:
+        return WindowedChunks(cut, measure.tokenizer, room)
+    if not has_prefix:
+        return cut
+    return PrefixedChunks(
+        *(cut, measure.tokenizer, room, options.prefix, tell), with_headings=options.with_headings
+    )
+
+
+def prepare_chunker(
+    embedder: TextEmbedder, options: IndexOptions, tell: Tell
+) -> CutDocuments | None:
+    """Check that an embedder can do what a load is asked for, and return what divides documents.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    chunker = make_chunker(embedder, options, tell)
+    if options.late_chunking:
+        check_late(embedder)
+    return chunker
+
+
+def _make_cut(
+    measure: ChunkMeasure, options: IndexOptions, room: int, num_prefix_tokens: int
+) -> Chunker:
+    limit = room - num_prefix_tokens
+    most = limit // WINDOW_CHUNKS if options.late_chunking else limit
+    num_tokens = options.chunk_tokens or max(1, min(most, MAX_CHUNK_TOKENS))
+    if num_tokens > limit:
+        beside = f" beside a prefix of {num_prefix_tokens}" if num_prefix_tokens else ""
         raise ConfigError(
-            f"chunk_tokens = {shown(num_tokens)}; the model has room for {room} tokens of text"
+            f"chunk_tokens = {shown(num_tokens)}; the model has room for {limit} tokens of "
+            f"text{beside}"
         )
-    return Chunker(embedder.tokenizer, num_tokens, options.chunk_overlap)
+    return Chunker(measure.tokenizer, num_tokens, options.chunk_overlap)
 
 
 def make_target(embedder: TextEmbedder, options: IndexOptions) -> Target:

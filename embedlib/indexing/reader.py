@@ -17,9 +17,17 @@ from typing import IO, Any
 import numpy as np
 
 from embedlib.errors import SourceError, first_line, shown
-from embedlib.indexing.chunking import Chunker
+from embedlib.indexing.chunking import cut_nothing
 from embedlib.indexing.options import Shard
-from embedlib.indexing.rows import BadRow, Chunk, Document, Row, row_digest, row_id
+from embedlib.indexing.rows import (
+    BadRow,
+    Chunk,
+    CutDocuments,
+    Document,
+    Row,
+    row_digest,
+    row_id,
+)
 from embedlib.indexing.seen import Seen
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.json_values import BadValueError, check_text, json_value
@@ -127,7 +135,7 @@ class Reader:
     def __init__(
         self,
         source: Iterable[Document | BadRow],
-        chunker: Chunker | None,
+        chunker: CutDocuments | None,
         fingerprint: str,
         seen: Seen,
         bad_rows: BadRows,
@@ -136,7 +144,7 @@ class Reader:
         shard: Shard | None = None,
     ) -> None:
         self._source = source
-        self._chunker = chunker
+        self._cut = chunker or cut_nothing
         self._fingerprint = fingerprint
         self._seen = seen
         self._bad_rows = bad_rows
@@ -242,7 +250,7 @@ class Reader:
             yield item
 
     def _rows(self, documents: list[Document]) -> Iterator[list[Row]]:
-        for document, chunks in zip(documents, self._chunk(documents), strict=True):
+        for document, chunks in zip(documents, self._cut(documents), strict=True):
             if chunks:
                 self._seen.set_num_chunks(document.id, len(chunks))
             else:
@@ -252,13 +260,6 @@ class Reader:
                 self._row(document, number, chunk, len(chunks))
                 for number, chunk in enumerate(chunks)
             ]
-
-    def _chunk(self, documents: list[Document]) -> list[list[Chunk]]:
-        if self._chunker is not None:
-            return self._chunker(documents)
-        return [
-            [Chunk(text=document.text, start=0, end=len(document.text))] for document in documents
-        ]
 
     def _row(self, document: Document, number: int, chunk: Chunk, num_chunks: int) -> Row:
         metadata: dict[str, Any] = {"source": document.id}
@@ -273,7 +274,9 @@ class Reader:
             chunk=number,
             text=chunk.text,
             metadata=metadata,
-            digest=row_digest(chunk.text, metadata, self._fingerprint),
+            digest=row_digest(chunk.text, metadata, self._fingerprint, chunk.embedded, chunk.span),
+            embedded=chunk.embedded,
+            span=chunk.span,
         )
 
 

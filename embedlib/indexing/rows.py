@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -14,6 +14,9 @@ ROW_NAMESPACE = UUID("6e5ae0c6-5a0b-5c4e-9a3f-0d8c2c1b7a51")
 
 CONTENT_BYTES = 16
 METADATA_BYTES = 8
+
+Span = tuple[int, int]
+"""Index of the first character, and index after the last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,16 +61,25 @@ class Chunk:
     """A piece of a document's text: `document.text[start:end] == text`.
 
     Attributes:
-        text: what is embedded and stored.
+        text: what is stored, and embedded unless `embedded` says otherwise.
         start: index of the first character.
         end: index after the last character.
         headings: the Markdown headings above it, outermost first.
+        embedded: the text with a prefix, or the window of late chunking; None: the text is embedded
+            as it is.
+        span: of late chunking, where the text is in its window.
     """
 
     text: str
     start: int
     end: int
     headings: tuple[str, ...] = ()
+    embedded: str | None = None
+    span: Span | None = None
+
+
+CutDocuments = Callable[[Sequence[Document]], list[list[Chunk]]]
+"""Returns the chunks of every document, in text order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +93,8 @@ class Row:
         text: the chunk's text.
         metadata: JSON values by key.
         digest: `row_digest`; a stored row with the same digest is up to date.
+        embedded: what is embedded in place of the text, and not stored; None: the text.
+        span: of late chunking, the characters of `embedded` that the vector is made of.
     """
 
     id: UUID
@@ -89,6 +103,13 @@ class Row:
     text: str
     metadata: Mapping[str, Any]
     digest: bytes
+    embedded: str | None = None
+    span: Span | None = None
+
+    @property
+    def text_to_embed(self) -> str:
+        """The text, behind its prefix if it has one; of late chunking the whole window."""
+        return self.text if self.embedded is None else self.embedded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,13 +150,29 @@ def row_id(source_id: str, chunk: int) -> UUID:
     return uuid5(ROW_NAMESPACE, f"{source_id}\0{chunk}")
 
 
-def row_digest(text: str, metadata: Mapping[str, Any], fingerprint: str) -> bytes:
+def row_digest(
+    text: str,
+    metadata: Mapping[str, Any],
+    fingerprint: str,
+    embedded: str | None = None,
+    span: Span | None = None,
+) -> bytes:
     """Return bytes[24] that change whenever a stored row is out of date.
 
     The first 16 bytes cover what decides the vector, text and model; the last 8 the metadata. A row
     that differs only in the latter gets new metadata and keeps its vector.
+
+    Args:
+        text: of the row.
+        metadata: of the row.
+        fingerprint: of the model.
+        embedded: as in `Row`; the text is covered all the same, since it is stored.
+        span: as in `Row`.
     """
     model = model_digest(fingerprint).encode()
+    if embedded is not None:  # no fingerprint has a NUL, so no other row has this key
+        place = "" if span is None else f"{span[0]}:{span[1]}"
+        model += f"\0{place}\0{embedded}".encode()
     # Hashed first: a fingerprint has any length, and a key of blake2b at most 64 bytes.
     key = blake2b(model, digest_size=32).digest()
     content = blake2b(text.encode(), digest_size=CONTENT_BYTES, key=key)

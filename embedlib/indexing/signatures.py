@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from embedlib.indexing.templates import Prefix
+
 
 class LoadOptions(TypedDict, total=False):
     """The fields of `IndexOptions` with their docstrings; a test compares the two."""
@@ -15,6 +17,15 @@ class LoadOptions(TypedDict, total=False):
     """Maximum tokens of a chunk. None: what the model has room for, at most 512."""
     chunk_overlap: int
     """Maximum tokens at the end of a chunk that the next one repeats."""
+    with_headings: bool
+    """Embed each chunk behind the path of its Markdown headings, such as "Guide > Install"."""
+    prefix: Prefix | None
+    """What is embedded in front of each chunk and not stored: a template of metadata, such as
+    "{title}: ", or a function of the `Document` and the `Chunk`."""
+    late_chunking: bool
+    """Embed a document as a whole, or in windows, and make each chunk's vector of its tokens there;
+    for models that pool by the mean. Chunks have at most a quarter of the model's room by
+    default."""
     batch_rows: int
     """Maximum rows in flight. The run after a kill embeds at most this many again."""
     delete_missing: bool

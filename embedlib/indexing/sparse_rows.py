@@ -10,14 +10,15 @@ from uuid import UUID
 from embedlib.embedder import Embedder
 from embedlib.errors import SinkError
 from embedlib.indexing.embedders import SparseEmbedder, check_embedder
+from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.rows import model_digest
 from embedlib.indexing.sinks.protocol import Hit, Sink, SinkState, SparseModel, Target
 from embedlib.indexing.sinks.second_rankings import SparseSink
 from embedlib.indexing.stored_model import name_to_store
 
 TOKEN_ROWS: Final = 128
-"""Rows in flight at most where sparse vectors are made of a vector of every token, which take 2 MB
-for a text of 512 tokens."""
+"""Rows in flight at most where vectors are made of a vector of every token, which take 2 MB for a
+text of 512 tokens."""
 RRF_RANK: Final = 60
 """Source: Cormack, Clarke, Buettcher, Reciprocal Rank Fusion (SIGIR 2009), section 2: k = 60."""
 ARM_ROWS: Final = 100
@@ -71,10 +72,11 @@ def sparse_model(embedder: SparseEmbedder) -> SparseModel:
     return SparseModel(model=name_to_store(embedder), fingerprint=embedder.fingerprint, dim=dim)
 
 
-def most_rows(embedder: SparseEmbedder | None, batch_rows: int) -> int:
+def most_rows(embedder: SparseEmbedder | None, options: IndexOptions) -> int:
     """Return how many rows may be in flight."""
     of_tokens = isinstance(embedder, Embedder) and not embedder.spec.is_sparse
-    return min(batch_rows, TOKEN_ROWS) if of_tokens else batch_rows
+    is_bounded = of_tokens or options.late_chunking
+    return min(options.batch_rows, TOKEN_ROWS) if is_bounded else options.batch_rows
 
 
 def check_has_sparse(state: SinkState, name: str) -> None:

@@ -94,7 +94,7 @@ _BY_NAME: Final[Mapping[str, Draw]] = MappingProxyType(
             (
                 *("convert_to_numpy", "convert_to_tensor", "normalize_embeddings", "raw_scores"),
                 *("return_documents", "apply_softmax", "local_files_only", "chunk", "dry_run"),
-                *("delete_missing", "recreate", "show_progress_bar"),
+                *("delete_missing", "recreate", "show_progress_bar", "with_headings"),
             ),
             _switch,
         ),

@@ -17,6 +17,7 @@ from embedlib import Embedder, Search, index
 from embedlib.cli import main
 from embedlib.errors import ConfigError, SinkError
 from embedlib.indexing import open_sink
+from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.sparse_rows import ARM_ROWS, most_rows
 from embedlib.testing.models.sparse import write_router
 from embedlib.testing.models.tokenizers import WORDS
@@ -156,5 +157,6 @@ def test_a_model_without_sparse_vectors_is_refused(
 
 def test_vectors_of_tokens_bound_the_rows_in_flight(models: tuple[Embedder, Embedder]) -> None:
     embedder, sparse = models
-    assert most_rows(embedder, 2048) == 128
-    assert most_rows(sparse, 2048) == most_rows(None, 2048) == 2048
+    options = IndexOptions()
+    assert most_rows(embedder, options) == 128
+    assert most_rows(sparse, options) == most_rows(None, options) == 2048
