@@ -24,9 +24,9 @@ from embedlib.errors import EmbedlibError, shortened
 from embedlib.version import __version__
 
 _COMMANDS = (
-    *("bench", "bench-write", "classify", "compile", "completion", "config", "convert", "doctor"),
-    *("drop-old", "encode", "index", "inspect", "models", "pack", "rerank", "search", "serve"),
-    *("status", "tune", "verify"),
+    *("bench", "bench-write", "chunks", "classify", "compile", "completion", "config", "convert"),
+    *("doctor", "drop-old", "encode", "index", "inspect", "models", "pack", "rerank", "search"),
+    *("serve", "status", "tune", "verify"),
 )
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
