@@ -16,6 +16,7 @@ from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 
 if TYPE_CHECKING:
     from embedlib.indexing.hits import SearchHit
+    from embedlib.indexing.source_lines import SourceLines
 
 _RERANKER_OPTIONS = (
     *("engine", "device", "prepare", "threads", "engine_cache_dir"),
@@ -62,6 +63,12 @@ _RERANKER_OPTIONS = (
     help="Search with the rows' sparse vectors (index --sparse), or their words (index "
     "--full-text), as well, and fuse the two by rank.",
 )
+@click.option(
+    "--show",
+    is_flag=True,
+    help="Print the lines of the source: of the file, if it is there and has not changed, or else "
+    "the stored text.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @config_options("truncate_dim", "max_seq_tokens", *ENGINE_OPTIONS, *MODEL_OPTIONS)
 def search(
@@ -74,6 +81,7 @@ def search(
     candidates: int,
     min_score: float | None,
     hybrid: bool,
+    show: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -86,6 +94,7 @@ def search(
       embedlib search "how do I copy a folder?" --to edge:my-docs
       embedlib search "copy a folder" --to edge:my-docs --where 'lang in ("de", "en")'
       embedlib search "copy a folder" --to edge:my-docs --rerank BAAI/bge-reranker-base
+      embedlib search "copy a folder" --to edge:my-docs -k 1 --show
     """  # noqa: D301 - click takes \b as "keep these lines"
     config = Config(**options)
 
@@ -94,6 +103,7 @@ def search(
     from embedlib.indexing.retrieval import Search
     from embedlib.indexing.searching import check_query, stored_state
     from embedlib.indexing.sinks.urls import open_sink
+    from embedlib.indexing.source_lines import LineFinder
     from embedlib.indexing.stored_model import open_embedder
 
     check_query(question, k)  # before the model is loaded
@@ -117,11 +127,16 @@ def search(
         hits = asked.search(
             question, k, where=where, min_score=min_score, num_candidates=candidates
         )
+    find = LineFinder() if show else None
     for hit in hits:
-        click.echo(_json(hit, ranking is not None) if as_json else _line(hit))
+        lines = find(hit) if find else None
+        if as_json:
+            click.echo(_json(hit, lines, is_reranked=ranking is not None))
+        else:
+            click.echo(f"{_place(hit, lines)}\n{_text(hit, lines, is_whole=show)}")
 
 
-def _json(hit: SearchHit, is_reranked: bool) -> str:
+def _json(hit: SearchHit, lines: SourceLines | None, *, is_reranked: bool) -> str:
     fields = {
         "score": hit.score,
         **({"vector_score": hit.vector_score} if is_reranked else {}),
@@ -130,14 +145,27 @@ def _json(hit: SearchHit, is_reranked: bool) -> str:
         "chunk": hit.chunk,
         "text": hit.text,
         "metadata": dict(hit.metadata),
+        **({} if lines is None else {"first_line": lines.first_line, "lines": lines.lines}),
     }
     return json.dumps(fields, ensure_ascii=False)
 
 
-def _line(hit: SearchHit) -> str:
-    """Return score and place, and the beginning of the text on a second line."""
+def _place(hit: SearchHit, lines: SourceLines | None) -> str:
+    """Return the score of a row, and where it is."""
     start, end = hit.metadata.get("start_index"), hit.metadata.get("end_index")
     span = "" if start is None or end is None else f" [{start}:{end}]"
+    if lines is not None:
+        span = f":{lines.first_line}-{lines.last_line}"
     headings = hit.metadata.get("headings")
     path = f"  {' > '.join(map(str, headings))}" if isinstance(headings, list) else ""
-    return f"{hit.score:.3f}  {hit.source_id}{span}{path}\n       {one_line(hit.text)}"
+    return f"{hit.score:.3f}  {hit.source_id}{span}{path}"
+
+
+def _text(hit: SearchHit, lines: SourceLines | None, *, is_whole: bool) -> str:
+    """Return the beginning of the text, or all of it with the numbers of its lines."""
+    if lines is not None:
+        numbered = enumerate(lines.lines, lines.first_line)
+        return "".join(f"{number:>7}  {line}\n" for number, line in numbered)
+    if is_whole:
+        return "".join(f"         {line}\n" for line in hit.text.split("\n"))
+    return f"       {one_line(hit.text)}"
