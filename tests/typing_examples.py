@@ -87,6 +87,8 @@ def loads(embedder: Embedder, documents: list[Document]) -> None:
     embedlib.index("docs", "jsonl:x", embedder=embedder, delet_missing=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     embedlib.index("docs", "jsonl:x", embedder=embedder, recreate="false")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     embedlib.index("docs", "jsonl:x", embedder=embedder, on_error="ignore")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    embedlib.index("docs", "jsonl:x", embedder=embedder, prefix=lambda document, chunk: document.id)
+    embedlib.index("docs", "jsonl:x", embedder=embedder, prefix=lambda text: text)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     embedlib.index("docs", "jsonl:x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     SourceOptions(input_format="xml")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Config(thread=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -41,7 +41,8 @@ _OPTIONS = (
         "--late-chunking",
         is_flag=True,
         help="Embed whole documents, or windows of them, and make each chunk's vector of its "
-        "tokens in context; for models that pool by the mean.",
+        "tokens in context; for models that pool by the mean. Chunks then have at most a quarter "
+        "of the model's room, unless --chunk-tokens says more.",
     ),
 )
 

@@ -27,6 +27,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "classify": ("classify", "classifier", "texts.txt"),
         "rerank": ("rerank", "a question", "texts.txt", "-m", "reranker"),
         "index": ("index", "rows.jsonl", "-m", "embedder", "--to", "jsonl:vectors.jsonl"),
+        "chunks": ("chunks", "rows.jsonl", "-m", "embedder"),
         "search": ("search", "a question", "--to", "jsonl:stored.jsonl", "-m", "embedder"),
         "status": ("status", "jsonl:stored.jsonl"),
         "inspect": ("inspect", "embedder"),
