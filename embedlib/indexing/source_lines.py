@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 
 from embedlib.indexing.sinks.protocol import Hit
-from embedlib.indexing.sources.file_formats import BrokenFileError, read_text
+from embedlib.indexing.sources.file_bytes import BrokenFileError
+from embedlib.indexing.sources.file_formats import read_text
 
 MAX_FILE_BYTES = 1 << 28
 """Larger files are not read again to show a few of their lines."""
