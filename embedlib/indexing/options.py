@@ -129,7 +129,9 @@ class IndexOptions:
             parse_shard(self.shard)
         if not isinstance(self.errors_file, str | os.PathLike | None):
             raise ConfigError(f"errors_file = {shown(self.errors_file)}; it must be a path")
-        if not isinstance(self.full_text, str | None) or self.full_text == "":
+        language = self.full_text
+        is_name = isinstance(language, str) and language != "" and language.isprintable()
+        if language is not None and not is_name:
             raise ConfigError(
                 f"full_text = {shown(self.full_text)}; it must be a language, such as 'english'"
             )
