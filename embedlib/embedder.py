@@ -326,8 +326,7 @@ class Embedder(EmbeddingSession):
     ) -> Future[AnyVectors]:
         """Start bulk work and return the future of its vectors, float32[N, D].
 
-        With another `output_value` the future is that of a list, as `encode` returns it. So is it
-        with `chunks`, the spans of each text: float32[C, D] of its C chunks (late chunking).
+        With another `output_value`, or `chunks` (spans of each text), the future is that of a list.
 
         Blocks only while `max_queued_texts` texts are queued. Keep two or three of these calls open
         and the engine is never idle. `stats()` counts truncated texts; there is no warning.
@@ -388,8 +387,7 @@ class Embedder(EmbeddingSession):
         """Return the call to run, what makes the outputs of its rows, and where to run it."""
         if call.is_late:
             check_output(output_value, chunks)
-            return call, call.finish, self._pipeline
-        if output_value == "sentence_embedding" and chunks is None:
+        if call.is_late or (output_value == "sentence_embedding" and chunks is None):
             return call, call.finish, self._pipeline
         if not self.spec.is_sparse or chunks is not None:
             of_tokens = make_token_call(self._model, self.config, call, output_value, chunks)
