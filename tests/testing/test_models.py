@@ -54,5 +54,5 @@ def test_the_stored_outputs_were_made_with_these_weights(
 
 
 def test_every_variant_has_stored_outputs_and_every_output_a_variant() -> None:
-    stored = {path.stem for path in GOLDENS.glob("*.npz")} - {"rope", "buckets"}
+    stored = {path.stem for path in GOLDENS.glob("*.npz")} - {"adapters", "rope", "buckets"}
     assert stored == set(VARIANTS)
