@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.options import Shard
     from embedlib.indexing.retrieval import Questions
     from embedlib.indexing.signatures import LoadOptions
+    from embedlib.indexing.sources.files import FileSource
     from embedlib.indexing.sources.tables import ArrowTable
     from embedlib.indexing.templates import Prefix
     from embedlib.memory import Memory
@@ -76,6 +77,7 @@ _MODULES = {
     "indexing.options": ("Shard",),
     "indexing.retrieval": ("Questions",),
     "indexing.signatures": ("LoadOptions",),
+    "indexing.sources.files": ("FileSource",),
     "indexing.sources.tables": ("ArrowTable",),
     "indexing.templates": ("Prefix",),
     "memory": ("Memory",),
@@ -130,6 +132,7 @@ __all__ = [
     "Encoder",
     "Examples",
     "FieldPath",
+    "FileSource",
     "Head",
     "Hybrid",
     "KnownModel",

@@ -42,7 +42,7 @@ def test_vectors_are_the_same(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     if is_int8:
         weights, floats = in_int8(weights)
     with monkeypatch.context() as patched:
-        patched.setattr(graph_module._GraphBuilder, "_pooled_place", lambda builder: None)
+        patched.setattr(graph_module.Pooler, "only_place", lambda pooler, pooling: None)
         whole = OpenVINOEngine(spec, floats, threads=1)
     # The second comes from the cache; OpenVINO's has lost parts of a graph before.
     cache = ModelCache(tmp_path, "these weights")
