@@ -38,8 +38,8 @@ _ESCAPED = {
     "r": "\r",
     "t": "\t",
 }
-_NO_NAME = re.compile(r"[\"\\\x00-\x1f\x7f]")
-"""Qdrant's paths cannot quote the first two."""
+_NO_NAME = re.compile(r"[\"\\\x00-\x1f\x7f\ud800-\udfff]")
+"""Qdrant's paths cannot quote the first two; no UTF-8 has a lone half of a character."""
 
 _REMEDIES = {
     '"': 'the string has no end; close it, and write \\" for a quote inside',
@@ -111,7 +111,7 @@ def _token(found: re.Match[str], option: str) -> Token:
             return Token("number", place, text, _number(text, place, option))
         case "quoted":
             if not text[1:-1] or _NO_NAME.search(text):
-                remedy = 'a name is not empty and has no ", \\ and control characters'
+                remedy = 'a name is not empty, is UTF-8, and has no ", \\ and control characters'
                 raise complain(option, place, text, remedy)
             return Token("name", place, text, text[1:-1])
         case "name" if text.lower() in KEYWORDS:
