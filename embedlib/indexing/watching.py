@@ -18,6 +18,7 @@ from embedlib.indexing.extras import import_extra
 from embedlib.indexing.options import IndexOptions
 from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.files import FileSource, open_source
+from embedlib.indexing.sources.input_files import NoFilesError
 from embedlib.indexing.sources.protocol import SourceOptions
 
 _MANY: Final = 1000
@@ -79,6 +80,8 @@ def changed_sources(
 ) -> Iterator[FileSource]:
     """Yield the source of each pass: all files first, then those that have changed.
 
+    While a folder has no file to read there is no pass; the next one reads all files.
+
     Args:
         folders: to read.
         options: how files are read.
@@ -87,7 +90,7 @@ def changed_sources(
         reads_all: whether every pass reads all files, because rows of missing ones are deleted.
 
     Raises:
-        SourceError: a folder has no file to read, or its fields cannot be guessed.
+        SourceError: the fields of a file cannot be guessed.
     """
     told = set[str]()
 
@@ -96,19 +99,31 @@ def changed_sources(
             told.add(line)
             tell(line)
 
+    def look() -> FileSource | None:
+        try:
+            return open_source(folders, options, tell_once)
+        except NoFilesError as error:
+            tell_once(f"{error}; waiting until there is one")
+            return None
+
     next(changes, None)  # from now on none is lost
-    source = open_source(folders, options, tell_once)
-    known = set(source.input_paths)
-    yield source
+    source = look()
+    known = set(source.input_paths) if source else set[str]()
+    has_missed = source is None
+    if source is not None:
+        yield source
     for paths in changes:
         if not paths:
             continue
-        source = open_source(folders, options, tell_once)
+        source = look()
+        if source is None:
+            has_missed = True
+            continue
         files = source.input_paths
         changed = [file for file in files if _is_among(file, paths)]
-        is_vague = len(paths) > _MANY or any(_NO_NAME in path for path in paths)
+        is_vague = has_missed or len(paths) > _MANY or any(_NO_NAME in path for path in paths)
         is_needed = is_vague or bool(changed) or (reads_all and known != set(files))
-        known = set(files)
+        known, has_missed = set(files), False
         if not is_needed:
             continue
         if not reads_all and not is_vague:

@@ -229,6 +229,26 @@ def test_what_cannot_be_watched_is_refused(
         check_watch(paths, IndexOptions(**options))
 
 
+def test_an_empty_folder_is_waited_for(docs: Path, embedder: Embedder) -> None:
+    loads = Loads(embedder, delete_missing=True, max_delete=0.6)
+    files = sorted(path for path in docs.rglob("*") if path.is_file())
+
+    def empty() -> Collection[str]:
+        for path in files:
+            path.unlink()
+        return [str(path) for path in files]
+
+    def fill() -> Collection[str]:
+        (docs / "b.txt").write_text("text of b.txt")
+        (docs / "new.txt").write_text("new")
+        return [str(docs / "new.txt")]
+
+    reports = loads.run(empty, fill)
+    assert [report.num_embedded for report in reports] == [3, 1]
+    assert reports[-1].num_deleted == 2
+    assert any("has no text or Markdown file; waiting until" in line for line in loads.told)
+
+
 def test_a_missing_package_is_named(docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     with pytest.raises(SourceError) as caught:

@@ -27,7 +27,7 @@ from embedlib.testing import FakeEngine, fake_embedder
 CHILD = Path(__file__).with_name("kill_child.py")
 NUM_DOCUMENTS = 6000
 BATCH_ROWS = 200
-NUM_KILLS = 12
+NUM_KILLS = 10
 
 Stored = dict[str, tuple[Any, ...]]
 """By row id: every other field and the vector's bytes."""

@@ -55,6 +55,10 @@ class InputFile:
         return self.path == STDIN or (os.path.exists(self.path) and not os.path.isfile(self.path))
 
 
+class NoFilesError(SourceError):
+    """A folder has no file to read."""
+
+
 def find_files(inputs: Sequence[str], options: SourceOptions, tell: Tell) -> list[InputFile]:
     """Return the files of all inputs, each once, those of a folder sorted.
 
@@ -216,7 +220,7 @@ def _tell_choice(
     """Tell which files of a folder were skipped.
 
     Raises:
-        SourceError: all were.
+        NoFilesError: all were, or there are none.
     """
     notice = _describe_skipped(skipped)
     if not files:
@@ -225,7 +229,7 @@ def _tell_choice(
         )
         if not options.glob and options.input_format != "auto":
             wanted = f"{options.input_format} file"
-        raise SourceError(f"{name}: has no {wanted}{f'; {notice}' if notice else ''}")
+        raise NoFilesError(f"{name}: has no {wanted}{f'; {notice}' if notice else ''}")
     if notice and not options.glob:
         tell(f"{name}: {notice}")
 
