@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedlib.errors import ConfigError
 from embedlib.indexing import (
     AllOf,
     AnyOf,
@@ -23,6 +25,7 @@ from embedlib.indexing import (
     Sink,
     Vectors,
     matcher,
+    parse_filter,
     row_digest,
     row_id,
 )
@@ -30,6 +33,11 @@ from embedlib.testing.check_sink import DIM, TARGET
 
 STRINGS = ("", "a", "b", "A", "ä", "1", "true", "null", "2024-05-01", "2024-05-01T10:00:00Z")
 ODD_STRINGS = ("'; DROP TABLE x; --", '"', "\\", "%s {} $1 ?", "\n\t", "\ufffd", "\U0001f600")
+HOSTILE = (
+    *ODD_STRINGS,
+    *('" or 1=1 --', "x = 1) or (1 = 1", "' union select 1 '", "x in (select 1)", "$1", "{}", "%s"),
+    *("\0", "\ud800", "\u202e", "`", "((((", "[].x", "__class__", "${jndi:ldap://x}", "\x1b[2J"),
+)
 NUMBERS = (0, 1, -1, 2.5, 1e-7, -3.25e10, (1 << 53) - 1)
 FIELDS = (("x",), ("y",), ("o", "x"), ("o", "p", "x"), ("x", "0"), ("odd %s {} .'", "[0]"))
 
@@ -93,6 +101,10 @@ def check_filters(sink: Any, rows: list[Row], num_drawn: int) -> None:
         _check_same_rows(sink, rows, where)
 
     check()
+    for part in HOSTILE:
+        for text in (f"x = '{part}'", f"`{part}` = 1", f"x = {part}"):
+            with suppress(ConfigError):
+                _check_same_rows(sink, rows, parse_filter(text))
 
 
 def _check_same_rows(sink: Any, rows: list[Row], where: Filter) -> None:
