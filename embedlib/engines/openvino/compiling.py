@@ -47,8 +47,8 @@ TRIAL_TOKENS: Final = (8, 32)
 int8 matrix a second time for more than 80 rows; two sequences of 32 are fewer. Source:
 docs/benchmarks.md, memory of the CPU engine."""
 COMPILING_THREADS: Final = 2
-"""OpenVINO changes a graph on one core: a second for eight layers. More graphs at once would need
-more memory."""
+"""OpenVINO changes a graph on one core: a second for eight layers. Source: docs/benchmarks.md,
+starts; each graph at once has its own copy in memory."""
 SWITCHES: Final = ("ONEDNN_", "DNNL_", "OV_")
 """Variables of the environment that switch instructions or kernels of the libraries off."""
 
