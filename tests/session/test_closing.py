@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,10 +24,11 @@ from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError, CloseTimeoutError
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_embedder, fake_spec
 
-ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 60
 WAIT_SECONDS = 30
 SHORT = 0.05
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+"""`run` of conftest.py."""
 
 
 class QuickEmbedder(Embedder):
@@ -310,22 +307,10 @@ ENDINGS = {
 }
 
 
-def _run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-        cwd=ROOT,
-        env=dict(os.environ) | {"PYTHONPATH": str(ROOT)},
-    )
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_program_ends_although_its_engine_hangs(ending: str) -> None:
+def test_a_program_ends_although_its_engine_hangs(run: Run, ending: str) -> None:
     program, code = ENDINGS[ending]
-    done = _run(HANGING + textwrap.dedent(program))
+    done = run(HANGING, program)
     expected = "CloseTimeoutError" if ending == "close refused" else LOGGED
     assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", expected)
 
@@ -377,13 +362,13 @@ for event in ready:
 """
 
 
-def test_daemons_that_the_program_leaves_behind_print_nothing() -> None:
-    done = _run(DAEMONS)
+def test_daemons_that_the_program_leaves_behind_print_nothing(run: Run) -> None:
+    done = run(DAEMONS)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_model_that_was_closed_earlier_still_tells_daemons() -> None:
-    done = _run(
+def test_a_model_that_was_closed_earlier_still_tells_daemons(run: Run) -> None:
+    done = run(
         """
 import threading
 from embedlib.testing import fake_embedder

@@ -9,13 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 60
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+"""`run` of conftest.py."""
 
 SIGNALS = """
 import signal
@@ -72,11 +75,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model"), "bert")
 
 
-def run(
-    *parts: str, argument: object = "", environment: dict[str, str] | None = None
+def run_alone(
+    program: str, argument: object = "", environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program; a hang raises TimeoutExpired."""
-    program = "\n".join(textwrap.dedent(part) for part in parts)
+    """Run a program in a process that has imported nothing; a hang raises TimeoutExpired."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", program, str(argument)],
         capture_output=True,
@@ -122,11 +124,11 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_program_ends_without_close(ending: str) -> None:
+def test_a_program_ends_without_close(run: Run, ending: str) -> None:
     check(run(FAKE, ENDINGS[ending], "print('end')"), "end")
 
 
-def test_a_program_with_a_real_model_ends_while_it_computes(model: Path) -> None:
+def test_a_program_with_a_real_model_ends_while_it_computes(run: Run, model: Path) -> None:
     program = """
     started = threading.Event()
     def texts():
@@ -152,12 +154,12 @@ def test_a_program_with_a_real_model_ends_while_it_computes(model: Path) -> None
 
 @pytest.mark.parametrize("leave", LEAVES)
 @pytest.mark.parametrize("kind", ["fake", "real"])
-def test_a_forked_child_is_told_and_ends(kind: str, leave: str, model: Path) -> None:
+def test_a_forked_child_is_told_and_ends(run: Run, kind: str, leave: str, model: Path) -> None:
     start = FAKE if kind == "fake" else REAL
     check(run(start, LEAVES[leave], FORK, argument=model), "parent is fine")
 
 
-def test_multiprocessing_with_fork(model: Path) -> None:
+def test_multiprocessing_with_fork(run: Run, model: Path) -> None:
     program = """
     import multiprocessing
     def work(queue):
@@ -181,7 +183,7 @@ def test_multiprocessing_with_fork(model: Path) -> None:
     check(run(FAKE, program, argument=model), "(32,)")
 
 
-def test_ctrl_c_ends_a_long_encode() -> None:
+def test_ctrl_c_ends_a_long_encode(run: Run) -> None:
     program = """
     def interrupt():
         engine.wait_submitted(2)
@@ -197,7 +199,7 @@ def test_ctrl_c_ends_a_long_encode() -> None:
     assert result.stderr.count("Traceback") == 1
 
 
-def test_ctrl_c_drops_what_was_not_computed_yet() -> None:
+def test_ctrl_c_drops_what_was_not_computed_yet(run: Run) -> None:
     program = """
     def interrupt():
         engine.wait_submitted(2)
@@ -217,7 +219,7 @@ def test_ctrl_c_drops_what_was_not_computed_yet() -> None:
     check(run(SIGNALS, FAKE, program), "True")
 
 
-def test_ctrl_c_ends_a_long_encode_of_a_real_model(model: Path) -> None:
+def test_ctrl_c_ends_a_long_encode_of_a_real_model(run: Run, model: Path) -> None:
     program = """
     import warnings
     warnings.simplefilter("ignore")
@@ -233,7 +235,7 @@ def test_ctrl_c_ends_a_long_encode_of_a_real_model(model: Path) -> None:
     assert result.stderr.strip().endswith("KeyboardInterrupt")
 
 
-def test_ctrl_c_twice_ends_without_a_word_about_the_end() -> None:
+def test_ctrl_c_twice_ends_without_a_word_about_the_end(run: Run) -> None:
     program = """
     import time, traceback
     def waits_for_the_batch():  # as the end of the program does
@@ -266,7 +268,7 @@ INTERRUPTED = {
 
 
 @pytest.mark.parametrize("call", INTERRUPTED)
-def test_a_signal_may_close_what_it_interrupts(call: str) -> None:
+def test_a_signal_may_close_what_it_interrupts(run: Run, call: str) -> None:
     # Inside a lock that the threads need before they can end.
     owner, name = INTERRUPTED[call]
     program = f"""
@@ -351,7 +353,7 @@ IN_A_FUTURE = {
 
 
 @pytest.mark.parametrize("call", IN_A_FUTURE)
-def test_a_signal_may_close_inside_a_future(call: str) -> None:
+def test_a_signal_may_close_inside_a_future(run: Run, call: str) -> None:
     turn, code = IN_A_FUTURE[call]
     program = f"""
     import asyncio
@@ -386,7 +388,7 @@ IN_A_LOCK = {
 
 
 @pytest.mark.parametrize("call", IN_A_LOCK)
-def test_a_signal_may_close_where_a_call_holds_a_lock(call: str, model: Path) -> None:
+def test_a_signal_may_close_where_a_call_holds_a_lock(run: Run, call: str, model: Path) -> None:
     owner, name, code = IN_A_LOCK[call]
     program = f"""
     {owner}.{name} = Interrupting({owner}.{name})
@@ -399,7 +401,7 @@ def test_a_signal_may_close_where_a_call_holds_a_lock(call: str, model: Path) ->
     assert (result.returncode, result.stdout.strip()) == (0, "[True] []"), result.stderr
 
 
-def test_a_signal_between_calls_closes_before_its_handler_returns() -> None:
+def test_a_signal_between_calls_closes_before_its_handler_returns(run: Run) -> None:
     # Also where the program's own modules and threads have names like ours.
     program = """
     import types
@@ -416,7 +418,7 @@ def test_a_signal_between_calls_closes_before_its_handler_returns() -> None:
     check(run(FAKE, program), "True")
 
 
-def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(model: Path) -> None:
+def test_an_embedder_in_a_cycle_is_collected_and_its_threads_end(run: Run, model: Path) -> None:
     program = """
     import gc
     def names():
@@ -469,7 +471,7 @@ def test_the_openvino_engine_opens_no_socket(model: Path, tmp_path: Path) -> Non
     says_ci = ("CI", "TF_BUILD", "JENKINS_URL")
     environment = {name: value for name, value in os.environ.items() if name not in says_ci}
     environment["HOME"] = str(tmp_path)
-    check(run(SOCKETS, argument=model, environment=environment), "[] [] []")
+    check(run_alone(SOCKETS, model, environment), "[] [] []")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -482,12 +484,12 @@ print(openvino_telemetry.Telemetry.__module__, telemetry_utils.tm is openvino_te
 
 
 def test_openvino_keeps_its_telemetry_for_a_program_that_uses_its_tools() -> None:
-    check(run(TELEMETRY), "openvino_telemetry.main True")
+    check(run_alone(TELEMETRY), "openvino_telemetry.main True")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_look_for_sockets_can_fail(model: Path) -> None:
     hole = "    import socket; keep = socket.socket()\n    opened ="
-    result = run(SOCKETS.replace("    opened =", hole), argument=model)
+    result = run_alone(SOCKETS.replace("    opened =", hole), model)
     assert "socket.__new__" in result.stdout
     assert "socket:[" in result.stdout
