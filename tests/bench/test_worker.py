@@ -12,12 +12,12 @@ from embedlib import fidelity
 from embedlib.bench.contestants import EmbedlibInt8Contestant
 from embedlib.bench.worker import ContestantCalls
 from embedlib.config import Config
-from embedlib.engines.machine import Machine
 from embedlib.measuring.child import own_memory
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
-from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.reading.files import read_model_files
+from tests.fidelity_reports import make_report
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -147,7 +147,8 @@ def test_embedlib_in_int8_searches_its_layers_once(
         searched.append(config.engine_cache_dir)
         files = read_model_files(model)
         folder = compile_model(files, precision, ("layers.0.v",), config)
-        write_report(folder, report_of(model_fingerprint(files)))
+        report = make_report(fingerprint=model_fingerprint(files), excluded=("layers.0.v",))
+        write_report(folder, report)
 
     monkeypatch.setattr(fidelity, "compile_to_gate", search)
     for _ in range(2):
@@ -157,24 +158,3 @@ def test_embedlib_in_int8_searches_its_layers_once(
         assert contestant.query("a cat").shape == (32,)
         contestant._loaded.close()
     assert searched == [tmp_path]
-
-
-def report_of(fingerprint: str) -> FidelityReport:
-    return FidelityReport(
-        fingerprint=fingerprint,
-        engine="openvino",
-        hardware=Machine().cpu_hardware(),
-        precision="int8",
-        excluded=("layers.0.v",),
-        reference="float32",
-        max_seq_tokens=512,
-        template=None,
-        num_texts=200,
-        texts_digest="",
-        mean=1.0,
-        p1=1.0,
-        min=1.0,
-        top10_overlap=None,
-        worst=(),
-        versions={},
-    )

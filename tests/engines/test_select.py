@@ -32,10 +32,11 @@ from embedlib.errors import ConfigError, EngineUnavailableError, EngineUnsupport
 from embedlib.installing import install_line
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import open_engine_folder
-from embedlib.models.compiled.fidelity_report import FidelityReport, template_facts
+from embedlib.models.compiled.fidelity_report import template_facts
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.spec import Head, PairTemplate
 from embedlib.session.loading import load_model
+from tests.fidelity_reports import make_report
 from tests.machines import A100, CUDA, H200, T4, TRTLLM, fake_machine, gpu, with_cpu
 
 H200_ROW = "GPU-aa11, NVIDIA H200, 143771, 143000, 580.1, 9.0"
@@ -483,24 +484,7 @@ def test_a_precision_that_no_engine_here_has(tiny: Callable[[str], ModelFiles]) 
         choose_engine(Config(engine="openvino", precision="fp8"), NOTHING)
 
 
-REPORT = FidelityReport(
-    fingerprint="",
-    engine="openvino",
-    hardware=VNNI.cpu_hardware(),
-    precision="int8",
-    excluded=(),
-    reference="float32",
-    max_seq_tokens=512,
-    template=None,
-    num_texts=200,
-    texts_digest="",
-    mean=1.0,
-    p1=1.0,
-    min=1.0,
-    top10_overlap=None,
-    worst=(),
-    versions={},
-)
+REPORT = make_report(hardware=VNNI.cpu_hardware())
 
 
 Made = tuple[str, tuple[str, ...], "str | None", float]

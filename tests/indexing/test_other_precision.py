@@ -13,7 +13,6 @@ from click.testing import CliRunner, Result
 from embedlib import Embedder
 from embedlib.cli import main
 from embedlib.config import Config
-from embedlib.engines.machine import Machine
 from embedlib.engines.precision import ChosenPrecision
 from embedlib.errors import SinkError
 from embedlib.indexing.pipeline import index
@@ -22,11 +21,12 @@ from embedlib.indexing.searching import search
 from embedlib.indexing.stored_model import open_embedder
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import file_hashes, model_fingerprint
-from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.opening import OpenedModel
 from embedlib.models.reading.files import read_model_files
 from embedlib.session.loading import model_and_settings_fingerprint
 from embedlib.testing import FakeSink, FakeStore
+from tests.fidelity_reports import make_report
 
 DOCUMENTS = [Document(id="a", text="copy a folder"), Document(id="b", text="measure time")]
 Open = Callable[..., Embedder]
@@ -62,24 +62,8 @@ def compile_int8(folder: Path, caches: Path, cosine: float = 1.0) -> None:
     config = Config(engine_cache_dir=caches)
     files = read_model_files(folder)
     compiled = compile_model(files, "int8", (), config)
-    report = FidelityReport(
-        fingerprint=model_fingerprint(files, file_hashes(config)),
-        engine="openvino",
-        hardware=Machine().cpu_hardware(),
-        precision="int8",
-        excluded=(),
-        reference="float32",
-        max_seq_tokens=512,
-        template=None,
-        num_texts=200,
-        texts_digest="",
-        mean=cosine,
-        p1=cosine,
-        min=cosine,
-        top10_overlap=None,
-        worst=(),
-        versions={},
-    )
+    fingerprint = model_fingerprint(files, file_hashes(config))
+    report = make_report(fingerprint=fingerprint, mean=cosine, p1=cosine, min=cosine)
     write_report(compiled, report)
 
 

@@ -21,6 +21,7 @@ from embedlib.models.compiled.report_cache import (
     report_place,
 )
 from embedlib.models.reading.files import ModelFiles, read_model_files
+from tests.fidelity_reports import make_report
 
 HERE = "a CPU"
 COMPUTING = replace(
@@ -43,23 +44,13 @@ def config(tmp_path: Path) -> Config:
 
 
 def report_of(files: ModelFiles, cosine: float = 1.0) -> FidelityReport:
-    return FidelityReport(
+    return make_report(
         fingerprint=model_fingerprint(files),
-        engine=KIND.name,
         hardware=HERE,
         precision="bf16",
-        excluded=(),
-        reference="float32",
-        max_seq_tokens=512,
-        template=None,
-        num_texts=200,
-        texts_digest="",
         mean=cosine,
         p1=cosine,
         min=cosine,
-        top10_overlap=None,
-        worst=(),
-        versions={},
     )
 
 

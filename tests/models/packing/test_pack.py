@@ -35,12 +35,12 @@ from embedlib.errors import (
 from embedlib.models.compiled.cache import int8_weights
 from embedlib.models.compiled.compile import compile_model
 from embedlib.models.compiled.engine_folder import model_fingerprint
-from embedlib.models.compiled.fidelity_report import FidelityReport, write_report
+from embedlib.models.compiled.fidelity_report import write_report
 from embedlib.models.compiled.report_cache import measured_versions, report_place, stored_reports
 from embedlib.models.opening import OpenedModel
 from embedlib.models.packing import verify, write
 from embedlib.models.packing.write import find_content, pack_model
-from embedlib.models.reading.files import ModelFiles, is_scoring_model, read_model_files
+from embedlib.models.reading.files import is_scoring_model, read_model_files
 from embedlib.models.reading.pack_file import ALIGNMENT, INDEX_NAME, is_pack, open_pack
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.models.weights.fingerprint import fingerprint
@@ -50,6 +50,7 @@ from embedlib.testing.models.sparse import write_router, write_sparse_model, wri
 from embedlib.testing.models.static import write_model2vec, write_static_model
 from embedlib.testing.models.table import LATE_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
+from tests.fidelity_reports import make_report
 
 Folder = Callable[[str], Path]
 PutOnHub = Callable[[str, Path], dict[str, Any]]
@@ -180,27 +181,6 @@ def test_the_same_model_makes_the_same_bytes(
     assert again.read_bytes() == first.read_bytes()
 
 
-def report_of(files: ModelFiles, precision: str, hardware: str) -> FidelityReport:
-    return FidelityReport(
-        fingerprint=model_fingerprint(files),
-        engine="openvino",
-        hardware=hardware,
-        precision=precision,
-        excluded=(),
-        reference="float32",
-        max_seq_tokens=512,
-        template=None,
-        num_texts=200,
-        texts_digest="",
-        mean=1.0,
-        p1=1.0,
-        min=1.0,
-        top10_overlap=None,
-        worst=(),
-        versions={},
-    )
-
-
 @pytest.mark.usefixtures("takes_int8")
 def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     tiny_folder: Folder, tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +189,7 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     here = Machine().cpu_hardware()
     made = compile_model(files, "int8", (), config)
     compile_model(files, "int8", ("layers.0.q",), config)  # was not measured, and stays behind
-    write_report(made, report_of(files, "int8", here))
+    write_report(made, make_report(fingerprint=model_fingerprint(files)))
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     other = Config(engine_cache_dir=tmp_path / "other", engine="openvino", threads=1)
     with Embedder(pack, config=other) as embedder:
@@ -228,7 +208,7 @@ def test_what_was_compiled_and_passed_goes_along_and_is_taken_in_place(
     assert again.read_bytes() == pack.read_bytes()
     # Measured again, it has its report in the cache: nothing is written into a pack.
     measuring = sys.modules["embedlib.fidelity.verify"]
-    report = report_of(files, "int8", here)
+    report = make_report(fingerprint=model_fingerprint(files))
     monkeypatch.setattr(measuring, "reference_vectors", lambda *_: None)
     monkeypatch.setattr(measuring, "compare_planned", lambda *_: SimpleNamespace(report=report))
     fidelity.verify(pack, texts=cast(Any, "none"), config=replace(other, precision="int8"))
@@ -239,7 +219,7 @@ def test_reports_of_precisions_without_a_directory_go_along(
     tiny_folder: Folder, tmp_path: Path, config: Config
 ) -> None:
     files = read_model_files(tiny_folder("bert"))
-    report = report_of(files, "bf16", "a CPU")
+    report = make_report(fingerprint=model_fingerprint(files), precision="bf16", hardware="a CPU")
     write_report(report_place(files, report, config), report)
     pack = packed(tiny_folder("bert"), tmp_path / "model.embedlib", config)
     other = Config(engine_cache_dir=tmp_path / "other")
