@@ -29,6 +29,15 @@ from embedlib.indexing.filters.expression import Filter
 from embedlib.indexing.rows import Row, model_digest
 from embedlib.indexing.sinks.file_export import check_format, export, files_of, stamp
 from embedlib.indexing.sinks.file_lock import FileLock
+from embedlib.indexing.sinks.file_rows import (
+    count_rows,
+    read_digests,
+    read_keys,
+    read_stored,
+    remove_rows,
+    write_metadata,
+    write_rows,
+)
 from embedlib.indexing.sinks.file_search import search_rows
 from embedlib.indexing.sinks.file_tables import (
     BESIDE,
@@ -60,13 +69,6 @@ from embedlib.vectors.arrays import Vectors
 
 FOLDER_SUFFIX = ".embedlib"
 """Appended to the name of a file: the folder with its rows."""
-_UPSERT = """
-INSERT INTO {} (id, source_id, chunk, text, metadata, digest, vector) VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET text = excluded.text, metadata = excluded.metadata,
-    digest = excluded.digest, vector = excluded.vector
-"""
-_SLICE = 500
-"""Ids per statement: below the limit of 999 parameters in older versions of SQLite."""
 
 
 def open_file_sink(url: SinkUrl) -> FileSink:
@@ -118,8 +120,7 @@ class FileSink:
                 target = self._target()
                 if target is None:
                     return None
-                query = f"SELECT count(*) FROM {self._table}"
-                (num_rows,) = self._connect().execute(query).fetchone()
+                num_rows = count_rows(self._connect(), self._table)
             return SinkState(
                 num_rows=num_rows,
                 dim=target.dim,
@@ -156,14 +157,8 @@ class FileSink:
 
     def digests(self, ids: Sequence[UUID]) -> dict[UUID, bytes]:
         """Return the digests of stored rows."""
-        found: dict[UUID, bytes] = {}
         with self._errors():
-            for part in _slices([id_.bytes for id_ in ids]):
-                marks = ", ".join("?" * len(part))
-                query = f"SELECT id, digest FROM {self._table} WHERE id IN ({marks})"
-                rows = self._connect().execute(query, part)
-                found.update((UUID(bytes=id_), digest) for id_, digest in rows)
-        return found
+            return read_digests(self._connect(), self._table, ids)
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Insert or replace in one transaction."""
@@ -171,47 +166,22 @@ class FileSink:
             target = self._target()
             assert target is not None, "write before begin"
             check_vectors(vectors, len(rows), target.dim)
-            blobs = np.ascontiguousarray(vectors, "<f4")
-            database.executemany(
-                _UPSERT.format(self._table),
-                (
-                    (
-                        row.id.bytes,
-                        row.source_id,
-                        row.chunk,
-                        row.text,
-                        json.dumps(row.metadata, ensure_ascii=False),
-                        row.digest,
-                        blob.tobytes(),
-                    )
-                    for row, blob in zip(rows, blobs, strict=True)
-                ),
-            )
+            write_rows(database, self._table, rows, vectors)
 
     def write_metadata(self, rows: Sequence[Row]) -> None:
         """Replace metadata and digest in one transaction."""
         with self._change() as database:
-            database.executemany(
-                f"UPDATE {self._table} SET metadata = ?, digest = ? WHERE id = ?",
-                (
-                    (json.dumps(row.metadata, ensure_ascii=False), row.digest, row.id.bytes)
-                    for row in rows
-                ),
-            )
+            write_metadata(database, self._table, rows)
 
     def scan(self) -> Iterator[RowKey]:
         """Yield rows in the order they were first written."""
         with self._errors():
-            for id_, source_id, chunk in self._connect().execute(
-                f"SELECT id, source_id, chunk FROM {self._table} ORDER BY number"
-            ):
-                yield RowKey(id=UUID(bytes=id_), source_id=source_id, chunk=chunk)
+            yield from read_keys(self._connect(), self._table)
 
     def delete(self, ids: Sequence[UUID]) -> None:
         """Remove rows in one transaction."""
         with self._change() as database:
-            query = f"DELETE FROM {self._table} WHERE id = ?"
-            database.executemany(query, ((id_.bytes,) for id_ in ids))
+            remove_rows(database, self._table, ids)
 
     def finish(self) -> None:
         """Export the rows, unless the file is unchanged since its last export in this format."""
@@ -294,14 +264,8 @@ class FileSink:
 
     def stored_rows(self, ids: Sequence[UUID]) -> dict[UUID, StoredRow]:
         """Return text and vector of stored rows."""
-        marks = ", ".join("?" * len(ids))
-        query = f"SELECT id, text, vector FROM {self._table} WHERE id IN ({marks})"
         with self._errors():
-            found = self._connect().execute(query, [id_.bytes for id_ in ids]).fetchall()
-        return {
-            UUID(bytes=id_): StoredRow(text, np.frombuffer(blob, "<f4"))
-            for id_, text, blob in found
-        }
+            return read_stored(self._connect(), self._table, ids)
 
     def load_position(self) -> str | None:
         """Return the line beside the rows."""
@@ -359,8 +323,3 @@ class FileSink:
     def _target(self) -> Target | None:
         """Return the target that `begin` stored; None: nothing was loaded."""
         return read_target(self._connect(), self._rows) if self._has_database else None
-
-
-def _slices(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for start in range(0, len(items), _SLICE):
-        yield items[start : start + _SLICE]
