@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -28,6 +29,7 @@ from embedlib.progress import Reading
 if TYPE_CHECKING:
     from embedlib.cli.records import Record
     from embedlib.models.prompts import Role
+    from embedlib.vectors.arrays import AnyVectors
 
 _FORMATS = ("npy", "jsonl")
 
@@ -102,11 +104,7 @@ def encode(
       cat tickets.jsonl | embedlib encode ./model --input-format jsonl > vectors.jsonl
     """  # noqa: D301 - click takes \b as "keep these lines"
     role: Role | None = "query" if query else "document" if document else None
-    choices = (role or task, prompt_name, prompt)
-    if (query and document) or sum(choice is not None for choice in choices) > 1:
-        raise click.UsageError(
-            "give one of --query or --document (and --task), --prompt-name and --prompt"
-        )
+    _check_one_prompt(query and document, role or task, prompt_name, prompt)
     _check_ranges(output_precision, options["quantization_ranges"])
     output_format = _output_format(output, output_format)
     config = Config(**options)
@@ -132,24 +130,17 @@ def encode(
         if output_precision in ("binary", "ubinary"):
             dim = -(-dim // 8)
         records = read_records(paths, input_format=input_format, field=field)
-        # The embedder reads some texts ahead; their records wait here for their vectors.
-        waiting: deque[Record] = deque()
-
-        def texts() -> Iterator[str]:
-            for record in records:
-                waiting.append(record)
-                yield record.text
-
+        to_vectors = partial(
+            embedder.encode_stream,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            precision=output_precision,
+            normalize_embeddings=normalize,
+            role=role,
+            task=task,
+        )
         with open_writer(output, output_format, dim) as writer:
-            vectors = embedder.encode_stream(
-                texts(),
-                prompt_name=prompt_name,
-                prompt=prompt,
-                precision=output_precision,
-                normalize_embeddings=normalize,
-                role=role,
-                task=task,
-            )
+            rows = _rows(records, to_vectors)
             num_rows = 0
             if output == STDOUT and prints_to_terminal():
                 progress.pause()
@@ -160,11 +151,34 @@ def encode(
                     "texts",
                     lambda: Reading(done=embedder.stats().num_texts, total=total),
                 )
-            for num_rows, vector in enumerate(vectors, start=1):  # noqa: B007 - read at the end
-                writer.write(waiting.popleft().fields, vector)
+            for num_rows, row in enumerate(rows, start=1):  # noqa: B007 - read at the end
+                writer.write(*row)
         if output != STDOUT:
             progress.pause()  # the bar is left complete above the line
             progress.say(f"wrote {num_rows:,} vectors of {dim:,} numbers to {output}")
+
+
+def _rows(
+    records: Iterable[Record], to_vectors: Callable[[Iterable[str]], Iterator[AnyVectors]]
+) -> Iterator[tuple[dict[str, Any], AnyVectors]]:
+    """Yield the fields of each record with its vector."""
+    # The embedder reads some texts ahead; their records wait here for their vectors.
+    waiting: deque[Record] = deque()
+
+    def texts() -> Iterator[str]:
+        for record in records:
+            waiting.append(record)
+            yield record.text
+
+    for vector in to_vectors(texts()):
+        yield waiting.popleft().fields, vector
+
+
+def _check_one_prompt(is_both: bool, *choices: str | None) -> None:
+    if is_both or sum(choice is not None for choice in choices) > 1:
+        raise click.UsageError(
+            "give one of --query or --document (and --task), --prompt-name and --prompt"
+        )
 
 
 def _check_ranges(precision: VectorPrecision, ranges: Path | None) -> None:

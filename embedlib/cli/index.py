@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from embedlib.embedder import Embedder
     from embedlib.indexing.report import IndexReport
     from embedlib.indexing.sinks.protocol import Sink, Tell
-    from embedlib.indexing.sources.protocol import Source
+    from embedlib.indexing.sources.files import FileSource
+    from embedlib.indexing.sources.protocol import Source, SourceOptions
     from embedlib.indexing.workers import ClusterEmbedder
 
 _DEFAULTS = {field.name: field.default for field in fields(IndexOptions)}
@@ -186,8 +187,6 @@ def index(
 
     from embedlib.indexing.pipeline import index as run_index
     from embedlib.indexing.sinks.urls import open_sink
-    from embedlib.indexing.sources.files import open_source
-    from embedlib.indexing.sources.sql import open_sql_source
     from embedlib.indexing.workers import check_ray
 
     # Its warnings about every PDF that is a little damaged would stand between our lines.
@@ -195,25 +194,16 @@ def index(
     with loading(model, config.cache_folder) as progress:
         tell = progress.say
         watch = Watch(progress)
-        if sql is None and (not sources or "-" in sources) and sys.stdin is None:
-            raise click.UsageError("standard input is closed; name files or folders")
-        if not sources and sql is None and sys.stdin.isatty():
-            raise click.UsageError("name files or folders, or pipe texts in")
+        if sql is None:
+            _check_stdin(sources)
         # Errors in the command are reported before the model is loaded.
         checked = IndexOptions(**settings)
         check_ray(ray, ray_workers)
         destination = open_sink(sink)
-        passes = None
-        source: Source
+        passes: Iterator[FileSource] | None = None
         if is_watched:
             passes = open_passes(sources, how_read, checked, tell, sql=sql, ray=ray)
-            source = next(passes)
-        elif sql is None:
-            source = open_source(sources or ("-",), how_read, tell)
-        elif len(sources) == 1:
-            source = open_sql_source(sources[0], sql, how_read, tell)
-        else:
-            raise click.UsageError("--sql needs the URL of one database as the source")
+        source = _open_source(sources, sql, how_read, tell) if passes is None else next(passes)
         cluster = None if ray is None else (ray, ray_workers)
         with ExitStack() as stack:
             stack.enter_context(closing(destination))
@@ -244,6 +234,26 @@ def index(
             click.echo(line)
     if report.num_bad:
         click.get_current_context().exit(_EXIT_BAD_ROWS)
+
+
+def _check_stdin(sources: tuple[str, ...]) -> None:
+    if (not sources or "-" in sources) and sys.stdin is None:
+        raise click.UsageError("standard input is closed; name files or folders")
+    if not sources and sys.stdin.isatty():
+        raise click.UsageError("name files or folders, or pipe texts in")
+
+
+def _open_source(
+    sources: tuple[str, ...], sql: str | None, how_read: SourceOptions, tell: Tell
+) -> Source:
+    from embedlib.indexing.sources.files import open_source
+    from embedlib.indexing.sources.sql import open_sql_source
+
+    if sql is None:
+        return open_source(sources or ("-",), how_read, tell)
+    if len(sources) != 1:
+        raise click.UsageError("--sql needs the URL of one database as the source")
+    return open_sql_source(sources[0], sql, how_read, tell)
 
 
 def _open_embedder(
