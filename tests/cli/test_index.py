@@ -247,7 +247,7 @@ def test_an_interrupted_load_says_what_is_kept_and_how_to_go_on(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("embedlib.indexing.pipeline._Run.finish", interrupted)
+    monkeypatch.setattr("embedlib.indexing.run.Run.finish", interrupted)
     done = run(*arguments)
     assert done.exit_code == 130
     assert done.stderr.splitlines()[-1] == (
@@ -262,7 +262,7 @@ def test_a_load_that_is_interrupted_before_its_first_row_counts_none(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("embedlib.indexing.pipeline._Run.load", interrupted)
+    monkeypatch.setattr("embedlib.indexing.run.Run.load", interrupted)
     done = run("index", docs, "-m", model, "--to", out)
     assert done.stderr.splitlines()[-1] == "Interrupted: run the same command again to go on"
 
