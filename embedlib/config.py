@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from embedlib.checks import (
     ARRAY_OR_FILE,
@@ -29,6 +29,14 @@ from embedlib.checks import (
     optional,
 )
 from embedlib.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ranges: TypeAlias = NDArray[Any] | Sequence[Sequence[float]] | str | Path
+else:
+    Ranges = Any  # the command reads the hints of the fields, and loads no numpy for it
+"""float32[2, D], the minimum and the maximum of every dimension; or the .npy file with them."""
 
 PrecisionName = Literal["auto", "float32", "bf16", "fp8", "int8"]
 OnTruncate = Literal["warn", "error", "ignore", "chunk"]
@@ -112,7 +120,7 @@ class Config:
     max_active_dims: int | None = None
     """Keep only this many weights of a sparse vector, the greatest; None: the model's own number,
     or all."""
-    quantization_ranges: Any = field(default=None, repr=False, compare=False)
+    quantization_ranges: Ranges | None = field(default=None, repr=False, compare=False)
     """For vectors in int8 and uint8: the ranges float32[2, D] that `Embedder.calibrate` returns, or
     the .npy file that contains them."""
     similarity_fn_name: Similarity | None = None

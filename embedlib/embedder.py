@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from embedlib.engines.base import Lane
 from embedlib.errors import InputError, PromptWarning, shown
 from embedlib.models.prompts import Examples, Role
 from embedlib.session import arguments
-from embedlib.session.async_types import as_async_encode
+from embedlib.session.async_types import as_async_encode, as_submit_batch
 from embedlib.session.call import (
     Call,
     CallFactory,
@@ -96,7 +96,7 @@ class Embedder(EmbeddingSession):
         usage: Usage | None = None,
         chunks: Sequence[Span] | None = None,
         max_active_dims: int | None = None,
-        processing_kwargs: Mapping[str, Any] | None = None,
+        processing_kwargs: Mapping[str, NoReturn] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any:
         """Return the vectors of texts, in their order.
@@ -309,6 +309,7 @@ class Embedder(EmbeddingSession):
         call = self._calls.make(text, self._tokenizer, wanted, usage=usage)
         return submit(self._pipeline, replace(call, lane=Lane.QUERY), call.finish)
 
+    @as_submit_batch
     @checked
     def submit_batch(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from embedlib.session.arguments import (
 )
 from embedlib.session.call import Call
 from embedlib.session.checked import checked
-from embedlib.session.result_types import RankedDocument, as_predict
+from embedlib.session.score_types import RankedDocument, as_async_predict, as_predict
 from embedlib.session.scoring import (
     Activation,
     Scores,
@@ -211,7 +211,7 @@ class Reranker(ScoringSession):
         instruction: str | None = None,
         raw_scores: bool = False,
         usage: Usage | None = None,
-        processing_kwargs: Mapping[str, Any] | None = None,
+        processing_kwargs: Mapping[str, NoReturn] | None = None,
         sentences: Iterable[Sequence[str]] | Sequence[str] | None = None,
     ) -> Any:
         """Return the scores of pairs of texts, in their order.
@@ -258,34 +258,7 @@ class Reranker(ScoringSession):
             return tensor if convert_to_tensor else list(tensor)
         return scores[0] if is_single else scores
 
-    @overload
-    async def apredict(
-        self,
-        inputs: Iterable[tuple[str, str] | list[str]],
-        prompt_name: str | None = ...,
-        prompt: str | None = ...,
-        *,
-        activation_fn: Activation | None = ...,
-        apply_softmax: bool | None = ...,
-        instruction: str | None = ...,
-        raw_scores: bool = ...,
-        usage: Usage | None = ...,
-    ) -> Scores: ...
-
-    @overload
-    async def apredict(
-        self,
-        inputs: Iterable[Sequence[str]] | Sequence[str],
-        prompt_name: str | None = ...,
-        prompt: str | None = ...,
-        *,
-        activation_fn: Activation | None = ...,
-        apply_softmax: bool | None = ...,
-        instruction: str | None = ...,
-        raw_scores: bool = ...,
-        usage: Usage | None = ...,
-    ) -> Any: ...
-
+    @as_async_predict
     @checked
     async def apredict(
         self,

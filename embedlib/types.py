@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         LateSimilarity,
         OnTruncate,
         PrecisionName,
+        Ranges,
         Similarity,
         VectorPrecision,
     )
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from embedlib.indexing.retrieval import Questions
     from embedlib.indexing.signatures import LoadOptions
     from embedlib.indexing.sources.files import FileSource
+    from embedlib.indexing.sources.items import LangChainDocument, LlamaIndexNode, SourceItem
     from embedlib.indexing.sources.tables import ArrowTable
     from embedlib.indexing.templates import Prefix
     from embedlib.memory import Memory
@@ -41,11 +43,21 @@ if TYPE_CHECKING:
     from embedlib.models.spec import Encoder, Head, LateInteraction, ModelSpec, Module, Pooling
     from embedlib.models.weights.load import Weights
     from embedlib.reranker import Ranking
+    from embedlib.session.async_types import AsyncEncode, SubmitBatch
     from embedlib.session.model_card import ModelCardData
-    from embedlib.session.result_types import Encode, Predict, RankedDocument
+    from embedlib.session.result_types import Encode
+    from embedlib.session.score_types import AsyncPredict, PairScore, Predict, RankedDocument
     from embedlib.session.scoring import Activation, Scores
     from embedlib.session.signatures import ConfigOptions
-    from embedlib.vectors.arrays import AnyVectors, Vectors
+    from embedlib.vectors.arrays import (
+        AnyVectors,
+        ArrayOrTensor,
+        DenseVectors,
+        SupportsArray,
+        TensorLike,
+        Vectors,
+    )
+    from embedlib.vectors.sparse import Comparable
     from embedlib.vectors.tokens import Span
 
 _MODULES = {
@@ -60,6 +72,7 @@ _MODULES = {
         "LateSimilarity",
         "OnTruncate",
         "PrecisionName",
+        "Ranges",
         "Similarity",
         "VectorPrecision",
     ),
@@ -78,6 +91,7 @@ _MODULES = {
     "indexing.retrieval": ("Questions",),
     "indexing.signatures": ("LoadOptions",),
     "indexing.sources.files": ("FileSource",),
+    "indexing.sources.items": ("LangChainDocument", "LlamaIndexNode", "SourceItem"),
     "indexing.sources.tables": ("ArrowTable",),
     "indexing.templates": ("Prefix",),
     "memory": ("Memory",),
@@ -100,9 +114,15 @@ _MODULES = {
     ),
     "models.weights.load": ("Weights",),
     "reranker": ("Ranking",),
+    "session.async_types": (
+        "AsyncEncode",
+        "SubmitBatch",
+    ),
     "session.model_card": ("ModelCardData",),
-    "session.result_types": (
-        "Encode",
+    "session.result_types": ("Encode",),
+    "session.score_types": (
+        "AsyncPredict",
+        "PairScore",
         "Predict",
         "RankedDocument",
     ),
@@ -113,8 +133,13 @@ _MODULES = {
     "session.signatures": ("ConfigOptions",),
     "vectors.arrays": (
         "AnyVectors",
+        "ArrayOrTensor",
+        "DenseVectors",
+        "SupportsArray",
+        "TensorLike",
         "Vectors",
     ),
+    "vectors.sparse": ("Comparable",),
     "vectors.tokens": ("Span",),
 }
 _LAZY = {name: f"embedlib.{module}" for module, names in _MODULES.items() for name in names}
@@ -124,9 +149,14 @@ __all__ = [
     "AnswerRows",
     "AnySimilarity",
     "AnyVectors",
+    "ArrayOrTensor",
     "ArrowTable",
+    "AsyncEncode",
+    "AsyncPredict",
     "BatchingPolicy",
+    "Comparable",
     "ConfigOptions",
+    "DenseVectors",
     "DeviceType",
     "Encode",
     "Encoder",
@@ -138,8 +168,10 @@ __all__ = [
     "KnownModel",
     "LabelScore",
     "LabelScores",
+    "LangChainDocument",
     "LateInteraction",
     "LateSimilarity",
+    "LlamaIndexNode",
     "LoadOptions",
     "Matches",
     "Memory",
@@ -147,6 +179,7 @@ __all__ = [
     "ModelSpec",
     "Module",
     "OnTruncate",
+    "PairScore",
     "Pooling",
     "PrecisionName",
     "Predict",
@@ -154,6 +187,7 @@ __all__ = [
     "Profile",
     "ProfileKey",
     "Questions",
+    "Ranges",
     "RankedDocument",
     "Ranking",
     "Role",
@@ -161,8 +195,12 @@ __all__ = [
     "Scores",
     "Shard",
     "Similarity",
+    "SourceItem",
     "Span",
     "Stats",
+    "SubmitBatch",
+    "SupportsArray",
+    "TensorLike",
     "Truncation",
     "VectorPrecision",
     "Vectors",

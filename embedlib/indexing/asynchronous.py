@@ -15,6 +15,7 @@ from embedlib.indexing.pipeline import index
 from embedlib.indexing.report import IndexProgress, IndexReport
 from embedlib.indexing.sinks.protocol import Sink, Tell
 from embedlib.indexing.sinks.thread import SinkThread
+from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.tables import ArrowTable
 
@@ -29,7 +30,7 @@ A source or a database that does not answer may take longer; then the load ends 
 
 
 async def aindex(
-    source: str | os.PathLike[str] | Iterable[Any] | AsyncIterable[Any] | ArrowTable,
+    source: str | os.PathLike[str] | Iterable[SourceItem] | AsyncIterable[SourceItem] | ArrowTable,
     sink: str | Sink,
     *,
     embedder: TextEmbedder | str,

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embedlib.indexing.destination import open_destination
 from embedlib.indexing.embedders import SparseEmbedder, TextEmbedder, check_embedder
@@ -37,6 +37,7 @@ from embedlib.indexing.sinks.protocol import Sink, Tell
 from embedlib.indexing.sinks.thread import running_thread
 from embedlib.indexing.sinks.urls import check_is_sink
 from embedlib.indexing.sources.input_files import check_not_input
+from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.opening import open_documents
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.tables import ArrowTable
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def index(
-    source: str | os.PathLike[str] | Iterable[Any] | ArrowTable,
+    source: str | os.PathLike[str] | Iterable[SourceItem] | ArrowTable,
     sink: str | Sink,
     *,
     embedder: TextEmbedder | str,

@@ -1,8 +1,9 @@
-"""Types of what `Embedder.aencode` returns, for editors and type checkers alone."""
+"""Types of what `aencode` and `submit_batch` return, for editors and type checkers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, overload
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from embedlib.batching.usage import Usage
     from embedlib.models.prompts import Examples, Role
     from embedlib.vectors.arrays import AnyVectors, Vectors
+    from embedlib.vectors.sparse import SparseVector
     from embedlib.vectors.tokens import Span
 
 
@@ -29,8 +31,19 @@ class AsyncArrayOptions(PromptOptions, total=False):
     """Options with which it returns an array."""
 
     output_value: Literal["sentence_embedding"]
-    precision: str | None
     chunks: Sequence[Span] | None
+
+
+class AsyncFloat32Options(AsyncArrayOptions, total=False):
+    """Those with which it is an array of float32."""
+
+    precision: Literal["float32"] | None
+
+
+class AsyncCodedOptions(AsyncArrayOptions, total=False):
+    """Those with which the precision decides its type."""
+
+    precision: str
 
 
 class AsyncTokenOptions(PromptOptions, total=False):
@@ -55,7 +68,16 @@ class AsyncEncode(Protocol):
         inputs: str | Iterable[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options: Unpack[AsyncArrayOptions],
+        **options: Unpack[AsyncFloat32Options],
+    ) -> Coroutine[Any, Any, Vectors]: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[AsyncCodedOptions],
     ) -> Coroutine[Any, Any, AnyVectors]: ...
 
     @overload
@@ -83,7 +105,7 @@ class AsyncEncode(Protocol):
         prompt_name: str | None = None,
         prompt: str | None = None,
         **options: Unpack[AsyncSparseOptions],
-    ) -> Coroutine[Any, Any, dict[int, float]]: ...
+    ) -> Coroutine[Any, Any, SparseVector]: ...
 
     @overload
     def __call__(
@@ -92,7 +114,7 @@ class AsyncEncode(Protocol):
         prompt_name: str | None = None,
         prompt: str | None = None,
         **options: Unpack[AsyncSparseOptions],
-    ) -> Coroutine[Any, Any, list[dict[int, float]]]: ...
+    ) -> Coroutine[Any, Any, list[SparseVector]]: ...
 
     @overload
     def __call__(
@@ -117,3 +139,92 @@ class AsyncEncode(Protocol):
 def as_async_encode(method: Callable[..., Any]) -> AsyncEncode:
     """Return the method, with the types of its results."""
     return cast(AsyncEncode, method)
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of `Embedder.submit_batch` whatever it returns."""
+
+    role: Role | None
+    task: str | None
+    examples: Examples | None
+    usage: Usage | None
+
+
+class BatchTokenOptions(BatchOptions, total=False):
+    """Those with which the future is that of the vectors of tokens."""
+
+    output_value: Required[Literal["token_embeddings", "multi_vector"]]
+
+
+class BatchSparseOptions(BatchOptions, total=False):
+    """Those with which it is that of weights by token id."""
+
+    output_value: Required[Literal["sparse"]]
+    max_active_dims: int | None
+
+
+class BatchChunkOptions(BatchOptions, total=False):
+    """Those with which it is that of the vectors of chunks."""
+
+    chunks: Required[Sequence[Sequence[Span]]]
+
+
+class SubmitBatch(Protocol):
+    """`Embedder.submit_batch`, which says what the arguments mean."""
+
+    @overload
+    def __call__(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> Future[Vectors]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[BatchTokenOptions],
+    ) -> Future[list[Vectors]]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[BatchSparseOptions],
+    ) -> Future[list[SparseVector]]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options: Unpack[BatchChunkOptions],
+    ) -> Future[list[Vectors]]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        role: Role | None = "document",
+        task: str | None = None,
+        examples: Examples | None = None,
+        usage: Usage | None = None,
+        output_value: str = "sentence_embedding",
+        max_active_dims: int | None = None,
+        chunks: Sequence[Sequence[Span]] | None = None,
+    ) -> Future[Any]: ...
+
+
+def as_submit_batch(method: Callable[..., Any]) -> SubmitBatch:
+    """Return the method, with the types of its results."""
+    return cast(SubmitBatch, method)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
-
-from numpy.typing import ArrayLike
+from typing import overload
 
 from embedlib.config import AnySimilarity, PrecisionName
 from embedlib.models.prompts import Role
 from embedlib.session.base import Session
 from embedlib.session.call import CallFactory
 from embedlib.session.checked import checked
+from embedlib.vectors.arrays import ArrayOrTensor, TensorT
 from embedlib.vectors.maxsim import maxsim, maxsim_pairwise
 from embedlib.vectors.similarity import as_torch, similarity, similarity_pairwise
-from embedlib.vectors.sparse import are_sparse
+from embedlib.vectors.sparse import Comparable, are_sparse
 
 
 class EmbeddingSession(Session):
@@ -70,7 +69,20 @@ class EmbeddingSession(Session):
             return late.similarity
         return self.config.similarity_fn_name or self.spec.similarity
 
-    def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
+    @overload
+    def similarity(  # type: ignore[overload-overlap] # a tensor makes an array, too
+        self, embeddings1: TensorT | list[TensorT], embeddings2: Comparable
+    ) -> TensorT: ...
+
+    @overload
+    def similarity(  # type: ignore[overload-overlap]
+        self, embeddings1: Comparable, embeddings2: TensorT | list[TensorT]
+    ) -> TensorT: ...
+
+    @overload
+    def similarity(self, embeddings1: Comparable, embeddings2: Comparable) -> ArrayOrTensor: ...
+
+    def similarity(self, embeddings1: Comparable, embeddings2: Comparable) -> ArrayOrTensor:
         """Return float32[N, M]: the similarity of every pair of vectors; higher is more similar.
 
         An array, or where torch is imported a tensor, as in sentence-transformers. Sparse vectors
@@ -90,7 +102,24 @@ class EmbeddingSession(Session):
             return as_torch(maxsim(embeddings1, embeddings2, is_mean=name == "meanmaxsim"))
         return as_torch(similarity(name, embeddings1, embeddings2))
 
-    def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Any:
+    @overload
+    def similarity_pairwise(  # type: ignore[overload-overlap] # a tensor makes an array, too
+        self, embeddings1: TensorT | list[TensorT], embeddings2: Comparable
+    ) -> TensorT: ...
+
+    @overload
+    def similarity_pairwise(  # type: ignore[overload-overlap]
+        self, embeddings1: Comparable, embeddings2: TensorT | list[TensorT]
+    ) -> TensorT: ...
+
+    @overload
+    def similarity_pairwise(
+        self, embeddings1: Comparable, embeddings2: Comparable
+    ) -> ArrayOrTensor: ...
+
+    def similarity_pairwise(
+        self, embeddings1: Comparable, embeddings2: Comparable
+    ) -> ArrayOrTensor:
         """Return float32[N], as `similarity` does: of each vector to the one in the same row.
 
         Args:

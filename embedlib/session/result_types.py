@@ -1,26 +1,22 @@
-"""Types of results that depend on the arguments of a call, for editors and type checkers alone."""
+"""Types of what `Embedder.encode` returns, for editors and type checkers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypedDict, cast, overload
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typing_extensions import Required, Unpack  # of typing from Python 3.11 on
 
     from embedlib.batching.usage import Usage
     from embedlib.models.prompts import Examples, Role
-    from embedlib.session.scoring import Activation, Scores
     from embedlib.vectors.arrays import AnyVectors, Vectors
+    from embedlib.vectors.sparse import SparseVector
     from embedlib.vectors.tokens import Span
 
 
-class ArrayOptions(TypedDict, total=False):
-    """Options of `Embedder.encode` with which it returns an array."""
-
-    output_value: Literal["sentence_embedding"]
-    convert_to_numpy: Literal[True]
-    convert_to_tensor: Literal[False]
+class _Options(TypedDict, total=False):
     device: str | None
     normalize_embeddings: bool
     truncate_dim: int | None
@@ -30,9 +26,20 @@ class ArrayOptions(TypedDict, total=False):
     task: str | None
     examples: Examples | None
     usage: Usage | None
+    processing_kwargs: Mapping[str, NoReturn] | None
+
+
+class _VectorOptions(_Options, total=False):
+    output_value: Literal["sentence_embedding"]
     chunks: Sequence[Span] | None
-    processing_kwargs: Mapping[str, Any] | None
     sentences: str | Iterable[str] | None
+
+
+class ArrayOptions(_VectorOptions, total=False):
+    """Options of `Embedder.encode` with which it returns an array."""
+
+    convert_to_numpy: Literal[True]
+    convert_to_tensor: Literal[False]
 
 
 class Float32Options(ArrayOptions, total=False):
@@ -47,22 +54,28 @@ class CodedOptions(ArrayOptions, total=False):
     precision: str
 
 
-class OutputOptions(TypedDict, total=False):
+class TensorOptions(_VectorOptions, total=False):
+    """Those with which it returns one tensor."""
+
+    precision: str | None
+    convert_to_numpy: bool
+    convert_to_tensor: Required[Literal[True]]
+
+
+class TensorsOptions(_VectorOptions, total=False):
+    """Those with which it returns a tensor of each text."""
+
+    precision: str | None
+    convert_to_numpy: Required[Literal[False]]
+    convert_to_tensor: Literal[False]
+
+
+class OutputOptions(_Options, total=False):
     """Those with which it returns something else than one vector for each text."""
 
     precision: Literal["float32"] | None
     convert_to_numpy: Literal[True]
     convert_to_tensor: Literal[False]
-    device: str | None
-    normalize_embeddings: bool
-    truncate_dim: int | None
-    pool: None
-    chunk_size: None
-    role: Role | None
-    task: str | None
-    examples: Examples | None
-    usage: Usage | None
-    processing_kwargs: Mapping[str, Any] | None
 
 
 class TokenOptions(OutputOptions, total=False):
@@ -103,6 +116,39 @@ class Encode(Protocol):
     ) -> AnyVectors: ...
 
     @overload
+    def __call__(
+        self,
+        inputs: str | Iterable[str] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[TensorOptions],
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: str,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[TensorsOptions],
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        **options: Unpack[TensorsOptions],
+    ) -> list[Tensor]: ...
+
+    @overload
     def __call__(  # type: ignore[overload-overlap] # a str is an iterable of str, too
         self,
         inputs: str,
@@ -133,7 +179,7 @@ class Encode(Protocol):
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         **options: Unpack[SparseOptions],
-    ) -> dict[int, float]: ...
+    ) -> SparseVector: ...
 
     @overload
     def __call__(
@@ -144,7 +190,7 @@ class Encode(Protocol):
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         **options: Unpack[SparseOptions],
-    ) -> list[dict[int, float]]: ...
+    ) -> list[SparseVector]: ...
 
     @overload
     def __call__(
@@ -170,7 +216,7 @@ class Encode(Protocol):
         usage: Usage | None = None,
         chunks: Sequence[Span] | None = None,
         max_active_dims: int | None = None,
-        processing_kwargs: Mapping[str, Any] | None = None,
+        processing_kwargs: Mapping[str, NoReturn] | None = None,
         sentences: str | Iterable[str] | None = None,
     ) -> Any: ...
 
@@ -178,73 +224,3 @@ class Encode(Protocol):
 def as_encode(method: Callable[..., Any]) -> Encode:
     """Return the method, with the types of its results."""
     return cast(Encode, method)
-
-
-class ScoreOptions(TypedDict, total=False):
-    """Options of `Reranker.predict` with which it returns an array for a list of pairs."""
-
-    activation_fn: Activation | None
-    apply_softmax: bool | None
-    convert_to_numpy: Literal[True]
-    convert_to_tensor: Literal[False]
-    device: str | None
-    pool: None
-    chunk_size: None
-    instruction: str | None
-    raw_scores: bool
-    usage: Usage | None
-    processing_kwargs: Mapping[str, Any] | None
-
-
-class Predict(Protocol):
-    """`Reranker.predict`, which says what the arguments mean."""
-
-    @overload
-    def __call__(
-        self,
-        inputs: Iterable[tuple[str, str] | list[str]],
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        **options: Unpack[ScoreOptions],
-    ) -> Scores: ...
-
-    @overload
-    def __call__(
-        self,
-        inputs: Iterable[Sequence[str]] | Sequence[str] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        activation_fn: Activation | None = None,
-        apply_softmax: bool | None = False,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        device: str | None = None,
-        pool: None = None,
-        chunk_size: None = None,
-        *,
-        instruction: str | None = None,
-        raw_scores: bool = False,
-        usage: Usage | None = None,
-        processing_kwargs: Mapping[str, Any] | None = None,
-        sentences: Iterable[Sequence[str]] | Sequence[str] | None = None,
-    ) -> Any: ...
-
-
-def as_predict(method: Callable[..., Any]) -> Predict:
-    """Return the method, with the types of its results."""
-    return cast(Predict, method)
-
-
-class _Place(TypedDict):
-    corpus_id: int
-    score: float
-
-
-class RankedDocument(_Place, total=False):
-    """A document in the result of `Reranker.rank`; `text` on request."""
-
-    text: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
-from embedlib.config import OnTruncate, PrecisionName, Similarity
+from embedlib.config import OnTruncate, PrecisionName, Ranges, Similarity
 
 
 class ConfigOptions(TypedDict, total=False):
@@ -41,7 +41,7 @@ class ConfigOptions(TypedDict, total=False):
     max_active_dims: int | None
     """Keep only this many weights of a sparse vector, the greatest; None: the model's own number,
     or all."""
-    quantization_ranges: Any
+    quantization_ranges: Ranges | None
     """For vectors in int8 and uint8: the ranges float32[2, D] that `Embedder.calibrate` returns, or
     the .npy file that contains them."""
     similarity_fn_name: Similarity | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
@@ -21,6 +21,12 @@ from embedlib.engines.base import Batch, CallerEngine, Engine, EngineLimits, Lan
 from embedlib.errors import EngineOutOfMemoryError
 from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.testing.batches import make_batch
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.session.signatures import ConfigOptions
+    from embedlib.testing.signatures import SpecFields
 
 FAKE_DIM = 6
 WAIT_SECONDS = 30.0
@@ -194,7 +200,7 @@ def _byte_vocabulary() -> dict[str, int]:
     return vocabulary
 
 
-def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
+def fake_spec(max_seq_tokens: int = 32, **fields: Unpack[SpecFields]) -> ModelSpec:
     """Return a spec for `FakeEngine` and `byte_tokenizer`; `fields` are fields of ModelSpec."""
     encoder = Encoder(
         family="fake",
@@ -217,7 +223,7 @@ def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
         has_mlp_bias=True,
         has_down_bias=True,
     )
-    given = {"modules": (Pooling(modes=("mean",)),), **fields}
+    given: SpecFields = {"modules": (Pooling(modes=("mean",)),), **fields}
     return ModelSpec(
         encoder=encoder,
         embedding_dim=FAKE_DIM,
@@ -228,7 +234,10 @@ def fake_spec(max_seq_tokens: int = 32, **fields: Any) -> ModelSpec:
 
 
 def fake_embedder(
-    engine: FakeEngine | None = None, spec: ModelSpec | None = None, **options: Any
+    engine: FakeEngine | None = None,
+    /,  # `Config` has an `engine`, too
+    spec: ModelSpec | None = None,
+    **options: Unpack[ConfigOptions],
 ) -> Embedder:
     """Return an Embedder on a FakeEngine; `options` are fields of `Config`."""
     return Embedder.from_engine(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from embedlib.config import Similarity
 from embedlib.errors import InputError, a_type, first_line
-from embedlib.vectors.arrays import Vectors
-from embedlib.vectors.sparse import are_sparse, as_rows
+from embedlib.vectors.arrays import ArrayOrTensor, Vectors
+from embedlib.vectors.sparse import Comparable, are_sparse, as_rows
 
 
 def normalize(vectors: Vectors) -> Vectors:
@@ -24,7 +24,7 @@ def normalize(vectors: Vectors) -> Vectors:
     return unit
 
 
-def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray[np.float32]:
+def similarity(kind: Similarity, first: Comparable, second: Comparable) -> NDArray[np.float32]:
     """Return float32[N, M]; higher is more similar, so distances are negated.
 
     Args:
@@ -53,7 +53,7 @@ def similarity(kind: Similarity, first: ArrayLike, second: ArrayLike) -> NDArray
 
 
 def similarity_pairwise(
-    kind: Similarity, first: ArrayLike, second: ArrayLike
+    kind: Similarity, first: Comparable, second: Comparable
 ) -> NDArray[np.float32]:
     """Return float32[N]: the similarity of row n of `first` and row n of `second`.
 
@@ -81,7 +81,7 @@ def similarity_pairwise(
 
 
 def _comparable(
-    kind: Similarity, first: ArrayLike, second: ArrayLike
+    kind: Similarity, first: Comparable, second: Comparable
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return both as matrices of equal width; for cosine, with rows of unit length."""
     if are_sparse(first) and are_sparse(second):
@@ -95,14 +95,14 @@ def _comparable(
     return (normalize(a), normalize(b)) if kind == "cosine" else (a, b)
 
 
-def as_torch(numbers: NDArray[np.float32]) -> Any:
+def as_torch(numbers: NDArray[np.float32]) -> ArrayOrTensor:
     """Return a tensor where the program has imported torch, else the array itself.
 
     sentence-transformers returns tensors, and its manual goes on with `torch.topk`; who has not
     imported torch cannot want one.
     """
     torch = sys.modules.get("torch")
-    return numbers if torch is None else torch.from_numpy(numbers)
+    return cast(ArrayOrTensor, numbers if torch is None else torch.from_numpy(numbers))
 
 
 def off_device(vectors: Any) -> Any:
@@ -113,7 +113,7 @@ def off_device(vectors: Any) -> Any:
     return [off_device(item) for item in vectors] if isinstance(vectors, list) else vectors
 
 
-def _rows(vectors: ArrayLike) -> NDArray[np.float32]:
+def _rows(vectors: Comparable) -> NDArray[np.float32]:
     try:
         rows = np.asarray(off_device(vectors), np.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # of torch: the last

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlib.config import Similarity
-from embedlib.vectors.arrays import Vectors
+from embedlib.vectors.arrays import DenseVectors, Vectors
 
 SparseVector: TypeAlias = dict[int, float]
 """Token id to weight."""
+Comparable: TypeAlias = DenseVectors | SparseVector | Sequence[SparseVector]
+"""What `Embedder.similarity` compares."""
 
 
 def weights_of(row: NDArray[np.float32]) -> SparseVector:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedlib.config import Config
 from embedlib.errors import InputError
 from embedlib_ray.worker import MakeEmbedder, ModelPlan, Worker
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.types import ConfigOptions
 
 
 class EmbedlibActor:
@@ -30,7 +35,7 @@ class EmbedlibActor:
         output: str = "embedding",
         num_per_machine: int = 1,
         fingerprint: str | None = None,
-        **options: Any,
+        **options: Unpack[ConfigOptions],
     ) -> None:
         """Load the model.
 

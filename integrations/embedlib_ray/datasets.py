@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ray
 import ray.data
@@ -13,6 +13,11 @@ from embedlib_ray.cluster import machines
 from embedlib_ray.model import describe_model
 from embedlib_ray.sizing import plan_workers
 from embedlib_ray.worker import MakeEmbedder
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.types import ConfigOptions
 
 BATCH_ROWS = 1024
 """Rows that an actor takes at a time: as many as the scheduler sorts by length."""
@@ -25,7 +30,7 @@ def embed_dataset(
     text: str = "text",
     output: str = "embedding",
     num_workers: int | None = None,
-    **options: Any,
+    **options: Unpack[ConfigOptions],
 ) -> ray.data.Dataset:
     """Return a dataset with the vectors of its texts; they are computed when it is read.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
@@ -20,6 +20,11 @@ from embedlib_ray.embedder import DRIVER_SHARD, check_one_machine
 from embedlib_ray.model import describe_model
 from embedlib_ray.sizing import plan_workers
 from embedlib_ray.worker import MakeEmbedder
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.types import ConfigOptions
 
 _WRITE_ROWS = 512
 
@@ -42,7 +47,7 @@ class EmbedlibDatasink(Datasink[int]):  # type: ignore[misc]  # Ray has no type 
         vector: str = "embedding",
         metadata: tuple[str, ...] | None = None,
         recreate: bool = False,
-        **options: Any,
+        **options: Unpack[ConfigOptions],
     ) -> None:
         """Describe the destination; this connects to nothing.
 

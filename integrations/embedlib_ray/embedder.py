@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import tokenizers
@@ -22,6 +22,11 @@ from embedlib_ray.model import open_first, start_worker
 from embedlib_ray.pool import WorkerPool
 from embedlib_ray.sizing import plan_workers
 from embedlib_ray.worker import Identity, MakeEmbedder, ModelPlan
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from embedlib.types import ConfigOptions
 
 DRIVER_SHARD = "ray"
 """Name of the driver's lock of a destination: a second load of a cluster finds it taken."""
@@ -56,7 +61,7 @@ class RayEmbedder:
         state: SinkState | None = None,
         destination: str = "",
         tell: Tell | None = None,
-        **options: Any,
+        **options: Unpack[ConfigOptions],
     ) -> None:
         """Start the workers; returns when the first one has loaded the model.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from langchain_core.embeddings import Embeddings
 from pydantic import Field
@@ -13,6 +13,11 @@ from pydantic import Field
 from embedlib import Embedder
 from embedlib.errors import ConfigError, InputError
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from langchain_embedlib.fields import EmbeddingsFields
 
 VECTOR_ARGUMENTS = ("prompt_name", "prompt", "task", "normalize_embeddings", "truncate_dim")
 """Arguments of `Embedder.encode` that change the vectors."""
@@ -56,7 +61,9 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
     _held_kind: ClassVar[type[Any]] = Embedder
     _held_name: ClassVar[str] = "embedder"
 
-    def __init__(self, *, embedder: Embedder | None = None, **fields: Any) -> None:
+    def __init__(
+        self, *, embedder: Embedder | None = None, **fields: Unpack[EmbeddingsFields]
+    ) -> None:
         """Load the model, or use a given Embedder, which the caller closes.
 
         Args:
@@ -69,7 +76,7 @@ class EmbedlibEmbeddings(ModelHolder, Embeddings):
             EmbedlibError: the model cannot be loaded, see `Embedder`.
         """
         _check_fields(fields, type(self))
-        super().__init__(**fields)
+        super().__init__(**dict[str, Any](fields))
         self._check(embedder)
         self._hold(embedder)
         try:

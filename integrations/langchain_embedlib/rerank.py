@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -12,6 +12,11 @@ from pydantic import Field
 from embedlib import Reranker
 from embedlib.errors import ConfigError, InputError
 from langchain_embedlib.holder import MODEL_OPTIONS, ModelHolder, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # of typing from Python 3.11 on
+
+    from langchain_embedlib.fields import RerankFields
 
 RANK_ARGUMENTS = ("prompt_name", "prompt", "activation_fn", "instruction", "raw_scores")
 """Arguments of `Reranker.rank` that change the scores."""
@@ -35,7 +40,7 @@ class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
     _held_kind: ClassVar[type[Any]] = Reranker
     _held_name: ClassVar[str] = "reranker"
 
-    def __init__(self, *, reranker: Reranker | None = None, **fields: Any) -> None:
+    def __init__(self, *, reranker: Reranker | None = None, **fields: Unpack[RerankFields]) -> None:
         """Load the model, or use a given Reranker, which the caller closes.
 
         Args:
@@ -48,7 +53,7 @@ class EmbedlibRerank(ModelHolder, BaseDocumentCompressor):
             EmbedlibError: the model cannot be loaded, see `Reranker`.
         """
         _check_fields(fields, ("reranker", "model", *type(self).model_fields))
-        super().__init__(**fields)
+        super().__init__(**dict[str, Any](fields))
         self._check_model(reranker)
         self._hold(reranker)
         try:
@@ -114,7 +119,7 @@ def _ranked(documents: Sequence[Document], ranking: Sequence[Mapping[str, Any]])
     return ranked
 
 
-def _check_fields(fields: dict[str, Any], known: Sequence[str]) -> None:
+def _check_fields(fields: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuse unknown fields, and say where an option belongs that is not a field."""
     for name in fields:
         if name in known:

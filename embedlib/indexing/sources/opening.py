@@ -12,6 +12,7 @@ from embedlib.indexing.sinks.protocol import Tell
 from embedlib.indexing.sources.file_bytes import STDIN
 from embedlib.indexing.sources.files import open_source
 from embedlib.indexing.sources.in_memory import MemorySource
+from embedlib.indexing.sources.items import SourceItem
 from embedlib.indexing.sources.protocol import SourceOptions
 from embedlib.indexing.sources.tables import ArrowTable, is_column, is_table
 
@@ -21,7 +22,7 @@ _WAY = (
 
 
 def open_documents(
-    source: str | os.PathLike[str] | Iterable[Any] | ArrowTable,
+    source: str | os.PathLike[str] | Iterable[SourceItem] | ArrowTable,
     options: SourceOptions,
     tell: Tell,
 ) -> Iterable[Document | BadRow]:

@@ -1,0 +1,41 @@
+"""The fields of the classes by name and type, for editors and type checkers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypedDict
+
+
+class ModelFields(TypedDict, total=False):
+    """Those that say which model is loaded."""
+
+    model: str | Path | None
+    """A folder, a hub name or `package:NAME`."""
+    model_name: str | Path | None
+    """The same."""
+    cache_folder: str | Path | None
+    """Where hub models are stored; None: the hub's own cache."""
+    model_kwargs: dict[str, Any]
+    """Options of the model, fields of `embedlib.Config`."""
+
+
+class EmbeddingsFields(ModelFields, total=False):
+    """The fields of `EmbedlibEmbeddings`."""
+
+    encode_kwargs: dict[str, Any]
+    """Arguments of `Embedder.encode` for documents, such as `normalize_embeddings` or `prompt`."""
+    query_encode_kwargs: dict[str, Any]
+    """The same for queries; if empty, `encode_kwargs` apply to queries too."""
+    multi_process: bool
+    """Must be False: one Embedder uses the whole machine."""
+    show_progress: bool
+    """Whether `embed_documents` shows a progress bar."""
+
+
+class RerankFields(ModelFields, total=False):
+    """The fields of `EmbedlibRerank`."""
+
+    top_n: int | None
+    """How many documents are returned; None: all."""
+    rank_kwargs: dict[str, Any]
+    """Arguments of `Reranker.rank`, such as `instruction` or `raw_scores`."""
