@@ -24,13 +24,14 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.tensorrt_llm.support import check_supported
 from embedlib.errors import EngineUnsupportedError
 from embedlib.models.catalog import catalog
+from embedlib.models.encoder_parts import ROPE_KINDS
 from embedlib.models.families.row import Family
 from embedlib.models.families.table import ROWS
 from embedlib.models.known_models import known_model, read_entries
 from embedlib.models.known_rerankers import known_reranker, template_names
 from embedlib.models.prompts import Prompts
 from embedlib.models.reading.files import load_spec
-from embedlib.models.spec import ROPE_KINDS, ModelSpec
+from embedlib.models.spec import ModelSpec
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 

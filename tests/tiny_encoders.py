@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch, Engine
 from embedlib.models.compiled.int8 import quantize_rows
-from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
+from embedlib.models.encoder_parts import PositionBias, Rope
+from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
 WAIT_SECONDS = 30

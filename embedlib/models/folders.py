@@ -8,7 +8,7 @@ from embedlib.errors import ConfigError, ModelUnsupportedError
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file, is_file_name, load_json
-from embedlib.models.reading.module_files import STATIC
+from embedlib.models.reading.module_list import STATIC
 from embedlib.models.sparse_model import (
     ROUTER,
     ROUTER_NAME,

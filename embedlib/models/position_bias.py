@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.spec import Encoder, LinearBias, PositionBias, RelativePositions
+from embedlib.models.encoder_parts import LinearBias, PositionBias, RelativePositions
+from embedlib.models.spec import Encoder
 
 
 def signed_buckets(relative: RelativePositions, distances: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlib.models.spec import Rope
+from embedlib.models.encoder_parts import Rope
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> tuple[NDArray[np.float64], float]:

@@ -21,7 +21,7 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import is_file_name, load_json
-from embedlib.models.reading.module_files import SPLADE, accepted_after, module_kind
+from embedlib.models.reading.module_list import SPLADE, accepted_after, module_kind
 from embedlib.models.spec import ModelSpec
 from embedlib.models.static_model import NO_LIMIT, table_encoder
 from embedlib.models.weights.table import find_token_weights

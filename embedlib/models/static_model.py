@@ -17,11 +17,8 @@ from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.general_file import read_general
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.reading.module_files import (
-    output_dim,
-    read_module,
-    read_module_list,
-)
+from embedlib.models.reading.module_files import output_dim, read_module
+from embedlib.models.reading.module_list import read_module_list
 from embedlib.models.reading.tokenizer_json import TokenizerJson
 from embedlib.models.spec import Encoder, ModelSpec, Module, Normalize, Pooling
 from embedlib.models.weights.table import find_table

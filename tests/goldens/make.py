@@ -33,7 +33,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import weights_digest
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.write import VARIANTS, write_tiny_model
 
 HERE = Path(__file__).parent

@@ -35,7 +35,7 @@ from transformers import (
 
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import weights_digest
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.table import SCORING_VARIANTS
 from embedlib.testing.models.write import write_tiny_model
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from embedlib.models.encoder_parts import Experts, PositionBias, Rope
 from embedlib.models.reading.files import load_spec
-from embedlib.models.spec import Dense, Experts, ModelSpec, Normalize, PositionBias, Rope
+from embedlib.models.spec import Dense, ModelSpec, Normalize
 from embedlib.models.weights.tensor_roles import encoder_shapes
 
 Files = dict[str, Any]

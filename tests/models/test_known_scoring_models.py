@@ -13,13 +13,14 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.families.row import Family
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.known_rerankers import known_reranker, template_of
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
-from embedlib.models.spec import Dense, Head, Pooling, Rope
+from embedlib.models.spec import Dense, Head, Pooling
 
 Json = dict[str, Any]
 

@@ -16,13 +16,14 @@ import pytest
 
 from embedlib.config import Config
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.known_models import known_model
 from embedlib.models.prompts import Prompts
 from embedlib.models.reading.config_file import family_of
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.files import load_spec
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.spec import ModelSpec, Rope
+from embedlib.models.spec import ModelSpec
 from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from embedlib.models.encoder_parts import PositionBias, RelativePositions
 from embedlib.models.position_bias import buckets, signed_buckets, slopes
-from embedlib.models.spec import PositionBias, RelativePositions
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 

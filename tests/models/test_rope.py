@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embedlib.models.encoder_parts import ROPE_KINDS, Rope, RopeKind
 from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.rope import inverse_frequencies
-from embedlib.models.spec import ROPE_KINDS, Rope, RopeKind
 from embedlib.testing.models.table import VARIANTS
 
 GOLDENS = Path(__file__).parents[1] / "goldens"

@@ -9,7 +9,7 @@ import pytest
 
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import weights_digest
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import splitmix64, uniform, write_tiny_model
 

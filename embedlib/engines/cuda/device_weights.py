@@ -18,9 +18,10 @@ from embedlib.engines.cuda.buffers import FP8
 from embedlib.engines.cuda.plan import Linear, Norm, Plan, Rotate
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.position_bias import bias_by_distance
 from embedlib.models.rope import inverse_frequencies
-from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec, Rope
+from embedlib.models.spec import Dense, Encoder, LayerNorm, ModelSpec
 
 
 @dataclass(frozen=True)

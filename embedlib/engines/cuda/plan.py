@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-from embedlib.models.spec import PoolingMode, Rope
+from embedlib.models.encoder_parts import Rope
+from embedlib.models.spec import PoolingMode
 
 RowKind = Literal["token", "pooled"]
 NumberKind = Literal["plan", "fp8", "float32"]

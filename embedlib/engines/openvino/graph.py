@@ -42,6 +42,7 @@ from embedlib.engines.openvino.positions import (
 from embedlib.engines.openvino.splade import pool_vocabulary
 from embedlib.engines.openvino.stages import HIDDEN
 from embedlib.engines.openvino.weighted import Multiplier, Weighted
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.position_bias import bias_by_distance
 from embedlib.models.spec import (
     Dense,
@@ -50,7 +51,6 @@ from embedlib.models.spec import (
     ModelSpec,
     Normalize,
     Pooling,
-    Rope,
     RoundTanh,
     SpladePooling,
 )

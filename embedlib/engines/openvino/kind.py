@@ -237,7 +237,7 @@ def weights_key(plan: EnginePlan, files: ModelFiles, config: Config) -> str:
     """Return a digest of the weights that a graph is made of; large files are hashed once."""
     from embedlib.models.compiled.engine_folder import file_hashes
     from embedlib.models.reading.model_file import list_files
-    from embedlib.models.weights.load import weights_digest
+    from embedlib.models.weights.weight_files import weights_digest
 
     hashes = file_hashes(config)
     folder = plan.precision.folder

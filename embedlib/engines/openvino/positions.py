@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from embedlib.engines.openvino.library import op, ov
 from embedlib.engines.openvino.nodes import MASKED, float_constant, int_constant, int_constants
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.rope import inverse_frequencies
-from embedlib.models.spec import Rope
 
 Rotation = Callable[[ov.Node], ov.Node]
 

@@ -21,13 +21,14 @@ from embedlib.models.compiled.row_scales import SCALE_SUFFIX
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows
-from embedlib.models.weights.load import MODULE_TENSORS, WEIGHTS_NAME
+from embedlib.models.weights.load import MODULE_TENSORS
 from embedlib.models.weights.tensor_roles import (
     encoder_shapes,
     tensor_name,
     tensor_prefix,
     tensor_rows,
 )
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 
 CHECKED_NAMES: Final = ("weight", "bias", "weight_scale")
 """Parameters that a checkpoint fills; the others of an FP8 linear layer are constants."""

@@ -21,7 +21,6 @@ from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import has_file, load_json
 from embedlib.models.spec import Dense, LayerNorm
-from embedlib.models.weights.load import INDEX_NAME, WEIGHTS_NAME
 from embedlib.models.weights.safetensors_files import list_tensors
 from embedlib.models.weights.tensor_roles import (
     fused_roles,
@@ -29,6 +28,7 @@ from embedlib.models.weights.tensor_roles import (
     tensor_name,
     tensor_prefix,
 )
+from embedlib.models.weights.weight_files import INDEX_NAME, WEIGHTS_NAME
 
 if TYPE_CHECKING:
     from embedlib.models.compiled.jobs import CompileJob

@@ -49,8 +49,9 @@ from embedlib.models.reading.model_file import (
     place_of,
 )
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import INDEX_NAME, Weights, load_weights
+from embedlib.models.weights.load import Weights, load_weights
 from embedlib.models.weights.token_heads import head_files
+from embedlib.models.weights.weight_files import INDEX_NAME
 from embedlib.version import __version__
 
 ReportProgress = Callable[[int, int], object]

@@ -28,13 +28,14 @@ from embedlib.models.folders import read_folder
 from embedlib.models.reading.adapted import AdaptedModel, files_of, find_adapted
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.weights.load import WEIGHTS_NAME, load_weights
+from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.safetensors_files import (
     STORED_DTYPES,
     StoredTensor,
     list_tensors,
     map_file,
 )
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 
 WRITTEN: Final = ("config.json", "modules.json", "config_sentence_transformers.json")
 """Files that are made anew."""

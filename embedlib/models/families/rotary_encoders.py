@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from embedlib.models.encoder_parts import ROPE_KINDS
 from embedlib.models.families.row import (
     Alternation,
     ExpertKeys,
@@ -26,7 +27,6 @@ from embedlib.models.families.tensor_names import (
     NOMIC_BERT_TENSORS,
     NOMIC_MOE_TENSORS,
 )
-from embedlib.models.spec import ROPE_KINDS
 
 MODERNBERT: Final = Family(
     model_type="modernbert",

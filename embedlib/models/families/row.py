@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from embedlib.models.spec import (
-    ROPE_KINDS,
-    Activation,
-    PoolingMode,
-    RopeKind,
-)
+from embedlib.models.encoder_parts import ROPE_KINDS, RopeKind
+from embedlib.models.spec import Activation, PoolingMode
 
 UNLIMITED_POSITIONS: Final = 4096
 """For a family without a limit of its own: eight times the longest text of any known model."""

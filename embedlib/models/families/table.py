@@ -2,8 +2,8 @@
 
 A row defines how the keys of config.json become an `Encoder`, which traits are constant in the
 family, which keys change no vector, and the names of its tensors. A new family is a new row in
-`encoders.py`, `t5_encoders.py`, `rotary_encoders.py` or `decoders.py`. The readers,
-`reading/config_file.py` and `weights/load.py`, contain no family's name.
+one of the files beside this one. The readers, `reading/config_file.py` and `weights/load.py`,
+contain no family's name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from embedlib.models.families.decoders import (
-    EMBEDDING_GEMMA2,
     EUROBERT,
-    GEMMA,
-    GEMMA2,
-    GEMMA3_TEXT,
     LLAMA,
     LLAMA_BIDIREC,
     MINISTRAL3,
@@ -39,6 +35,7 @@ from embedlib.models.families.encoders import (
     XLM_ROBERTA,
     XLM_ROBERTA_XL,
 )
+from embedlib.models.families.gemmas import EMBEDDING_GEMMA2, GEMMA, GEMMA2, GEMMA3_TEXT
 from embedlib.models.families.rotary_encoders import (
     GTE,
     JINA_EMBEDDINGS_V3,

@@ -41,7 +41,8 @@ from embedlib.models.reading.pack_file import (
     is_pack,
 )
 from embedlib.models.weights.file_hashes import READ_BYTES
-from embedlib.models.weights.load import load_weights, weight_paths
+from embedlib.models.weights.load import load_weights
+from embedlib.models.weights.weight_files import weight_paths
 from embedlib.version import __version__
 
 ReportProgress = Callable[[int, int], object]

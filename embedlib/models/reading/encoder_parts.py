@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import math
 
+from embedlib.models.encoder_parts import (
+    Experts,
+    LinearBias,
+    PositionBias,
+    RelativePositions,
+    WideHeads,
+)
 from embedlib.models.families.row import Alternation, Family, Key
 from embedlib.models.reading.config_keys import LAYER_TYPES
 from embedlib.models.reading.json_files import JsonObject
@@ -12,13 +19,6 @@ from embedlib.models.reading.traits import (
     read_boolean,
     read_integer,
     read_number,
-)
-from embedlib.models.spec import (
-    Experts,
-    LinearBias,
-    PositionBias,
-    RelativePositions,
-    WideHeads,
 )
 
 

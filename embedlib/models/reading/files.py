@@ -23,7 +23,8 @@ from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.late_fields import mask_token
 from embedlib.models.reading.late_interaction import is_late, read_late
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.reading.module_files import SPLADE, output_dim, read_module
+from embedlib.models.reading.module_files import output_dim, read_module
+from embedlib.models.reading.module_list import SPLADE
 from embedlib.models.reading.parts import (
     Parts,
     is_cross_encoder,

@@ -1,20 +1,17 @@
-"""Reads the modules after the transformer: modules.json, and the config.json of each module.
+"""Reads the modules after the transformer: the config.json of each.
 
 Source: the classes of sentence-transformers 6.2, and the keys that older releases wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final, Literal
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.reading.json_files import JsonObject, quote
-from embedlib.models.reading.model_file import is_file_name, load_json
-from embedlib.models.reading.refusals import explain_module
+from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.spec import (
     Activation,
     Dense,
@@ -70,29 +67,12 @@ DENSE_ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
 )
 """`activation_function` to activation; sentence-transformers calls the class without arguments."""
 
-STATIC: Final = "StaticEmbedding"
-"""The only module of an embedding model that stands in place of Transformer and Pooling."""
-
-SPLADE: Final = "SpladePooling"
-"""The only module of a sparse model behind its transformer."""
-
-MASKED: Final = "MLMTransformer"
-"""A Transformer with the head of a masked language model, before sentence-transformers 5.4."""
-
 SPLADE_LOGS: Final[Mapping[str, Literal[1, 2]]] = MappingProxyType({"relu": 1, "log1p_relu": 2})
 """`activation_function` of a SpladePooling to the number of its logarithms."""
 
 SPLADE_STRATEGIES: Final[Mapping[str, Literal["max", "sum"]]] = MappingProxyType(
     {"max": "max", "sum": "sum"}
 )
-
-AFTER_POOLING: Final = ("Dense", "LayerNorm", "Normalize", "Dropout")
-
-QUANTIZER: Final = "st_quantize.FlexibleQuantizer"
-"""The module of pplx-embed-v1, whose code is in its folder; computed here as `RoundTanh`."""
-
-MAX_PATH_PARTS: Final = 8
-"""Of a module's path; known models have at most 2."""
 
 SENTENCE_EMBEDDING: Final = ("sentence_embedding", None)
 """The only input and output that a module may name: the pooled vector."""
@@ -102,114 +82,6 @@ SCORES: Final = ("scores",)
 
 TOKEN_VECTORS: Final = ("token_embeddings", None)
 """The only input and output that a module of a late-interaction model may name."""
-
-PYLATE_DENSE: Final = "pylate.models.Dense.Dense"
-
-OF_TOKENS: Final = ("Dense", "Normalize", "MultiVectorMask", "Dropout")
-"""The modules behind the Transformer of a late-interaction model."""
-
-
-def read_module_list(
-    folder: Path, with_head: bool, *, is_late: bool = False
-) -> list[tuple[str, Path]]:
-    """Return the class name and directory of every module that changes a vector, in order.
-
-    An embedding model has a Transformer, a Pooling and others, or a StaticEmbedding and others; a
-    sparse model has a Transformer and a SpladePooling. A reranker has a Transformer alone; or with
-    a LogitScore, if it answers with a token; or with a Pooling and others, of which the last makes
-    the scores. A late-interaction model (`is_late`) has a Transformer and others, none of which is
-    a Pooling.
-    """
-    name = "modules.json"
-    content = load_json(folder / name, folder)
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise ModelUnsupportedError(
-            f"{name}: holds {quote(content)}; a list of objects is expected"
-        )
-    entries: list[tuple[str, Path]] = []
-    names: set[str] = set()
-    for position, values in enumerate(content):
-        entry = JsonObject(f"{name}: [{position}]", values)
-        entry.check_keys({"idx", "name", "path", "type", "kwargs"})
-        # kwargs lists arguments of `encode` that the module receives; adapters use it.
-        takes = (["quantization"],) if entry.values.get("type") == QUANTIZER else ()
-        entry.check_fixed("kwargs", ([], {}, None, *takes))
-        _check_own_name(entry, names)
-        before = [kind for kind, _ in entries]
-        accepted = OF_TOKENS if is_late and before else accepted_after(before, with_head)
-        kind = module_kind(entry, accepted, is_late=is_late)
-        path = PurePosixPath(entry.text("path") or "")
-        if not all(is_file_name(part) for part in path.parts) or len(path.parts) > MAX_PATH_PARTS:
-            raise entry.refuse("path", "a path inside the model folder")
-        if kind == "Dropout":  # works only in training
-            JsonObject.load(folder / path / "config.json", folder).check_keys({"dropout"})
-            continue
-        entries.append((kind, folder / path))
-    if not entries or (entries[0][0] != STATIC and len(entries) < 2 - with_head):
-        raise ModelUnsupportedError(
-            f"{name}: has {len(entries)} modules; accepted: Transformer, Pooling, …"
-        )
-    return entries
-
-
-def _check_own_name(entry: JsonObject, names: set[str]) -> None:
-    """Refuse a name that an earlier module has, and add it to the names.
-
-    Source: `_load_config_modules` of sentence-transformers 6.2, which keeps only the last of them.
-    """
-    name = entry.text("name")
-    if name in names:
-        raise entry.refuse("name", "a name that no other module has")
-    if name is not None:
-        names.add(name)
-
-
-def module_kind(
-    entry: JsonObject, accepted: Sequence[str], *, is_late: bool = False, key: str = "type"
-) -> str:
-    """Return the class name of a module.
-
-    Its package differs between releases: `sentence_transformers.models.Pooling`,
-    `sentence_transformers.sentence_transformer.modules.pooling.Pooling`.
-
-    Args:
-        entry: its entry in modules.json.
-        accepted: the classes that it may have.
-        is_late: whether a Dense of PyLate is accepted, which is like that of sentence-transformers;
-            else the module of pplx-embed-v1 is.
-        key: where the entry names the class.
-
-    Raises:
-        ModelUnsupportedError: there is no such class, or it may not stand there.
-    """
-    name = entry.text(key) or ""
-    first, _, rest = name.partition(".")
-    kind = rest.rpartition(".")[2]
-    others = (PYLATE_DENSE,) if is_late else (QUANTIZER,)
-    is_own = kind == QUANTIZER.rpartition(".")[2]
-    is_known = name in others or (first == "sentence_transformers" and not is_own)
-    if not is_known or kind not in accepted:
-        reason = explain_module(kind, first)
-        if reason is not None:
-            raise ModelUnsupportedError(f"{entry.name}: {key} = {quote(kind)} {reason}")
-        names = ", ".join(
-            f"sentence_transformers.….{name}" for name in accepted if name != "FlexibleQuantizer"
-        )
-        raise entry.refuse(key, names or "nothing behind it")
-    return kind
-
-
-def accepted_after(before: Sequence[str], with_head: bool) -> tuple[str, ...]:
-    """Return the classes that a module may have behind these."""
-    if not before:
-        return ("Transformer",) if with_head else ("Transformer", MASKED, STATIC)
-    if before[-1] == "Transformer":
-        return ("Pooling", "LogitScore") if with_head else ("Pooling", SPLADE)
-    if before[-1] == MASKED:
-        return (SPLADE,)
-    if before[-1] == "Pooling" and not with_head:
-        return (*AFTER_POOLING, "FlexibleQuantizer")
-    return () if before[-1] in ("LogitScore", SPLADE, "FlexibleQuantizer") else AFTER_POOLING
 
 
 def read_module(

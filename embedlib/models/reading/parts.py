@@ -18,7 +18,7 @@ from embedlib.models.reading.heads import is_modular
 from embedlib.models.reading.json_files import JsonObject, quote
 from embedlib.models.reading.late_interaction import is_late
 from embedlib.models.reading.model_file import has_file
-from embedlib.models.reading.module_files import MASKED, SPLADE, read_module_list
+from embedlib.models.reading.module_list import MASKED, SPLADE, read_module_list
 from embedlib.models.reading.refusals import no_config
 from embedlib.models.reading.settings_file import read_settings
 from embedlib.models.spec import Encoder

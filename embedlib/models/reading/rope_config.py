@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.families.row import Family, RopeScaling
 from embedlib.models.reading.config_keys import LAYER_TYPES
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.traits import read_number
-from embedlib.models.spec import Rope
 
 ROPE_KIND_KEYS: Final[dict[str, frozenset[str]]] = {
     "default": frozenset(),

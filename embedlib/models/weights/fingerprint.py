@@ -10,7 +10,7 @@ from hashlib import blake2b
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.model_file import list_files, read_file
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import weights_digest
+from embedlib.models.weights.weight_files import weights_digest
 
 
 def fingerprint(

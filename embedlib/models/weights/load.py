@@ -6,7 +6,6 @@ Opening the files checks names, shapes and completeness. A tensor is read only w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -21,16 +20,13 @@ from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.families.table import ROWS
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.head_modules import AnswerRows, VocabularyRows
-from embedlib.models.reading.json_files import JsonObject, show
-from embedlib.models.reading.model_file import has_file, is_file_name
+from embedlib.models.reading.json_files import show
 from embedlib.models.spec import Dense, LayerNorm, SpladePooling
-from embedlib.models.weights.file_hashes import FileHashes
 from embedlib.models.weights.mapped import StoredBits
 from embedlib.models.weights.safetensors_files import (
     STORED_DTYPES,
     RowDifference,
     StoredTensor,
-    list_tensors,
     map_file,
 )
 from embedlib.models.weights.table import (
@@ -48,11 +44,8 @@ from embedlib.models.weights.tensor_roles import (
     tensor_prefix,
     tensor_rows,
 )
-from embedlib.models.weights.token_heads import head_files
+from embedlib.models.weights.weight_files import WEIGHTS_NAME, list_all, weight_files
 
-WEIGHTS_NAME: Final = "model.safetensors"
-INDEX_NAME: Final = "model.safetensors.index.json"
-PICKLE_PATTERNS: Final = ("*.bin", "*.pt", "*.pth")
 MODULE_TENSORS: Final = {Dense: "linear", LayerNorm: "norm"}
 """The name of a module's only layer in its files."""
 
@@ -148,38 +141,10 @@ def load_weights(files: ModelFiles) -> Weights:
     return Weights(tensors)
 
 
-def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
-    """Return a digest of the content of all weight files: 32 hexadecimal digits.
-
-    The digest depends only on the bytes, not on the folder.
-    """
-    total = hashlib.blake2b(digest_size=16)
-    for path in weight_paths(files):
-        total.update(bytes.fromhex(hashes.sha256(path)))
-    return total.hexdigest()
-
-
-def weight_paths(files: ModelFiles) -> list[Path]:
-    """Return all weight files of a model.
-
-    Raises:
-        ModelWeightsError: there are none.
-    """
-    paths = _weight_files(files.transformer_dir, files.folder)
-    for position, (module, path) in enumerate(
-        zip(files.spec.modules, files.module_dirs, strict=True)
-    ):
-        if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
-            paths += _weight_files(path, files.folder)
-    if files.queries is not None:
-        paths += _weight_files(files.queries.transformer_dir, files.folder)
-    return paths + head_files(files.transformer_dir)
-
-
 def _load_encoder(files: ModelFiles, family: Family) -> dict[str, StoredTensor]:
     """Return the transformer's tensors by role."""
-    paths = _weight_files(files.transformer_dir, files.folder)
-    stored = _list_all(paths, files.folder)
+    paths = weight_files(files.transformer_dir, files.folder)
+    stored = list_all(paths, files.folder)
     shapes = encoder_shapes(files.spec.encoder)
     where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
     prefix = tensor_prefix(family, stored)
@@ -206,9 +171,9 @@ def _load_module(
     """Return the tensors of one module after the transformer, by role."""
     leaves = module_shapes(module)
     shapes = {f"modules.{position}.{leaf}": shape for leaf, shape in leaves.items()}
-    paths = _weight_files(path, files.folder)
+    paths = weight_files(path, files.folder)
     where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-    stored = _list_all(paths, files.folder)
+    stored = list_all(paths, files.folder)
     place = files.module_tensors.get(position)
     stem = MODULE_TENSORS[type(module)]
     if isinstance(place, str):
@@ -232,9 +197,9 @@ def _load_vocabulary(
 
     Source: `tie_weights` of transformers 5, which keeps a matrix of its own that a file stores.
     """
-    paths = _weight_files(files.transformer_dir, files.folder)
+    paths = weight_files(files.transformer_dir, files.folder)
     where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-    stored = _list_all(paths, files.folder)
+    stored = list_all(paths, files.folder)
     role, num_tokens = f"modules.{position}", module.vocab_size
     own = f"{place.matrix}.weight"
     names: dict[str, str] = {}
@@ -261,9 +226,9 @@ def _load_answer_rows(
     num_tokens, hidden = files.spec.encoder.vocab_size, files.spec.encoder.hidden_size
     matrix = encoder["tokens"]
     if place.tensor is not None:
-        paths = _weight_files(files.transformer_dir, files.folder)
+        paths = weight_files(files.transformer_dir, files.folder)
         where = ", ".join(path.relative_to(files.folder).as_posix() for path in paths)
-        stored = _list_all(paths, files.folder)
+        stored = list_all(paths, files.folder)
         found = {name: stored[name] for name in stored if name == place.tensor}
         rows = {"lm_head": FusedSlice(place.tensor, 0, 1)}
         matrix = _pick(found, rows, {"lm_head": (num_tokens, hidden)}, (), where)["lm_head"]
@@ -312,42 +277,3 @@ def _pick(
                 "config.json describes a model without it"
             )
     return picked
-
-
-def _list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of all files by name, with old spellings replaced."""
-    stored: dict[str, StoredTensor] = {}
-    for path in paths:
-        for name, tensor in list_tensors(path, folder).items():
-            # Checkpoints converted from TensorFlow call the two vectors of a norm gamma and beta.
-            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
-            modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
-            if modern in stored:
-                raise ModelWeightsError(f"{tensor.file}: tensor {show(name)} is stored twice")
-            stored[modern] = tensor
-    return stored
-
-
-def _weight_files(directory: Path, folder: Path) -> list[Path]:
-    """Return the safetensors files of the transformer or of a module, sorted by name.
-
-    Raises:
-        ModelWeightsError: if there are none.
-    """
-    if has_file(directory / WEIGHTS_NAME, folder):
-        return [directory / WEIGHTS_NAME]
-    if has_file(directory / INDEX_NAME, folder):
-        index = JsonObject.load(directory / INDEX_NAME, folder)
-        table = index.child("weight_map")
-        names = sorted({table.text(key) or "" for key in table.values})
-        if not names or not all(map(is_file_name, names)):
-            raise index.refuse("weight_map", "names of files in the same folder")
-        return [directory / name for name in names]
-    pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]
-    if pickles:
-        name = pickles[0].relative_to(folder).as_posix()
-        raise ModelWeightsError(
-            f"{name}: is a pickle, which can run code when it is read; convert it without running "
-            f"it: embedlib convert {folder}"
-        )
-    raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")

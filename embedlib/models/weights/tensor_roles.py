@@ -29,8 +29,9 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from embedlib.models.encoder_parts import Experts, PositionBias
 from embedlib.models.families.row import Family, FusedSlice
-from embedlib.models.spec import Dense, Encoder, Experts, LayerNorm, PositionBias
+from embedlib.models.spec import Dense, Encoder, LayerNorm
 
 Shapes = dict[str, tuple[int, ...]]
 ArraysByRole = Mapping[str, NDArray[Any]]

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 from embedlib.models.families.table import FAMILIES
-from embedlib.models.weights.load import WEIGHTS_NAME
 from embedlib.models.weights.tensor_roles import encoder_shapes, tensor_name
+from embedlib.models.weights.weight_files import WEIGHTS_NAME
 from tests.acceptance.gpu.models import Shape
 from tests.acceptance.gpu.seeded import SeededWeights
 from tests.acceptance.gpu.texts import id_tokenizer

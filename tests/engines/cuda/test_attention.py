@@ -34,7 +34,8 @@ from embedlib.engines.cuda.lowering import build_plan
 from embedlib.engines.cuda.plan import Attend
 from embedlib.engines.cuda.reference import AttentionShape
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.spec import Encoder, ModelSpec, Pooling, PositionBias, Rope
+from embedlib.models.encoder_parts import PositionBias, Rope
+from embedlib.models.spec import Encoder, ModelSpec, Pooling
 from embedlib.models.weights.tensor_roles import encoder_shapes
 from embedlib.testing import fake_spec, make_batch
 

@@ -20,7 +20,8 @@ from embedlib.engines.cuda.inputs import (
     tile_queries,
 )
 from embedlib.errors import EngineRunError
-from embedlib.models.spec import Head, ModelSpec, Pooling, PoolingMode, Rope
+from embedlib.models.encoder_parts import Rope
+from embedlib.models.spec import Head, ModelSpec, Pooling, PoolingMode
 from embedlib.testing import fake_spec, make_batch
 
 BOTH: tuple[PoolingMode, ...] = ("cls", "last_token")

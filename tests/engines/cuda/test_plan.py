@@ -9,18 +9,8 @@ import pytest
 from embedlib.engines.cuda.lowering import COMPUTED_MODULES, build_plan
 from embedlib.engines.cuda.plan import Attend, Linear, Norm, PutPooled, Rotate, TakePooled
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.spec import (
-    Encoder,
-    Experts,
-    ModelSpec,
-    Module,
-    Pooling,
-    PoolingMode,
-    RelativePositions,
-    Rope,
-    SpladePooling,
-    WideHeads,
-)
+from embedlib.models.encoder_parts import Experts, RelativePositions, Rope, WideHeads
+from embedlib.models.spec import Encoder, ModelSpec, Module, Pooling, PoolingMode, SpladePooling
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.encoder_parts import Rope
 from embedlib.models.families.table import FAMILIES, ROWS
 from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.spec import Encoder, Rope
+from embedlib.models.spec import Encoder
 from embedlib.testing.models.table import VARIANTS
 
 MISSING = object()

@@ -19,8 +19,9 @@ from embedlib.models.reading.files import ModelFiles, read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.spec import Dense, LayerNorm, ModelSpec, Normalize, Pooling
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import load_weights, weights_digest
+from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing import check_engine, make_batch
 from embedlib.testing.models.table import SCORING_VARIANTS
 

@@ -18,21 +18,14 @@ from numpy.typing import NDArray
 
 from embedlib.engines.base import Batch
 from embedlib.errors import ModelUnsupportedError
+from embedlib.models.encoder_parts import Experts, PositionBias, RelativePositions, Rope, WideHeads
 from embedlib.models.families.row import Key
 from embedlib.models.families.table import FAMILIES
 from embedlib.models.reading.config_file import family_of, read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.json_files import JsonObject
-from embedlib.models.spec import (
-    Encoder,
-    Experts,
-    ModelSpec,
-    PositionBias,
-    RelativePositions,
-    Rope,
-    WideHeads,
-)
+from embedlib.models.spec import Encoder, ModelSpec
 from embedlib.models.weights.load import load_weights
 from embedlib.models.weights.tensor_roles import ArraysByRole, encoder_shapes
 from embedlib.testing import make_batch

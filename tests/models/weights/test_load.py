@@ -18,8 +18,9 @@ from embedlib.memory import Memory, Room
 from embedlib.models.reading.files import read_model_files
 from embedlib.models.reading.head_modules import AnswerRows
 from embedlib.models.weights.file_hashes import FileHashes
-from embedlib.models.weights.load import Weights, load_weights, weights_digest
+from embedlib.models.weights.load import Weights, load_weights
 from embedlib.models.weights.safetensors_files import StoredTensor
+from embedlib.models.weights.weight_files import weights_digest
 from embedlib.testing.models.table import VARIANTS
 from embedlib.testing.models.write import uniform, write_tiny_model
 

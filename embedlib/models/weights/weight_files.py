@@ -1,0 +1,87 @@
+"""Which files hold a model's weights, the tensors in them, and the digest of their content."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from embedlib.errors import ModelWeightsError
+from embedlib.models.reading.files import ModelFiles
+from embedlib.models.reading.json_files import JsonObject, show
+from embedlib.models.reading.model_file import has_file, is_file_name
+from embedlib.models.spec import Dense, LayerNorm
+from embedlib.models.weights.file_hashes import FileHashes
+from embedlib.models.weights.safetensors_files import StoredTensor, list_tensors
+from embedlib.models.weights.token_heads import head_files
+
+WEIGHTS_NAME: Final = "model.safetensors"
+INDEX_NAME: Final = "model.safetensors.index.json"
+PICKLE_PATTERNS: Final = ("*.bin", "*.pt", "*.pth")
+
+
+def weights_digest(files: ModelFiles, hashes: FileHashes) -> str:
+    """Return a digest of the content of all weight files: 32 hexadecimal digits.
+
+    The digest depends only on the bytes, not on the folder.
+    """
+    total = hashlib.blake2b(digest_size=16)
+    for path in weight_paths(files):
+        total.update(bytes.fromhex(hashes.sha256(path)))
+    return total.hexdigest()
+
+
+def weight_paths(files: ModelFiles) -> list[Path]:
+    """Return all weight files of a model.
+
+    Raises:
+        ModelWeightsError: there are none.
+    """
+    paths = weight_files(files.transformer_dir, files.folder)
+    for position, (module, path) in enumerate(
+        zip(files.spec.modules, files.module_dirs, strict=True)
+    ):
+        if isinstance(module, (Dense, LayerNorm)) and position not in files.module_tensors:
+            paths += weight_files(path, files.folder)
+    if files.queries is not None:
+        paths += weight_files(files.queries.transformer_dir, files.folder)
+    return paths + head_files(files.transformer_dir)
+
+
+def list_all(paths: list[Path], folder: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of all files by name, with old spellings replaced."""
+    stored: dict[str, StoredTensor] = {}
+    for path in paths:
+        for name, tensor in list_tensors(path, folder).items():
+            # Checkpoints converted from TensorFlow call the two vectors of a norm gamma and beta.
+            modern = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+            modern = modern.replace("LayerNorm.beta", "LayerNorm.bias")
+            if modern in stored:
+                raise ModelWeightsError(f"{tensor.file}: tensor {show(name)} is stored twice")
+            stored[modern] = tensor
+    return stored
+
+
+def weight_files(directory: Path, folder: Path) -> list[Path]:
+    """Return the safetensors files of the transformer or of a module, sorted by name.
+
+    Raises:
+        ModelWeightsError: if there are none.
+    """
+    if has_file(directory / WEIGHTS_NAME, folder):
+        return [directory / WEIGHTS_NAME]
+    if has_file(directory / INDEX_NAME, folder):
+        index = JsonObject.load(directory / INDEX_NAME, folder)
+        table = index.child("weight_map")
+        names = sorted({table.text(key) or "" for key in table.values})
+        if not names or not all(map(is_file_name, names)):
+            raise index.refuse("weight_map", "names of files in the same folder")
+        return [directory / name for name in names]
+    pickles = [path for pattern in PICKLE_PATTERNS for path in directory.glob(pattern)]
+    if pickles:
+        name = pickles[0].relative_to(folder).as_posix()
+        raise ModelWeightsError(
+            f"{name}: is a pickle, which can run code when it is read; convert it without running "
+            f"it: embedlib convert {folder}"
+        )
+    raise ModelWeightsError(f"{directory}: there is no {WEIGHTS_NAME} and no {INDEX_NAME}")
