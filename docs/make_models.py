@@ -53,6 +53,7 @@ COVERS: Final = {
     "mpnet": "all-mpnet-base-v2, multi-qa-mpnet",
     "modernbert": "gte-modernbert, granite-embedding-r2, ettin",
     "jina_bert": "jina-embeddings-v2-small-en and -base-en, -de, -es, -zh",
+    "jina_bert-code": "jina-embeddings-v2-base-code; not yet seen",
     "nomic_bert": "nomic-embed-text-v1, -v1.5",
     "nomic_bert-moe": "nomic-embed-text-v2-moe; not yet seen",
     "jina_embeddings_v3": "jina-embeddings-v3 with an adapter merged; not yet seen",

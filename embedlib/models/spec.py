@@ -83,6 +83,11 @@ class Encoder:
     attention_cap: float | None = None
     """c: an attention score x becomes c * tanh(x / c), before the mask. None: no cap."""
     has_qk_norm: bool = False
+    qk_norm_joins_heads: bool = False
+    """True: a layer norm of the queries, or keys, of all heads together. False: an RMS norm of
+    each."""
+    norms_attention_twice: bool = False
+    """Only with post: norm(x + norm(x + f(x))), where f is attention."""
     has_v_norm: bool = False
     """Whether values pass through an RMS norm without a weight."""
     wide_heads: WideHeads | None = None

@@ -32,10 +32,10 @@ from tests.campaign.numpy_model import vector_of
 from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, judge_error
 
 BASES: Final = (
-    *("t5", "t5-gated", "jina_bert", "nomic_bert-moe", "embedding_gemma2_text"),
+    *("t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe", "embedding_gemma2_text"),
     *("qwen2-both-ways", "qwen3-voyage", "pplx"),
 )
-OWN: Final = ("jina_bert", "nomic_bert-moe", "qwen3-voyage", "pplx")
+OWN: Final = ("jina_bert", "jina_bert-code", "nomic_bert-moe", "qwen3-voyage", "pplx")
 """Those that sentence-transformers does not load."""
 STRINGS: Final = 40
 """Of which token ids are compared, in every case."""

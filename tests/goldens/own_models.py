@@ -5,11 +5,13 @@ Sources:
 
 - JinaBertModel of huggingface.co/jinaai/jina-bert-implementation, modeling_bert.py: a post-norm
   BERT with symmetric ALiBi (arXiv:2310.19923, section 3.1) and GEGLU (arXiv:2002.05202)
+- JinaBertModel of huggingface.co/jinaai/jina-bert-v2-qk-post-norm, modeling_bert.py: the same with
+  layer norms of all queries and of all keys, and a second norm behind attention
 - NomicBertModel of huggingface.co/nomic-ai/nomic-bert-2048, modeling_hf_nomic_bert.py: its experts
   are those of arXiv:2502.07972, without normalized shares
 
-Both as restated by text-embeddings-inference, backends/candle/src: models/jina.rs, alibi.rs and
-models/nomic.rs.
+All as restated by text-embeddings-inference, backends/candle/src: models/jina.rs, jina_code.rs,
+alibi.rs and models/nomic.rs; the second also in backends/python, models/jinaBert_model.py.
 """
 
 from __future__ import annotations
@@ -62,18 +64,31 @@ def jina_bert(ids: torch.Tensor, tensors: Tensors, config: dict[str, Any]) -> to
     places = torch.arange(len(ids))
     distance = (places[None] - places[:, None]).abs()
     bias = -torch.tensor(alibi_slopes(heads))[:, None, None] * distance
+    is_code = "qk-post-norm" in config["auto_map"]["AutoModel"]
     for layer in range(config["num_hidden_layers"]):
         prefix = f"encoder.layer.{layer}."
         q, k, v = (
             linear(x, tensors, f"{prefix}attention.self.{part}")
-            .unflatten(1, (heads, -1))
-            .transpose(0, 1)
             for part in ("query", "key", "value")
         )
+        if is_code:
+            q, k = (
+                norm(part, tensors, f"{prefix}attention.self.layer_norm_{name}", eps)
+                for part, name in ((q, "q"), (k, "k"))
+            )
+        q, k, v = (part.unflatten(1, (heads, -1)).transpose(0, 1) for part in (q, k, v))
         scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]) + bias
         mixed = (softmax(scores, -1) @ v).transpose(0, 1).flatten(1)
         mixed = linear(mixed, tensors, f"{prefix}attention.output.dense")
-        x = norm(x + mixed, tensors, f"{prefix}attention.output.LayerNorm", eps)
+        mixed = norm(x + mixed, tensors, f"{prefix}attention.output.LayerNorm", eps)
+        if is_code:
+            x = norm(x + mixed, tensors, f"{prefix}layer_norm_1", eps)
+            both = linear(x, tensors, f"{prefix}mlp.up_gated_layer")
+            wide = both[:, :inner] * gelu(both[:, inner:])
+            wide = linear(wide, tensors, f"{prefix}mlp.down_layer")
+            x = norm(x + wide, tensors, f"{prefix}layer_norm_2", eps)
+            continue
+        x = mixed
         both = linear(x, tensors, f"{prefix}mlp.gated_layers")
         wide = gelu(both[:, :inner]) * both[:, inner:]
         x = norm(

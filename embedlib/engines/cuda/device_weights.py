@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from embedlib.engines.cuda.buffers import FP8
-from embedlib.engines.cuda.plan import Linear, Norm, Plan, Rotate
+from embedlib.engines.cuda.plan import Linear, Norm, NormColumns, Plan, Rotate
 from embedlib.errors import ModelWeightsError
 from embedlib.models.compiled.row_scales import E4M3_MAX, SMALLEST_SCALE
 from embedlib.models.encoder_parts import Rope
@@ -122,6 +122,8 @@ class WeightLoader:
             elif isinstance(step, Norm):
                 for role in filter(None, (step.role, step.change_norm)):
                     norms[role] = self._norm(role, encoder.norm == "rms_norm")
+            elif isinstance(step, NormColumns):
+                norms[step.role] = self._norm(step.role, is_rms=False)
             elif isinstance(step, Rotate):
                 for role in filter(None, (step.query_norm, step.key_norm)):
                     norms[role] = self._norm(role, is_rms=True)

@@ -23,6 +23,7 @@ from embedlib.engines.cuda.plan import (
     Linear,
     Matrix,
     Norm,
+    NormColumns,
     Plan,
     PutPooled,
     Quantize,
@@ -148,6 +149,9 @@ class Executor:
             case Linear(_, source, out):
                 weight = weights.linears[step.weight]
                 kernels.linear(_cut(rows(source), cut), weight, _cut(rows(out), cut))
+            case NormColumns(values, start, stop, role):
+                columns = rows(values).values[:, start:stop]
+                kernels.norm(columns, None, None, weights.norms[role], "norm", None)
             case Rotate(values, rope, num_queries, num_keys, query_norm, key_norm):
                 kernels.rotate(
                     rows(values).values,

@@ -18,6 +18,7 @@ from embedlib.engines.cuda.plan import (
     Linear,
     Matrix,
     Norm,
+    NormColumns,
     Plan,
     PutPooled,
     Quantize,
@@ -147,13 +148,21 @@ class _PlanBuilder:
         rope = encoder.rope
         if encoder.windows[layer] is not None and encoder.window_rope is not None:
             rope = encoder.window_rope
-        if rope is None and not encoder.has_qk_norm:
-            return []
         query_norm, key_norm = (
             f"layers.{layer}.{leaf}_norm" if encoder.has_qk_norm and count else None
             for leaf, count in (("q", num_queries), ("k", num_keys))
         )
-        return [Rotate(values, rope, num_queries, num_keys, query_norm, key_norm)]
+        norms: list[Step] = []
+        if encoder.qk_norm_joins_heads:
+            middle, end = (
+                count * encoder.head_dim for count in (num_queries, num_queries + num_keys)
+            )
+            norms += [NormColumns(values, 0, middle, query_norm)] if query_norm else []
+            norms += [NormColumns(values, middle, end, key_norm)] if key_norm else []
+            query_norm = key_norm = None
+        if rope is None and query_norm is None and key_norm is None:
+            return norms
+        return [*norms, Rotate(values, rope, num_queries, num_keys, query_norm, key_norm)]
 
     def _check(self) -> None:
         """Reject what the kernels do not support."""
@@ -243,8 +252,13 @@ class _Rows:
         out = self.hidden
         if not is_last:
             out = self._input("normed", encoder.hidden_size, f"layers.{layer + 1}.q")
+        inner: list[Step] = []
+        if encoder.norms_attention_twice:
+            role = prefix + "attention_out_norm"
+            inner.append(Norm(self.residual, change, None, role, "nothing", change))
         return [
             *self._output(prefix + "o", change),
+            *inner,
             self._norm(
                 change,
                 prefix + "attention_out_norm" if is_sandwich else None,

@@ -99,6 +99,16 @@ class Rotate:
 
 
 @dataclass(frozen=True)
+class NormColumns:
+    """Norm the columns of every row from `start` to `stop`, in place."""
+
+    values: Matrix
+    start: int
+    stop: int
+    role: str
+
+
+@dataclass(frozen=True)
 class Attend:
     """out = softmax(cap(scale * q k^T) + bias) v over the visible keys, for every head."""
 
@@ -156,6 +166,7 @@ Step = (
     Embed
     | Norm
     | Linear
+    | NormColumns
     | Rotate
     | Attend
     | Quantize

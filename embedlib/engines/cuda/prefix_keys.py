@@ -12,6 +12,7 @@ from embedlib.engines.cuda.plan import (
     KeepKeys,
     Matrix,
     Norm,
+    NormColumns,
     Plan,
     PutPooled,
     Rotate,
@@ -50,7 +51,7 @@ def _written(step: Step) -> Matrix:
     match step:
         case Norm():
             return step.residual
-        case Rotate():
+        case Rotate() | NormColumns():
             return step.values
         case KeepKeys():
             return step.source

@@ -73,8 +73,10 @@ class Layers:
         """
         encoder, prefix = self._encoder, f"layers.{index}."
         if encoder.norm_placement == "post":
-            hidden = op.add(_take(hidden, pooled), self._attention(hidden, prefix, sight, pooled))
-            hidden = self._norm(hidden, prefix + "attention_norm")
+            own, change = _take(hidden, pooled), self._attention(hidden, prefix, sight, pooled)
+            if encoder.norms_attention_twice:
+                change = self._norm(op.add(own, change), prefix + "attention_out_norm")
+            hidden = self._norm(op.add(own, change), prefix + "attention_norm")
             change = self._change(hidden, index, pooled)
             return self._norm(op.add(hidden, change), prefix + "mlp_norm")
         is_normed = encoder.norms_embeddings and index == 0
@@ -164,8 +166,11 @@ class Layers:
         """Return queries, keys or values, with any query or key norm: float32[B, heads, L, d]."""
         encoder = self._encoder
         vectors = self._weighted.linear(vectors, role)
+        is_normed = encoder.has_qk_norm and role.endswith(("q", "k"))
+        if is_normed and encoder.qk_norm_joins_heads:
+            vectors = self._weighted.layer_norm(vectors, role + "_norm", encoder.norm_eps)
         vectors = op.reshape(vectors, int_constants(0, 0, num_heads, encoder.head_dim), True)
-        if encoder.has_qk_norm and role.endswith(("q", "k")):
+        if is_normed and not encoder.qk_norm_joins_heads:
             vectors = self._weighted.rms_norm(vectors, role + "_norm", encoder.norm_eps)
         if encoder.has_v_norm and role.endswith("v"):
             vectors = self._weighted.bare_rms_norm(vectors, encoder.norm_eps)

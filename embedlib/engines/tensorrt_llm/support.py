@@ -83,6 +83,10 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield "experts"
     if encoder.layer_input_size is not None:
         yield f"layer_input_size {encoder.layer_input_size}"
+    if encoder.qk_norm_joins_heads:
+        yield "qk_norm_joins_heads"
+    if encoder.norms_attention_twice:
+        yield "norms_attention_twice"
     if encoder.has_v_norm:
         yield "has_v_norm"
     if encoder.wide_heads is not None:

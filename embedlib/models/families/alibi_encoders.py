@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from embedlib.models.families.row import Family, Key
-from embedlib.models.families.tensor_names import JINA_BERT_TENSORS
+from embedlib.models.families.tensor_names import JINA_BERT_TENSORS, JINA_CODE_TENSORS
 
 # Source: JinaBertModel of huggingface.co/jinaai/jina-bert-implementation, modeling_bert.py.
 JINA_BERT: Final = Family(
@@ -41,4 +42,18 @@ JINA_BERT: Final = Family(
     prefixes=("", "bert.", "0.auto_model.", "auto_model."),
     tensors=JINA_BERT_TENSORS,
     ignored_tensors=("*embeddings.position_ids", "*pooler.*", "cls.*"),
+)
+
+# The same with two norms more. Source: JinaBertModel of
+# huggingface.co/jinaai/jina-bert-v2-qk-post-norm, modeling_bert.py, as restated by
+# text-embeddings-inference, backends/python/server/text_embeddings_server/models/jinaBert_model.py
+# and backends/candle/src/models/jina_code.rs.
+JINA_CODE: Final = replace(
+    JINA_BERT,
+    name="jina_bert-code",
+    has_qk_norm=True,
+    qk_norm_joins_heads=True,
+    norms_attention_twice=True,
+    own_code={"AutoModel": ("jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel",)},
+    tensors=JINA_CODE_TENSORS,
 )

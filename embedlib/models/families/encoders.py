@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from embedlib.models.families.alibi_encoders import JINA_BERT
+from embedlib.models.families.alibi_encoders import JINA_BERT, JINA_CODE
 from embedlib.models.families.row import Family, HeadLayer, Key, MaskedHead, SequenceHead
 from embedlib.models.families.tensor_names import (
     DEBERTA_V2_TENSORS,
@@ -29,7 +29,7 @@ BERT: Final = Family(
     activation=Key("hidden_act", "gelu"),
     positions="learned",
     num_token_types=Key("type_vocab_size", 2),
-    own_rows=(JINA_BERT,),
+    own_rows=(JINA_BERT, JINA_CODE),
     # BERT's class ignores is_causal; a file that sets it expects something else.
     fixed={"position_embedding_type": ("absolute",), "is_causal": (False, None)},
     tokenizer_class="BertTokenizer",

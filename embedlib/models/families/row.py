@@ -178,6 +178,8 @@ class Family:
     """s: attention scores are divided by sqrt(s). None: by sqrt(head size)."""
     attention_cap: Key | None = None
     has_qk_norm: bool = False
+    qk_norm_joins_heads: bool = False
+    norms_attention_twice: bool = False
     has_v_norm: bool = False
     wide_heads: Key | None = None
     """Set if layers without a window have other heads; the key holds those of every layer."""

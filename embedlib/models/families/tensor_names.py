@@ -128,6 +128,20 @@ JINA_BERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
         "layers.{i}.mlp_norm": "encoder.layer.{i}.mlp.layernorm",
     }
 )
+# Its halves of up_gated_layer stand the other way round. Source: see JINA_CODE.
+JINA_CODE_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        **JINA_BERT_TENSORS,
+        "layers.{i}.q_norm": "encoder.layer.{i}.attention.self.layer_norm_q",
+        "layers.{i}.k_norm": "encoder.layer.{i}.attention.self.layer_norm_k",
+        "layers.{i}.attention_out_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.layer_norm_1",
+        "layers.{i}.up": FusedSlice("encoder.layer.{i}.mlp.up_gated_layer", 0, 2),
+        "layers.{i}.gate": FusedSlice("encoder.layer.{i}.mlp.up_gated_layer", 1, 2),
+        "layers.{i}.down": "encoder.layer.{i}.mlp.down_layer",
+        "layers.{i}.mlp_norm": "encoder.layer.{i}.layer_norm_2",
+    }
+)
 MODERNBERT_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
     {
         "tokens": "embeddings.tok_embeddings.weight",

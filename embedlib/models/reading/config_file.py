@@ -201,6 +201,8 @@ def read_encoder(config: JsonObject) -> Encoder:
         attention_scale=attention_scale(config, family, head_dim),
         attention_cap=optional_number(config, family.attention_cap),
         has_qk_norm=family.has_qk_norm,
+        qk_norm_joins_heads=family.qk_norm_joins_heads,
+        norms_attention_twice=family.norms_attention_twice,
         has_v_norm=family.has_v_norm,
         wide_heads=read_wide_heads(config, family, windows, num_heads),
         layer_input_size=optional_integer(config, family.layer_input_size),

@@ -55,8 +55,6 @@ OWN_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
         "its folder does not say; e5-mistral-7b-instruct is the nearest that loads",
         "JinaBertForSequenceClassification": "its head is not yet seen; ms-marco-MiniLM-L6-v2 and "
         "ettin-reranker are the nearest that load",
-        "JinaBertModel": "that of jina-embeddings-v2-base-code norms all queries together, which "
-        "embedlib does not compute; nomic-ai/CodeRankEmbed is the nearest that loads",
         "JasperModel": "Jasper pools tokens inside the model; Qwen3-Embedding-0.6B is the nearest "
         "that loads",
         "NVEmbedModel": "it pools with layers of its own; Qwen3-Embedding-8B is the nearest that "

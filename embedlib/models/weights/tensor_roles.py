@@ -8,7 +8,9 @@ head_dim:
 - per layer i: `layers.{i}.q` [Q, H], `.k` and `.v` [K, H], `.o` [H, Q], `.gate` and `.up` [I, H],
   `.down` [H, I], each with `.weight` and, if the spec has it, `.bias` [rows]; `.attention_norm` and
   `.mlp_norm` [H], and with sandwich norms `.attention_out_norm` and `.mlp_out_norm` [H];
-  `.q_norm.weight` and `.k_norm.weight` [head_dim]
+  `.q_norm.weight` and `.k_norm.weight` [head_dim], or with `qk_norm_joins_heads`
+  `.q_norm.weight/.bias` [Q] and `.k_norm.weight/.bias` [K]; with `norms_attention_twice`
+  `.attention_out_norm` [H], the first of the two norms
 - in a layer with E experts, in place of `.gate`, `.up` and `.down`: `.router.weight` [E, H],
   `.experts_up.weight` [E I, H], `.experts_down.weight` [E I, H], which is not transposed, and
   `.experts_down.bias` [H]; experts lie one behind the other
@@ -185,10 +187,13 @@ def _layer_shapes(encoder: Encoder) -> Shapes:
         if has_bias:
             shapes[f"{stem}.bias"] = (rows,)
     shapes |= _norm_shapes("attention_norm", encoder) | _norm_shapes("mlp_norm", encoder)
-    if encoder.norm_placement == "sandwich":
+    if encoder.norm_placement == "sandwich" or encoder.norms_attention_twice:
         shapes |= _norm_shapes("attention_out_norm", encoder)
+    if encoder.norm_placement == "sandwich":
         shapes |= _norm_shapes("mlp_out_norm", encoder)
-    if encoder.has_qk_norm:
+    if encoder.has_qk_norm and encoder.qk_norm_joins_heads:
+        shapes |= _norm_shapes("q_norm", encoder, queries) | _norm_shapes("k_norm", encoder, keys)
+    elif encoder.has_qk_norm:
         shapes |= {"q_norm.weight": (encoder.head_dim,), "k_norm.weight": (encoder.head_dim,)}
     if encoder.layer_input_size is not None:
         shapes |= {
@@ -212,7 +217,7 @@ def _with_experts(shapes: Shapes, encoder: Encoder, experts: Experts) -> Shapes:
     }
 
 
-def _norm_shapes(stem: str, encoder: Encoder) -> Shapes:
+def _norm_shapes(stem: str, encoder: Encoder, width: int | None = None) -> Shapes:
     has_bias = encoder.norm == "layer_norm" and encoder.has_norm_bias
     leaves = ("weight", "bias") if has_bias else ("weight",)
-    return {f"{stem}.{leaf}": (encoder.hidden_size,) for leaf in leaves}
+    return {f"{stem}.{leaf}": (width or encoder.hidden_size,) for leaf in leaves}

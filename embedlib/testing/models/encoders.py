@@ -97,28 +97,6 @@ T5: Final[Json] = {
     "decoder_start_token_id": 0,
 }
 # Like jina-embeddings-v2-base-en, with a number of heads that is no power of two.
-JINA_BERT: Final[Json] = {
-    "model_type": "bert",
-    "architectures": ["JinaBertForMaskedLM"],
-    "auto_map": {
-        "AutoConfig": "jinaai/jina-bert-implementation--configuration_bert.JinaBertConfig",
-        "AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel",
-    },
-    "hidden_size": 36,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "intermediate_size": 40,
-    "max_position_embeddings": 64,
-    "type_vocab_size": 2,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-    "position_embedding_type": "alibi",
-    "feed_forward_type": "geglu",
-    "emb_pooler": "mean",
-    "model_max_length": 64,
-}
-
 ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
     {
         "bert": TinyVariant(
@@ -315,14 +293,6 @@ ENCODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             tokenizer_config={"tokenizer_class": "T5Tokenizer"},
             settings={"max_seq_length": 40, "do_lower_case": False},
             general={"prompts": {"query": "Represent the question: "}},
-        ),
-        "jina_bert": TinyVariant(
-            tokenizer="bert",
-            config=JINA_BERT,
-            modules=(pooling("mean_tokens", dim=36),),
-            tokenizer_config={"tokenizer_class": "BertTokenizer", "model_max_length": 64},
-            settings={"max_seq_length": 64, "do_lower_case": False},
-            has_own_reference=True,
         ),
     }
 )

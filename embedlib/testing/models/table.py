@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from embedlib.testing.models.alibi_encoders import ALIBI_ENCODERS
 from embedlib.testing.models.decoders import DECODERS
 from embedlib.testing.models.encoders import ENCODERS
 from embedlib.testing.models.heads import HEADS
@@ -18,7 +19,7 @@ from embedlib.testing.models.rotary_encoders import ROTARY_ENCODERS
 from embedlib.testing.models.variant import TinyVariant
 
 VARIANTS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
-    {**ENCODERS, **ROTARY_ENCODERS, **DECODERS, **OWN_DECODERS}
+    {**ENCODERS, **ALIBI_ENCODERS, **ROTARY_ENCODERS, **DECODERS, **OWN_DECODERS}
 )
 """Every variant that computes embeddings."""
 

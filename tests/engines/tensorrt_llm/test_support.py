@@ -34,6 +34,7 @@ REFUSED = {
     "gemma3_text": "window_rope",
     "t5": "position_bias; attention_scale 1",
     "jina_bert": "position_bias",
+    "jina_bert-code": "position_bias; qk_norm_joins_heads; norms_attention_twice",
     "nomic_bert-moe": "experts",
     "embedding_gemma2_text": "layer_input_size 12; has_v_norm; wide_heads; ",
     "pplx": "the module RoundTanh",

@@ -179,6 +179,7 @@ def test_rows_of_one_model_type_have_names_of_their_own_and_something_that_choos
         ("t5", {"feed_forward_proj": "gated-gelu"}, "t5-gated"),
         ("bert", {}, "bert"),
         ("jina_bert", {}, "jina_bert"),
+        ("jina_bert-code", {}, "jina_bert-code"),
         ("nomic_bert-own-keys", {}, "nomic_bert"),
         ("nomic_bert-own-keys", {"num_experts": 0}, None),
         ("nomic_bert-moe", {}, "nomic_bert-moe"),
@@ -459,8 +460,8 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
         ("pplx", {"auto_map": {"AutoModel": "modeling.Other"}}, "auto_map = .*or PPLXQwen3Model"),
         (
             "jina_bert",
-            {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling.JinaBertModel"}},
-            "auto_map = .* nomic-ai/CodeRankEmbed is the nearest that loads",
+            {"auto_map": {"AutoModel": "jinaai/other--modeling_bert.JinaBertModel"}},
+            "auto_map = .*or jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel",
         ),
         (
             "mistral",

@@ -81,6 +81,7 @@ def norm(
         values,
         scales,
         columns,
+        residual.stride(0),
         weight.eps,
         HAS_CHANGE=change is not None,
         NORMS_CHANGE=change_norm is not None,
@@ -167,6 +168,7 @@ def norm_kernel(
     out: tl.tensor,
     scales: tl.tensor,
     columns: tl.tensor,
+    stride: tl.tensor,
     eps: tl.tensor,
     HAS_CHANGE: tl.constexpr,
     NORMS_CHANGE: tl.constexpr,
@@ -179,14 +181,15 @@ def norm_kernel(
 ) -> None:
     """s = residual + change, n = norm(s); see `plan.Norm`. One program per row.
 
-    residual, change: [rows, columns]; weights and biases: float32[columns]; out: [rows, columns];
-    scales: float32[rows].
+    residual, change: [rows, columns], rows of residual `stride` apart; weights and biases:
+    float32[columns]; out: [rows, columns]; scales: float32[rows].
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
     place = row * columns + column
-    total = tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
+    kept = residual + row * stride + column
+    total = tl.load(kept, mask=mask, other=0.0).to(tl.float32)
     if HAS_CHANGE:
         added = tl.load(change + place, mask=mask, other=0.0).to(tl.float32)
         if NORMS_CHANGE:
@@ -196,9 +199,9 @@ def norm_kernel(
         total += added
     normed = _normed(total, weight, bias, column, mask, columns, eps, IS_RMS, HAS_BIAS)
     if KEEPS == "sum":
-        tl.store(residual + place, total.to(residual.dtype.element_ty), mask=mask)
+        tl.store(kept, total.to(residual.dtype.element_ty), mask=mask)
     if KEEPS == "norm":
-        tl.store(residual + place, normed.to(residual.dtype.element_ty), mask=mask)
+        tl.store(kept, normed.to(residual.dtype.element_ty), mask=mask)
     if WRITES:
         _write(out + place, scales + row, normed, mask, IS_FP8)
 
