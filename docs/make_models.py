@@ -77,6 +77,8 @@ COVERS: Final = {
     "gemma": "bge-reranker-v2-gemma; not yet seen",
     "gemma2": "bge-multilingual-gemma2",
     "gemma3_text": "EmbeddingGemma, harrier-270m and -27b",
+    "lfm2": "LFM2.5-Embedding, class `Lfm2BidirectionalModel`; not yet seen",
+    "lfm2_bidirectional": "the same as transformers has it; not yet seen",
     "embedding_gemma2_text": "EmbeddingGemma 2, texts alone; not yet seen",
 }
 POSITIONS: Final = {
@@ -179,6 +181,7 @@ def attention(family: Family, specs: list[ModelSpec]) -> str:
     extras.append("normed queries and keys" if family.has_qk_norm else "")
     extras.append("capped scores" if family.attention_cap else "")
     extras.append("experts in some layers" if family.experts else "")
+    extras.append("convolutions in place of most layers' attention" if family.convolutions else "")
     extras.append("an input to every layer" if family.layer_input_size else "")
     return ", ".join(filter(None, [text, *extras]))
 

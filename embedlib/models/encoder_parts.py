@@ -96,3 +96,20 @@ class WideHeads:
 
     head_dim: int
     num_kv_heads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolutions:
+    """Convolutions in place of the attention of some layers.
+
+    With the thirds b, c and x of a projection of each token's vector, a layer adds
+    out(c * y), where y is the sum of b * x over the `width` tokens around the token, each channel
+    times weights of its own; there are zeros before and behind a text. Source: Lfm2ShortConv in
+    transformers 5.23, models/lfm2, centred as in modeling_lfm2_bidirectional.py of
+    huggingface.co/LiquidAI/LFM2.5-Embedding-350M.
+    """
+
+    layers: tuple[int, ...]
+    width: int
+    """An odd number: as many tokens on either side."""
+    has_bias: bool

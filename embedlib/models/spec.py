@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 from embedlib.config import LateSimilarity, Similarity
 from embedlib.models.encoder_parts import (
+    Convolutions,
     Experts,
     LinearBias,
     PositionBias,
@@ -103,6 +104,7 @@ class Encoder:
     has_down_bias: bool
     """Separate from `has_mlp_bias`: in gte's own code only down has a bias."""
     experts: Experts | None = None
+    convolutions: Convolutions | None = None
 
     @property
     def has_position_table(self) -> bool:

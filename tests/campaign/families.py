@@ -33,9 +33,9 @@ from tests.campaign.verdict import Judge, Verdict, describe, finding, judge_at, 
 
 BASES: Final = (
     *("t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe", "embedding_gemma2_text"),
-    *("qwen2-both-ways", "qwen3-voyage", "pplx"),
+    *("qwen2-both-ways", "qwen3-voyage", "pplx", "lfm2"),
 )
-OWN: Final = ("jina_bert", "jina_bert-code", "nomic_bert-moe", "qwen3-voyage", "pplx")
+OWN: Final = ("jina_bert", "jina_bert-code", "nomic_bert-moe", "qwen3-voyage", "pplx", "lfm2")
 """Those that sentence-transformers does not load."""
 STRINGS: Final = 40
 """Of which token ids are compared, in every case."""

@@ -43,10 +43,11 @@ SCORERS: Final = 0.3
 """Share of rerankers and classifiers."""
 OWN_CODE: Final = (
     *("new", "new-types", "gte", "nomic_bert-own-keys", "nomic_bert-both-keys"),
-    *("jina_bert", "jina_bert-code", "nomic_bert-moe", "qwen2-both-ways", "qwen3-voyage", "pplx"),
+    *("jina_bert", "jina_bert-code", "nomic_bert-moe", "qwen2-both-ways", "qwen3-voyage"),
+    *("pplx", "lfm2"),
 )
 """Variants whose config.json only the model's own code reads: no reference for them here; the part
-`families` has one for the last six."""
+`families` has one for the last seven."""
 
 
 @contextmanager

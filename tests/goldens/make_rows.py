@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 EMBEDDING = (
     *("gte-native", "camembert", "xlm-roberta-xl", "ernie", "electra", "jina_embeddings_v3"),
     *("deberta-v2", "t5", "t5-gated", "jina_bert", "jina_bert-code", "nomic_bert-moe"),
-    *("qwen2-both-ways", "qwen3-voyage", "pplx", "embedding_gemma2_text"),
+    *("qwen2-both-ways", "qwen3-voyage", "pplx", "embedding_gemma2_text", "lfm2"),
     *("ministral3", "llama_bidirec", "eurobert", "ultrabert", "gemma"),
 )
 SCORING = (
@@ -41,7 +41,8 @@ SCORING = (
 CONFIGS = {
     **{name: name for name in EMBEDDING if name in CONFIG_MAPPING},
     "gte": "gte",
-    # The model's own class derives from it.
+    # The model's own class derives from it, or the other way round.
+    "lfm2_bidirectional": "lfm2",
     "llama_bidirec": "llama",
     "bidirectional_pplx_qwen3": "qwen3",
 }

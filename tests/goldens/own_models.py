@@ -10,8 +10,13 @@ Sources:
 - NomicBertModel of huggingface.co/nomic-ai/nomic-bert-2048, modeling_hf_nomic_bert.py: its experts
   are those of arXiv:2502.07972, without normalized shares
 
-All as restated by text-embeddings-inference, backends/candle/src: models/jina.rs, jina_code.rs,
-alibi.rs and models/nomic.rs; the second also in backends/python, models/jinaBert_model.py.
+- Lfm2BidirectionalModel of huggingface.co/LiquidAI/LFM2.5-Embedding-350M,
+  modeling_lfm2_bidirectional.py: Lfm2Model of transformers with attention both ways and centred
+  convolutions; the file is read in copies of it, and the class in the main branch of transformers
+
+The first three as restated by text-embeddings-inference, backends/candle/src: models/jina.rs,
+jina_code.rs, alibi.rs and models/nomic.rs; the second also in backends/python,
+models/jinaBert_model.py.
 """
 
 from __future__ import annotations
@@ -22,13 +27,15 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch.nn.functional import gelu, layer_norm, normalize, softmax
+from torch.nn.functional import conv1d, gelu, layer_norm, normalize, softmax
 from transformers import AutoModel, PreTrainedTokenizerFast
+from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
 
 Tensors = dict[str, torch.Tensor]
 
@@ -153,6 +160,9 @@ def peer(folder: Path, reference: dict[str, Any]) -> Callable[..., torch.Tensor]
         (Path(place) / "config.json").write_text(json.dumps(reference | given))
         shutil.copy(folder / "model.safetensors", place)
         model = AutoModel.from_pretrained(place, dtype=torch.float32, attn_implementation="eager")
+    for module in model.modules():
+        if isinstance(module, Lfm2ShortConv):
+            module.forward = MethodType(centred, module)
     matrix = load_file(folder / "model.safetensors").get("linear.weight")
 
     def hidden(ids: torch.Tensor, *_: object) -> torch.Tensor:
@@ -161,6 +171,14 @@ def peer(folder: Path, reference: dict[str, Any]) -> Callable[..., torch.Tensor]
         return vectors if matrix is None else vectors @ matrix.T
 
     return hidden
+
+
+def centred(self: Lfm2ShortConv, hidden_states: torch.Tensor, **_: object) -> torch.Tensor:
+    """Return a short convolution's change, with as many neighbours on either side."""
+    b, c, x = self.in_proj(hidden_states).transpose(1, 2).chunk(3, 1)
+    weight = self.conv.weight
+    sums = conv1d(b * x, weight, self.conv.bias, padding=weight.shape[-1] // 2, groups=len(weight))
+    return self.out_proj((c * sums).transpose(1, 2))
 
 
 def int8_tanh(vector: torch.Tensor) -> torch.Tensor:
@@ -179,17 +197,19 @@ LAST = {
 def outputs(
     folder: Path, texts: list[str], prompt: str, limit: int, reference: dict[str, Any] | None
 ) -> dict[str, np.ndarray]:
-    """Return ids, lengths, prompt length and mean-pooled vectors, as make.outputs does."""
+    """Return ids, lengths, prompt length and pooled vectors, as make.outputs does."""
     config = json.loads((folder / "config.json").read_text())
     tensors = load_file(folder / "model.safetensors")
     own = peer(folder, reference) if reference else MODELS[config["model_type"]]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
     kinds = [module["type"] for module in json.loads((folder / "modules.json").read_text())]
     ids, vectors = [], []
     for text in texts:
         ids.append(tokenizer(prompt + text, truncation=True, max_length=limit)["input_ids"])
         hidden = own(torch.tensor(ids[-1]), tensors, config)
-        vectors.append(LAST[kinds[-1].rpartition(".")[2]](hidden.mean(0)))
+        pooled = hidden[0] if pooling["pooling_mode_cls_token"] else hidden.mean(0)
+        vectors.append(LAST[kinds[-1].rpartition(".")[2]](pooled))
     return {
         "ids": np.concatenate(ids).astype(np.int32),
         "lengths": np.array([len(row) for row in ids], dtype=np.int32),

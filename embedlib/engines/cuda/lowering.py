@@ -7,8 +7,9 @@ tokens. For a model of 32 layers this saves 3 % of all work, and the vectors are
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from embedlib.engines.cuda.plan import (
@@ -46,6 +47,16 @@ aten/src/ATen/native/cuda/Blas.cpp: the trailing dimensions must be divisible by
 MAX_HEAD_DIM: Final = 256
 """A tile of queries, keys and values of larger heads does not fit into shared memory."""
 
+_OF_GEMMA2: Final = "(EmbeddingGemma 2) is not implemented"
+NOT_IMPLEMENTED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "relative_positions": "(DeBERTa) are not in the attention kernel",
+        "experts": "(nomic-embed-text-v2-moe) have no kernel",
+        "convolutions": "(LFM2) have no kernel",
+        **dict.fromkeys(("layer_input_size", "has_v_norm", "wide_heads"), _OF_GEMMA2),
+    }
+)
+"""Traits of an `Encoder` that no step computes."""
 
 COMPUTED_MODULES: Final = (Pooling, Dense, LayerNorm, Normalize, RoundTanh)
 """Those that the executor computes behind the plan."""
@@ -190,21 +201,11 @@ class _PlanBuilder:
                 f"engine cuda: excluded has {POOLED_ROWS!r}, and the pooling modes are {modes}; "
                 "only last_token and cls are supported; name linear layers"
             )
-        if encoder.relative_positions is not None:
-            raise EngineUnsupportedError(
-                "engine cuda: relative_positions, as DeBERTa has them, are not in the attention "
-                "kernel; use engine='openvino'"
-            )
-        if encoder.experts is not None:
-            raise EngineUnsupportedError(
-                "engine cuda: experts, as nomic-embed-text-v2-moe has them, have no kernel; use "
-                "engine='openvino'"
-            )
-        if encoder.layer_input_size is not None or encoder.has_v_norm or encoder.wide_heads:
-            raise EngineUnsupportedError(
-                "engine cuda: layer_input_size, has_v_norm and wide_heads, as EmbeddingGemma 2 has "
-                "them, are not implemented; use engine='openvino'"
-            )
+        for trait, reason in NOT_IMPLEMENTED.items():
+            if getattr(encoder, trait):
+                raise EngineUnsupportedError(
+                    f"engine cuda: {trait} {reason}; use engine='openvino'"
+                )
         if encoder.num_layers < 1:
             raise EngineUnsupportedError("engine cuda: num_layers = 0; it needs at least 1")
         _check_quantized(encoder, self.quantized)

@@ -19,6 +19,7 @@ import numpy as np
 
 from embedlib.engines.first_tokens import can_keep_prefix
 from embedlib.engines.openvino.attention import Attention, Mask, Places
+from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
 from embedlib.engines.openvino.kept_tokens import KeptTokens
@@ -208,6 +209,11 @@ class _GraphBuilder:
         inputs = None
         if encoder.layer_input_size is not None:
             inputs = LayerInputs(encoder, self.weighted, hidden)
+        convolutions = None
+        if encoder.convolutions is not None:
+            convolutions = ConvolutionLayers(
+                encoder.convolutions, self.weights, self.weighted, self.is_token
+            )
         layers = {
             window: Layers(
                 own := encoder.with_window(window),
@@ -217,6 +223,7 @@ class _GraphBuilder:
                 distances,
                 experts,
                 inputs,
+                convolutions,
             )
             for window in encoder.windows
         }

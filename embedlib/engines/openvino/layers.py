@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedlib.engines.openvino.attention import Attention, Mask
+from embedlib.engines.openvino.convolutions import ConvolutionLayers
 from embedlib.engines.openvino.distances import Distances
 from embedlib.engines.openvino.experts import ExpertLayers
 from embedlib.engines.openvino.kept_tokens import KeptTokens
@@ -51,7 +52,9 @@ class Layers:
         distances: Distances | None = None,
         experts: ExpertLayers | None = None,
         inputs: LayerInputs | None = None,
+        convolutions: ConvolutionLayers | None = None,
     ) -> None:
+        self._convolutions = convolutions
         self._experts = experts
         self._inputs = inputs
         self._distances = distances
@@ -94,8 +97,14 @@ class Layers:
     def _attention(
         self, hidden: ov.Node, prefix: str, sight: Sight, pooled: ov.Node | None
     ) -> ov.Node:
-        """Return attention's change of the residual stream: float32[B, L or 1, H]."""
+        """Return attention's change of the residual stream: float32[B, L or 1, H].
+
+        Or that of the convolution in its place.
+        """
         encoder = self._encoder
+        if self._convolutions is not None and self._convolutions.has(prefix):
+            mixed = _take(self._convolutions.mixed(hidden, prefix), pooled)
+            return self._weighted.linear(mixed, prefix + "conv_out")
         if self._distances is not None:
             mixed = _take(self._attend_by_distance(hidden, prefix, sight), pooled)
             return self._weighted.linear(mixed, prefix + "o")

@@ -81,6 +81,8 @@ def _encoder_traits(encoder: Encoder, max_seq_tokens: int) -> Iterator[str]:
         yield "position_bias"
     if encoder.experts is not None:
         yield "experts"
+    if encoder.convolutions is not None:
+        yield "convolutions"
     if encoder.layer_input_size is not None:
         yield f"layer_input_size {encoder.layer_input_size}"
     if encoder.qk_norm_joins_heads:

@@ -59,6 +59,29 @@ class ExpertKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ConvolutionKeys:
+    """The keys of convolutions in some layers; see `Convolutions`.
+
+    `layer_types` names these layers, or `full_attn_idxs` the others.
+    """
+
+    width: Key
+    has_bias: Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerSizeKeys:
+    """The keys by which `intermediate_size` becomes another number, if `adjusts` is true.
+
+    Two thirds of it, times the factor, are rounded down twice and then up to a multiple.
+    """
+
+    adjusts: Key
+    factor: Key
+    multiple: Key
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadLayer:
     """A layer after the pooling of a `...ForSequenceClassification`."""
 
@@ -190,6 +213,8 @@ class Family:
     has_down_bias: bool | Key | None = None
     """None: the same as `has_mlp_bias`."""
     experts: ExpertKeys | None = None
+    convolutions: ConvolutionKeys | None = None
+    inner_size: InnerSizeKeys | None = None
     # The rest of config.json
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Other names of keys. If a file contains several, their values must agree."""

@@ -249,3 +249,23 @@ EMBEDDING_GEMMA2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyTy
         "layers.{i}.scalar": "layers.{i}.layer_scalar",
     }
 )
+LFM2_TENSORS: Final[Mapping[str, str | FusedSlice]] = MappingProxyType(
+    {
+        "tokens": "embed_tokens.weight",
+        "layers.{i}.q": "layers.{i}.self_attn.q_proj",
+        "layers.{i}.k": "layers.{i}.self_attn.k_proj",
+        "layers.{i}.v": "layers.{i}.self_attn.v_proj",
+        "layers.{i}.o": "layers.{i}.self_attn.out_proj",
+        "layers.{i}.q_norm": "layers.{i}.self_attn.q_layernorm",
+        "layers.{i}.k_norm": "layers.{i}.self_attn.k_layernorm",
+        "layers.{i}.conv_in": "layers.{i}.conv.in_proj",
+        "layers.{i}.conv": "layers.{i}.conv.conv",
+        "layers.{i}.conv_out": "layers.{i}.conv.out_proj",
+        "layers.{i}.attention_norm": "layers.{i}.operator_norm",
+        "layers.{i}.gate": "layers.{i}.feed_forward.w1",
+        "layers.{i}.up": "layers.{i}.feed_forward.w3",
+        "layers.{i}.down": "layers.{i}.feed_forward.w2",
+        "layers.{i}.mlp_norm": "layers.{i}.ffn_norm",
+        "final_norm": "embedding_norm",
+    }
+)

@@ -33,6 +33,8 @@ GREATEST_INTEGERS: Final[Mapping[str, int]] = MappingProxyType(
         "type_vocab_size": 1024,  # 2: BERT
         "sliding_window_pattern": 1024,  # 6: Gemma 3
         "global_attn_every_n_layers": 1024,  # 3: ModernBERT
+        "conv_L_cache": 1024,  # 3: LFM2
+        "block_multiple_of": 65_536,  # 256: LFM2
         "num_labels": 2**20,  # 21,843: ImageNet-21k; extreme classification reaches 670,091
         "out_features": 2**20,  # 4,096 is common in Dense
         "truncate_dim": 2**20,

@@ -16,7 +16,9 @@ from embedlib.models.reading.config_keys import (
 )
 from embedlib.models.reading.encoder_parts import (
     attention_scale,
+    read_convolutions,
     read_experts,
+    read_inner_size,
     read_is_causal,
     read_position_bias,
     read_relative,
@@ -179,7 +181,7 @@ def read_encoder(config: JsonObject) -> Encoder:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        intermediate_size=config.integer("intermediate_size"),
+        intermediate_size=read_inner_size(config, family),
         activation=activation,
         is_gated=family.is_gated,
         norm=family.norm,
@@ -213,6 +215,7 @@ def read_encoder(config: JsonObject) -> Encoder:
             config, family.has_mlp_bias if family.has_down_bias is None else family.has_down_bias
         ),
         experts=read_experts(config, family, num_layers),
+        convolutions=read_convolutions(config, family, num_layers),
     )
 
 
@@ -230,8 +233,10 @@ def _check_keys(config: JsonObject, family: Family) -> None:
     traits = {trait.name for trait in vars(family).values() if isinstance(trait, Key)}
     if family.projection is not None:
         traits.add(family.projection.features.name)
-    if family.experts is not None:
-        traits |= {trait.name for trait in vars(family.experts).values()}
+    for part in (family.experts, family.convolutions, family.inner_size):
+        traits |= {trait.name for trait in vars(part).values()} if part is not None else set()
+    if family.convolutions is not None:
+        traits |= {"layer_types", "full_attn_idxs"}
     if family.alternation is not None and isinstance(family.alternation.every, Key):
         traits.add(family.alternation.every.name)
     known = HARMLESS_KEYS | SHAPE_KEYS | fixed.keys() | family.harmless | traits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from embedlib.models.encoder_parts import (
+    Convolutions,
     Experts,
     LinearBias,
     PositionBias,
@@ -16,6 +17,7 @@ from embedlib.models.reading.config_keys import LAYER_TYPES
 from embedlib.models.reading.json_files import JsonObject
 from embedlib.models.reading.traits import (
     optional_integer,
+    optional_number,
     read_boolean,
     read_integer,
     read_number,
@@ -88,6 +90,53 @@ def read_experts(config: JsonObject, family: Family, num_layers: int) -> Experts
         raise config.refuse(keys.chosen.name, f"at most {keys.count.name} = {count}")
     layers = tuple(layer for layer in range(num_layers) if layer % every == 1)
     return Experts(count=count, num_chosen=num_chosen, layers=layers)
+
+
+def read_convolutions(config: JsonObject, family: Family, num_layers: int) -> Convolutions | None:
+    """Return the convolutions; None if the family has none.
+
+    Source: `Lfm2Config.__post_init__` in transformers 5.23, models/lfm2.
+    """
+    keys = family.convolutions
+    if keys is None:
+        return None
+    width = read_integer(config, keys.width)
+    if not width % 2:
+        raise config.refuse(keys.width.name, "an odd number")
+    kinds = config.values.get("layer_types")
+    if kinds is None:
+        places = config.values.get("full_attn_idxs")
+        if not isinstance(places, list) or any(
+            not isinstance(place, int) or place not in range(num_layers) for place in places
+        ):
+            raise config.refuse("full_attn_idxs", f"places of layers, from 0 to {num_layers - 1}")
+        kinds = ["full_attention" if i in places else "conv" for i in range(num_layers)]
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != num_layers
+        or any(kind not in ("conv", "full_attention") for kind in kinds)
+    ):
+        raise config.refuse(
+            "layer_types", f"a list of {num_layers} names, each conv or full_attention"
+        )
+    layers = tuple(layer for layer, kind in enumerate(kinds) if kind == "conv")
+    return Convolutions(layers=layers, width=width, has_bias=read_boolean(config, keys.has_bias))
+
+
+def read_inner_size(config: JsonObject, family: Family) -> int:
+    """Return the width of the MLP.
+
+    Source: `Lfm2MLP` in transformers 5.23, models/lfm2.
+    """
+    size, keys = config.integer("intermediate_size"), family.inner_size
+    if keys is None or not read_boolean(config, keys.adjusts):
+        return size
+    factor = optional_number(config, keys.factor)
+    size = int(2 * size / 3)
+    if factor is None:
+        return size
+    multiple = read_integer(config, keys.multiple)
+    return -(-int(factor * size) // multiple) * multiple
 
 
 def read_relative(

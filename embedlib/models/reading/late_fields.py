@@ -78,6 +78,8 @@ def checked(late: LateInteraction, encoder: Encoder, file: JsonObject) -> LateIn
         reason = "stands behind a text, and this transformer reads from left to right"
     elif expansion.min_tokens > in_positions(expansion.min_tokens, encoder):
         reason = f"is longer than the {in_positions(expansion.min_tokens, encoder)} positions"
+    elif not expansion.is_attended and encoder.convolutions is not None:
+        reason = "is not attended, and a convolution of this transformer mixes it into the query"
     elif not expansion.is_attended:
         windows = [window for window in encoder.windows if window is not None]
         if windows and expansion.min_tokens - 1 > min(windows):

@@ -27,7 +27,9 @@ _IMAGES: Final = (
 )
 MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **dict.fromkeys(("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2"), _LINEAR),
+        **dict.fromkeys(
+            ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_next", "lfm2_moe", "lfm3"), _LINEAR
+        ),
         **dict.fromkeys(("mt5", "umt5", "t5gemma", "t5gemma2"), _TEXT_TO_TEXT),
         **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "mistral3", "gemma3"), _IMAGES),
         "bidirlm": "is BidirLM's, whose classes are not yet seen; Qwen3-Embedding-0.6B and "
@@ -38,8 +40,13 @@ MODEL_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """By `model_type`."""
 
+_TO_THE_LEFT: Final = (
+    "reads from left to right, with layers that are no attention, which embedlib does not compute; "
+    "LFM2.5-Embedding-350M and Qwen3-Embedding-0.6B are the nearest that load"
+)
 ARCHITECTURES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        **dict.fromkeys(("Lfm2Model", "Lfm2ForCausalLM"), _TO_THE_LEFT),
         "JinaForRanking": "is a listwise reranker: its scores depend on the other documents of the "
         "call; Qwen3-Reranker and ettin-reranker score every pair on its own",
     }

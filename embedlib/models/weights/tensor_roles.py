@@ -14,6 +14,9 @@ head_dim:
 - in a layer with E experts, in place of `.gate`, `.up` and `.down`: `.router.weight` [E, H],
   `.experts_up.weight` [E I, H], `.experts_down.weight` [E I, H], which is not transposed, and
   `.experts_down.bias` [H]; experts lie one behind the other
+- in a layer with a convolution over W tokens, in place of `.q`, `.k`, `.v` and `.o`:
+  `.conv_in` [3 H, H], `.conv` [H, 1, W] and `.conv_out` [H, H], each with `.weight` and, if it has
+  one, `.bias` [rows]
 - with inputs of width P to each of N layers: `layer_inputs.weight` [N P, H] and
   `layer_inputs_norm.weight` [P]; per layer `.input_gate.weight` [P, H],
   `.input_projection.weight` [H, P], `.input_norm.weight` [H] and `.scalar` [1]
@@ -31,7 +34,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from embedlib.models.encoder_parts import Experts, PositionBias
+from embedlib.models.encoder_parts import Convolutions, Experts, PositionBias
 from embedlib.models.families.row import Family, FusedSlice
 from embedlib.models.spec import Dense, Encoder, LayerNorm
 
@@ -49,6 +52,7 @@ Source: `apply_quant_config_exclude_modules` in TensorRT-LLM, _torch/models/mode
 """
 
 
+ATTENTION_LAYERS: Final = ("q", "k", "v", "o", "q_norm", "k_norm")
 MLP_LAYERS: Final = ("gate", "up", "down")
 EXPERT_LAYERS: Final = ("router", "experts_up", "experts_down")
 """The matrices of experts; engines do not keep them in a lower precision."""
@@ -80,6 +84,8 @@ def encoder_shapes(encoder: Encoder) -> Shapes:
     by_window = {window: _layer_shapes(encoder.with_window(window)) for window in encoder.windows}
     for layer, window in enumerate(encoder.windows):
         roles = by_window[window]
+        if encoder.convolutions is not None and layer in encoder.convolutions.layers:
+            roles = _with_convolution(roles, encoder, encoder.convolutions)
         if encoder.experts is not None and layer in encoder.experts.layers:
             roles = _with_experts(roles, encoder, encoder.experts)
         shapes |= {f"layers.{layer}.{role}": shape for role, shape in roles.items()}
@@ -215,6 +221,23 @@ def _with_experts(shapes: Shapes, encoder: Encoder, experts: Experts) -> Shapes:
         "experts_down.weight": (inner, hidden),
         "experts_down.bias": (hidden,),
     }
+
+
+def _with_convolution(shapes: Shapes, encoder: Encoder, convolutions: Convolutions) -> Shapes:
+    """Return a layer's shapes with a convolution in place of its attention."""
+    hidden = encoder.hidden_size
+    kept = {
+        role: shape for role, shape in shapes.items() if role.split(".")[0] not in ATTENTION_LAYERS
+    }
+    for stem, shape in (
+        ("conv_in", (3 * hidden, hidden)),
+        ("conv", (hidden, 1, convolutions.width)),
+        ("conv_out", (hidden, hidden)),
+    ):
+        kept[f"{stem}.weight"] = shape
+        if convolutions.has_bias:
+            kept[f"{stem}.bias"] = shape[:1]
+    return kept
 
 
 def _norm_shapes(stem: str, encoder: Encoder, width: int | None = None) -> Shapes:

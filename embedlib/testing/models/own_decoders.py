@@ -70,6 +70,27 @@ EMBEDDING_GEMMA2: Final[Json] = {
     "hidden_size_per_layer_input": 12,
     "embedding_dim": 40,
 }
+LFM2: Final[Json] = {
+    "model_type": "lfm2",
+    "architectures": ["Lfm2BidirectionalModel"],
+    "auto_map": {"AutoModel": "modeling_lfm2_bidirectional.Lfm2BidirectionalModel"},
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_heads": 4,
+    "num_key_value_heads": 2,
+    "block_ff_dim": 68,
+    "block_auto_adjust_ff_dim": True,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 3,
+    "max_position_embeddings": 64,
+    "norm_eps": 1e-5,
+    "rope_theta": 1000.0,
+    "conv_L_cache": 3,
+    "conv_bias": True,
+    "layer_types": ["conv", "full_attention", "conv", "conv"],
+    "tie_embedding": True,
+}
 QUANTIZER: Final = TinyModule(type="st_quantize.FlexibleQuantizer", path="2_Quantizer")
 
 OWN_DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
@@ -106,6 +127,18 @@ OWN_DECODERS: Final[Mapping[str, TinyVariant]] = MappingProxyType(
             modules=(pooling("mean_tokens", dim=40), replace(NORMALIZE, path="2_Normalize")),
             tokenizer_config={"tokenizer_class": "GemmaTokenizer", "model_max_length": 64},
             general={"prompts": {"query": "task: search result | query: "}},
+        ),
+        # Like LFM2.5-Embedding.
+        "lfm2": TinyVariant(
+            tokenizer="begin",
+            config=LFM2,
+            modules=(pooling("cls_token"),),
+            general={"prompts": {"query": "query: ", "document": "document: "}},
+            reference_config={
+                key: value for key, value in LFM2.items() if key not in ("auto_map", "num_heads")
+            }
+            | {"is_causal": False},
+            has_own_reference=True,
         ),
     }
 )

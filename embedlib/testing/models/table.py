@@ -30,14 +30,14 @@ LATE_VARIANTS: Final[Mapping[str, TinyVariant]] = LATE
 """Every variant that computes a vector for each token; the GPU engines refuse them."""
 
 OPENVINO_ALONE: Final = frozenset(
-    {"deberta-v2", "deberta-v2-classifier", "nomic_bert-moe", "embedding_gemma2_text"}
+    {"deberta-v2", "deberta-v2-classifier", "nomic_bert-moe", "embedding_gemma2_text", "lfm2"}
 )
 """Variants that the GPU engines refuse."""
 
 ALIKE: Final = frozenset(
     {
         *("camembert", "ernie", "electra", "jina_embeddings_v3", "gte-native"),
-        *("eurobert", "llama_bidirec", "gemma"),
+        *("eurobert", "llama_bidirec", "gemma", "jina_bert", "qwen2-both-ways", "qwen3-voyage"),
     }
 )
 """Variants of `VARIANTS` that differ from others in names and defaults alone: to an engine they are

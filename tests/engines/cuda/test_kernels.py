@@ -155,6 +155,21 @@ def test_norm(
         assert_same_buffer(found, expected)
 
 
+def test_norm_of_some_columns_leaves_the_others(device: torch.device) -> None:
+    rows = numbers(device, 3, 50, dtype=torch.bfloat16)
+    weight = norm_weight(device, 20, False, True)
+    results = []
+    for module in (kernels, reference):
+        kept = rows.clone()
+        module.norm(kept[:, 10:30], None, None, weight, "norm", None)
+        results.append(kept)
+    assert_same(*results)
+    same = results[0] == rows
+    assert same[:, :10].all()
+    assert same[:, 30:].all()
+    assert not same[:, 10:30].all()
+
+
 @pytest.mark.parametrize("is_gated", [False, True])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activate(activation: Any, is_gated: bool, device: torch.device) -> None:

@@ -7,9 +7,17 @@ from typing import get_args
 import pytest
 
 from embedlib.engines.cuda.lowering import COMPUTED_MODULES, build_plan
-from embedlib.engines.cuda.plan import Attend, Linear, Norm, PutPooled, Rotate, TakePooled
+from embedlib.engines.cuda.plan import (
+    Attend,
+    Linear,
+    Norm,
+    NormColumns,
+    PutPooled,
+    Rotate,
+    TakePooled,
+)
 from embedlib.errors import EngineUnsupportedError
-from embedlib.models.encoder_parts import Experts, RelativePositions, Rope, WideHeads
+from embedlib.models.encoder_parts import Convolutions, Experts, RelativePositions, Rope, WideHeads
 from embedlib.models.spec import Encoder, ModelSpec, Module, Pooling, PoolingMode, SpladePooling
 from embedlib.models.weights.tensor_roles import linear_roles
 from embedlib.testing import fake_spec
@@ -114,6 +122,30 @@ def test_a_norm_behind_the_sum_is_written_once() -> None:
     assert all(step.keeps == "norm" and step.out and step.out.is_fp8 for step in inner)
 
 
+def test_norms_of_all_heads_come_before_attention_and_two_behind_it() -> None:
+    spec = decoder(
+        norm_placement="post", norm="layer_norm", rope=None, has_qk_norm=True,
+        qk_norm_joins_heads=True, norms_attention_twice=True,
+    )  # fmt: skip
+    plan = build_plan(spec)
+    queries, keys = (
+        count * spec.encoder.head_dim
+        for count in (spec.encoder.num_heads, spec.encoder.num_kv_heads)
+    )
+    first, *_, last = (
+        [step for step in layer if isinstance(step, NormColumns)] for layer in plan.layers
+    )
+    assert [(step.start, step.stop) for step in first] == [(0, queries), (queries, queries + keys)]
+    # The last layer has queries of the pooled tokens alone, in a matrix of their own.
+    assert {(step.values.name, step.start, step.stop) for step in last} == {
+        ("query", 0, queries), ("key_value", 0, keys),
+    }  # fmt: skip
+    assert not any(isinstance(step, Rotate) for step in plan.steps)
+    roles = [step.role for step in plan.steps if isinstance(step, Norm)]
+    place = roles.index("layers.0.attention_out_norm")
+    assert roles[place + 1] == "layers.0.attention_norm"
+
+
 @pytest.mark.parametrize(
     ("traits", "quantized", "told"),
     [
@@ -122,12 +154,17 @@ def test_a_norm_behind_the_sum_is_written_once() -> None:
         (
             {"relative_positions": RelativePositions(num_buckets=8, max_distance=16)},
             (),
-            r"relative_positions, as DeBERTa has them",
+            r"relative_positions \(DeBERTa\) are not",
         ),
-        ({"experts": Experts(count=4, num_chosen=2, layers=(1,))}, (), "experts, as nomic-embed"),
-        ({"has_v_norm": True}, (), "has_v_norm and wide_heads, as EmbeddingGemma 2 has"),
-        ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads, as Embedding"),
-        ({"layer_input_size": 4}, (), "layer_input_size, has_v_norm"),
+        ({"experts": Experts(count=4, num_chosen=2, layers=(1,))}, (), r"experts \(nomic"),
+        ({"has_v_norm": True}, (), r"has_v_norm \(EmbeddingGemma 2\) is not impl"),
+        ({"wide_heads": WideHeads(head_dim=8, num_kv_heads=1)}, (), "wide_heads"),
+        ({"layer_input_size": 4}, (), "layer_input_size"),
+        (
+            {"convolutions": Convolutions(layers=(0,), width=3, has_bias=False)},
+            (),
+            r"convolutions \(LFM2\) have no kernel",
+        ),
         ({"head_dim": 10}, ("layers.0.o",), r"layers.0.o is 32 x 40; FP8 needs multiples of 16"),
         ({"intermediate_size": 40}, ("layers.1.down",), r"layers.1.down is 32 x 40; FP8 needs mul"),
         ({}, ("layers.0.k", "layers.0.q"), r"layers.0.k is FP8 and layers.0.v is not; q, k, v are"),
@@ -147,7 +184,8 @@ def test_every_trait_of_an_encoder_is_known_here() -> None:
     norms_embeddings embedding_scale num_positions position_offset pad_token_id
     num_token_types rope window_rope position_bias is_causal windows attention_scale
     attention_cap has_qk_norm has_qkv_bias has_output_bias has_mlp_bias has_down_bias
-    relative_positions experts has_v_norm wide_heads layer_input_size"""
+    relative_positions experts has_v_norm wide_heads layer_input_size
+    qk_norm_joins_heads norms_attention_twice convolutions"""
     assert {field.name for field in fields(Encoder)} == set(names.split())
     pooling = {"modes", "include_prompt", "skipped_token_id"}
     assert {field.name for field in fields(Pooling)} == pooling

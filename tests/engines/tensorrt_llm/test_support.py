@@ -36,6 +36,7 @@ REFUSED = {
     "jina_bert": "position_bias",
     "jina_bert-code": "position_bias; qk_norm_joins_heads; norms_attention_twice",
     "nomic_bert-moe": "experts",
+    "lfm2": "convolutions",
     "embedding_gemma2_text": "layer_input_size 12; has_v_norm; wide_heads; ",
     "pplx": "the module RoundTanh",
     "bert-prompt": "pooling that excludes the prompt",

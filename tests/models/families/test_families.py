@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedlib.errors import ModelUnsupportedError
-from embedlib.models.encoder_parts import Rope
+from embedlib.models.encoder_parts import Convolutions, Rope
 from embedlib.models.families.table import FAMILIES, ROWS
 from embedlib.models.reading.config_file import read_encoder
 from embedlib.models.reading.config_keys import HARMLESS_KEYS
@@ -210,6 +210,36 @@ def test_which_row_reads_a_file(variant: str, changes: dict[str, Any], family: s
 def test_texts_end_where_the_class_begins_to_scale_queries() -> None:
     assert _read("ministral3").num_positions == 48
     assert _read("ministral3", max_position_embeddings=32).num_positions == 32
+
+
+# As the folder of LFM2.5-Embedding-350M has them, but for its size.
+LFM2_KEYS = {
+    "block_dim": 32, "block_mlp_init_scale": 1.0, "block_norm_eps": 1e-5,
+    "block_out_init_scale": 1.0, "block_use_swiglu": True, "block_use_xavier_init": True,
+    "conv_dim": 32, "conv_dim_out": 32, "conv_use_xavier_init": True, "use_pos_enc": True,
+    "full_attn_idxs": [1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers", "inner"),
+    [
+        ({}, (0, 2, 3), 45),
+        (LFM2_KEYS, (0, 2, 3), 45),
+        (LFM2_KEYS | {"layer_types": MISSING}, (0, 2, 3), 45),
+        ({"layer_types": MISSING, "full_attn_idxs": [0, 3]}, (1, 2), 45),
+        ({"block_auto_adjust_ff_dim": False}, (0, 2, 3), 68),
+        ({"block_ffn_dim_multiplier": 1.5}, (0, 2, 3), 69),
+        ({"block_ffn_dim_multiplier": None, "block_multiple_of": 16}, (0, 2, 3), 45),
+        ({"block_multiple_of": 16}, (0, 2, 3), 48),
+        ({"architectures": ["Lfm2BidirectionalForMaskedLM"]}, (0, 2, 3), 45),
+        ({"model_type": "lfm2_bidirectional", "architectures": MISSING}, (0, 2, 3), 45),
+    ],
+)
+def test_convolutions(changes: dict[str, Any], layers: tuple[int, ...], inner: int) -> None:
+    encoder = _read("lfm2", **changes)
+    assert encoder.convolutions == Convolutions(layers=layers, width=3, has_bias=True)
+    assert (encoder.intermediate_size, encoder.is_causal) == (inner, False)
 
 
 def test_gemma_reads_gelu_as_its_tanh_form() -> None:
@@ -468,6 +498,24 @@ def test_rope_in_the_spelling_of_transformers_4_and_5(changes: dict[str, Any], r
             {"auto_map": {"AutoModel": "modeling_gritlm7b.MistralModel"}},
             "auto_map = .* GritLM's .* e5-mistral",
         ),
+        (
+            "lfm2",
+            {"architectures": ["Lfm2ForCausalLM"]},
+            "architectures = .* reads from left .*LFM2.5",
+        ),
+        ("lfm2", {"architectures": ["Lfm2Other"]}, 'architectures = .*Lfm2BidirectionalModel"'),
+        ("lfm2", {"architectures": MISSING}, "architectures is missing"),
+        ("lfm2", {"auto_map": {"AutoModel": "modeling.Other"}}, "auto_map = .*never runs"),
+        ("lfm2", {"conv_L_cache": 4}, "conv_L_cache = 4 .* an odd number"),
+        ("lfm2", {"layer_types": ["conv"]}, "layer_types = .* a list of 4 names"),
+        ("lfm2", {"layer_types": MISSING}, "full_attn_idxs is missing"),
+        (
+            "lfm2",
+            {"layer_types": MISSING, "full_attn_idxs": [4]},
+            "full_attn_idxs = .* from 0 to 3",
+        ),
+        ("lfm2", {"use_pos_enc": False}, "use_pos_enc = false"),
+        ("lfm2", {"num_heads": 2}, "num_heads = 2 .* the value of num_attention_heads"),
         ("qwen3", {"model_type": "bidirlm"}, 'model_type = "bidirlm" is BidirLM'),
         (
             "mistral",
@@ -579,4 +627,6 @@ def test_a_key_nobody_knows_is_refused(variant: str, key: str, value: object) ->
 
 
 def test_every_family_has_a_tiny_variant() -> None:
-    assert {row.config["model_type"] for row in VARIANTS.values()} == set(FAMILIES)
+    # The last is another name of lfm2, which test_convolutions reads.
+    tried = {row.config["model_type"] for row in VARIANTS.values()} | {"lfm2_bidirectional"}
+    assert tried == set(FAMILIES)

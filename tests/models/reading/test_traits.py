@@ -161,6 +161,9 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "has_v_norm": ("embedding_gemma2_text", False),
     "wide_heads": ("embedding_gemma2_text", WideHeads(head_dim=6, num_kv_heads=2)),
     "layer_input_size": ("embedding_gemma2_text", None),
+    "qk_norm_joins_heads": ("jina_bert-code", False),
+    "norms_attention_twice": ("jina_bert-code", False),
+    "convolutions": ("lfm2", None),
 }
 """Field of the spec to a variant that uses it and a different value."""
 

@@ -48,9 +48,12 @@ def test_every_variant_loads(variant: str, tiny_folder: Callable[[str], Path]) -
     assert weights["tokens"].shape == (encoder.vocab_size, encoder.hidden_size)
     assert ("positions" in weights) == encoder.has_position_table
     assert ("layers.0.gate.weight" in weights) == encoder.is_gated
-    assert ("layers.0.q_norm.weight" in weights) == encoder.has_qk_norm
-    assert ("layers.0.v.bias" in weights) == encoder.has_qkv_bias
-    assert ("layers.0.o.bias" in weights) == encoder.has_output_bias
+    if encoder.convolutions is None:
+        assert ("layers.0.q_norm.weight" in weights) == encoder.has_qk_norm
+        assert ("layers.0.v.bias" in weights) == encoder.has_qkv_bias
+        assert ("layers.0.o.bias" in weights) == encoder.has_output_bias
+    else:
+        assert ("layers.0.conv.bias" in weights) == encoder.convolutions.has_bias
     assert ("layers.0.up.bias" in weights) == encoder.has_mlp_bias
     assert ("layers.0.down.bias" in weights) == encoder.has_down_bias
     for array in weights.values():
