@@ -43,9 +43,9 @@ def logging_embedder(log: Path, deadly: int | None = None) -> Callable[[], Embed
 
 
 def worker_pids(log: Path) -> list[int]:
-    """The processes of workers that live."""
-    pids = log.with_suffix(".pids").read_text().split()
-    return [int(pid) for pid in pids if os.path.exists(f"/proc/{pid}")]
+    """The processes of workers, those that live if any does."""
+    pids = [int(pid) for pid in log.with_suffix(".pids").read_text().split()]
+    return [pid for pid in pids if os.path.exists(f"/proc/{pid}")] or pids
 
 
 def num_embedded(log: Path) -> int:

@@ -13,7 +13,6 @@ from tests.ray.kills import BATCH_ROWS
 
 def main(url: str, num_documents: str, log: str) -> None:
     with RayEmbedder(logging_embedder(Path(log)), num_workers=2) as embedder:
-        print("open", flush=True)
         embedlib.index(
             documents(int(num_documents)),
             url,

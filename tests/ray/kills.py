@@ -1,7 +1,8 @@
 """Loads on a cluster, killed at random instants and run again: `python -m tests.ray.kills`.
 
-Each load begins empty and is hit by some kills, of a worker, a node or the driver; the driver is
-started again when it was killed. In the end the destination must be that of one process.
+Each load begins empty and is hit by some kills, of a worker, a node or the driver; a driver that
+was killed is started again at once. In the end the destination must be that of one process. Prints
+a table.
 """
 
 from __future__ import annotations
@@ -51,48 +52,67 @@ class Killer:
     def log(self) -> Path:
         return self.folder / "embedded.log"
 
+    @property
+    def said(self) -> str:
+        """What the drivers printed; Ray prints there, too."""
+        return (self.folder / "child.log").read_text(encoding="utf-8")
+
     def start(self) -> None:
-        """Start the driver, and return when its first worker is there."""
+        """Start the driver."""
         program = [sys.executable, "-m", "tests.ray.kill_child"]
-        self.child = subprocess.Popen(
-            [*program, self.url, str(self.num_documents), str(self.log)],
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "child.err").open("a"),
-            text=True,
-        )
-        assert self.child.stdout.readline() == "open\n", (self.folder / "child.err").read_text()
+        with (self.folder / "child.log").open("a") as said:
+            self.child = subprocess.Popen(
+                [*program, self.url, str(self.num_documents), str(self.log)],
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
 
-    def run(self, kills: list[str]) -> None:
-        """Run the load to its end through these kills, at random instants of its work."""
+    def run(self, kills: list[str]) -> list[str]:
+        """Run the load to its end through kills at random instants of its work.
+
+        Returns:
+            the kills that hit it; it may be over before the last ones.
+        """
         self.start()
-        for kill in kills:
-            self.wait_for(self.dice.randrange(1, self.num_documents * 2 // (len(kills) + 1)))
-            if self.child.poll() is None:
-                getattr(self, f"kill_{kill}")()
-        while self.child.wait(_WAIT_SECONDS) != 0:
-            error = (self.folder / "child.err").read_text()
-            assert self.child.returncode == -9, error
-            self.start()
+        made = []
+        instants = sorted(self.dice.sample(range(self.num_documents), len(kills)))
+        for instant, kill in zip(instants, kills, strict=True):
+            if not self.wait_for(instant):
+                break
+            getattr(self, f"kill_{kill}")()
+            made.append(kill)
+        assert self.child.wait(_WAIT_SECONDS) == 0, self.said
+        self.restore_node()
+        return made
 
-    def wait_for(self, num_more: int) -> None:
-        """Wait until so many more texts were embedded, or the load is over."""
-        wanted = num_embedded(self.log) + num_more
+    def wait_for(self, num_texts: int) -> bool:
+        """Wait until so many texts were embedded; False: the load is over before that."""
         give_up = time.monotonic() + _WAIT_SECONDS
-        while num_embedded(self.log) < wanted and self.child.poll() is None:
-            assert time.monotonic() < give_up, (self.folder / "child.err").read_text()
+        while num_embedded(self.log) <= num_texts:
+            if self.child.poll() is not None:
+                return False
+            assert time.monotonic() < give_up, self.said
             time.sleep(0.002)
+        return True
 
     def kill_worker(self) -> None:
-        pids = worker_pids(self.log)
         with suppress(ProcessLookupError):
-            os.kill(self.dice.choice(pids), 9)
+            os.kill(self.dice.choice(worker_pids(self.log)), 9)
 
     def kill_node(self) -> None:
+        """Kill the node beside the head, which takes the workers until there is another one."""
+        self.restore_node()
         self.cluster.remove_node(self.cluster.list_all_nodes()[-1], allow_graceful=False)
-        self.cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+
+    def restore_node(self) -> None:
+        """Start another node if one was killed; that takes seconds, in which the load goes on."""
+        if len(self.cluster.list_all_nodes()) == 1:
+            self.cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
 
     def kill_driver(self) -> None:
         self.child.kill()
+        self.child.wait()
+        self.start()
 
 
 def read_rows(url: str) -> list[Row]:
@@ -140,11 +160,16 @@ def _read_jsonl(path: Path) -> list[Row]:
     return sorted(rows)
 
 
+def most_again(kills: list[str]) -> int:
+    """Return how many texts these kills may cost: a batch of each worker that they hit."""
+    return sum(_LOST[kill] for kill in kills) * BATCH_ROWS
+
+
 def check(killer: Killer, kills: list[str], expected: list[Row]) -> int:
     """Compare with a load of one process; return how many texts were embedded again."""
     assert read_rows(killer.url) == expected
     num_again = num_embedded(killer.log) - killer.num_documents
-    allowed = sum(_LOST[kill] for kill in kills) * BATCH_ROWS
+    allowed = most_again(kills)
     assert 0 <= num_again <= allowed, f"{num_again} texts were embedded again, not {allowed}"
     return num_again
 
@@ -169,6 +194,8 @@ def main() -> None:
     os.environ["RAY_ADDRESS"] = cluster.address
     dice = random.Random(given.seed)
     expected: dict[str, list[Row]] = {}
+    print("| load | destination | killed | embedded again | allowed | seconds |")
+    print("|---:|---|---|---:|---:|---:|", flush=True)
     for number in range(given.loads):
         with tempfile.TemporaryDirectory(prefix="embedlib-ray-", dir="/tmp") as name:
             folder = Path(name)
@@ -176,13 +203,14 @@ def main() -> None:
             kind = ("jsonl", "edge", "pglocal")[number % 3]
             if kind not in expected:
                 expected[kind] = load_alone(f"{kind}:{folder}/alone")
-            kills = [dice.choice(("worker", "node", "driver")) for _ in range(dice.randint(1, 3))]
+            kills = dice.choices(list(_LOST), k=dice.randint(1, 3))
             killer = Killer(cluster, f"{kind}:{folder}/shared", folder, dice)
             started = time.monotonic()
-            killer.run(kills)
-            num_again = check(killer, kills, expected[kind])
+            made = killer.run(kills)
+            num_again = check(killer, made, expected[kind])
             seconds = time.monotonic() - started
-            print(f"{number}: {kind}, {', '.join(kills)}: {num_again} again, {seconds:.0f} s")
+            row = (number, kind, ", ".join(made), num_again, most_again(made), round(seconds))
+            print(f"| {' | '.join(map(str, row))} |", flush=True)
     cluster.shutdown()
 
 

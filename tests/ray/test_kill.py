@@ -29,5 +29,5 @@ def test_a_killed_load_ends_like_one_of_one_process(
     alone, shared = places[kind]
     expected = load_alone(alone, NUM_DOCUMENTS)
     killer = Killer(cluster, shared, tmp_path, random.Random(0), NUM_DOCUMENTS)
-    killer.run(kills)
+    assert killer.run(kills)
     check(killer, kills, expected)
