@@ -196,8 +196,14 @@ def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None
         plan_engine(big, Config(threads=2), machine=machine)
     plan_engine(big, Config(threads=2, precision="int8"), machine=machine)
     smaller = fake_machine(files={"/proc/meminfo": "MemAvailable: 9 kB\n"})
-    with pytest.raises(EngineUnavailableError, match=r"use a machine with more memory"):
-        plan_engine(big, Config(threads=2), machine=smaller)
+    for precision, least in (
+        ("float32", r"precision='int8' needs about 0\.\d GiB, the least"),
+        ("int8", r"no precision needs less"),
+    ):
+        message = rf"; {least}; use a machine with more memory, or a smaller model"
+        with pytest.raises(EngineUnavailableError, match=message):
+            config = Config(threads=2, precision=precision)  # type: ignore[arg-type]
+            plan_engine(big, config, machine=smaller)
 
 
 def test_lanes_share_a_compiled_model_where_two_do_not_fit(

@@ -88,12 +88,17 @@ def check_memory(
     limit = _room(plan).too_small(needed.shared, needed.files)
     if limit is None:
         return needed
-    remedy = "use a machine with more memory, or a smaller model"
-    for name in ("int8", "float32"):  # bf16 needs what float32 does, and not every CPU has it
-        other = replace(plan, precision=ChosenPrecision(name=name))
-        needs = _needs(other, files, config)
-        if name != plan.precision.name and not _room(plan).too_small(needs.shared, needs.files):
-            remedy = f"precision={name!r} needs about {gib(needs.shared)}"
+    needs = {plan.precision.name: needed}
+    for name in ("float32", "int8"):  # bf16 needs what float32 does, and not every CPU has it
+        if name not in needs:
+            other = replace(plan, precision=ChosenPrecision(name=name))
+            needs[name] = _needs(other, files, config)
+    fitting = [name for name, of in needs.items() if not _room(plan).too_small(of.shared, of.files)]
+    name = fitting[0] if fitting else min(needs, key=lambda name: needs[name].shared)
+    remedy = f"precision={name!r} needs about {gib(needs[name].shared)}"
+    if not fitting:
+        least = "no precision needs less" if name == plan.precision.name else f"{remedy}, the least"
+        remedy = f"{least}; use a machine with more memory, or a smaller model"
     raise EngineUnavailableError(
         f"engine openvino: {files.folder} needs about {gib(needed.shared)} of memory in "
         f"{plan.precision}, and this process can have {limit}; {remedy}"
