@@ -11,9 +11,9 @@ from typing import Protocol
 
 import tokenizers
 
+from embedlib.batching.refusals import check_text, describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import check_text, describe_truncated
 from embedlib.config import OnTruncate
 from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
 from embedlib.models.reading.tokenizer_json import is_library_error

@@ -9,16 +9,14 @@ from typing import TypeVar
 
 import tokenizers
 
+from embedlib.batching.refusals import check_ids, check_text, describe_truncated, explain
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.token_rows import TokenRows
 from embedlib.config import OnTruncate
-from embedlib.errors import ConfigError, InputError, SequenceTooLongError, a_type, shown
+from embedlib.errors import ConfigError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
 from embedlib.models.reading.tokenizer_json import is_library_error
-
-MAX_ROWS_NAMED = 10
-"""Maximum truncated rows that a message names; it counts the others."""
 
 WarnTruncated = Callable[[Sequence[tuple[int, int]], int], None]
 """Takes the truncated rows with their lengths, or the first of them, and the number of all."""
@@ -126,8 +124,7 @@ class Tokenizer:
         for index, (ids, num_tokens) in enumerate(encode(texts, prompt, message_row)):
             if num_tokens is not None:
                 truncated.append((message_row + index, num_tokens))
-            if self._dropped_token_id is not None:
-                ids = [id_ for id_ in ids if id_ != self._dropped_token_id]
+            ids = self._without_dropped(ids)
             if len(ids) <= num_prompt_tokens:
                 behind = " behind the prompt" if num_prompt_tokens else ""
                 raise InputError(
@@ -149,6 +146,39 @@ class Tokenizer:
                 rows=tuple(row for row, _ in truncated),
                 max_seq_tokens=self.max_seq_tokens,
             )
+        self._note(job, sequences, truncated, started)
+        return sequences
+
+    def take_ids(
+        self, job: Job, first_row: int, texts: Sequence[Sequence[int]]
+    ) -> list[TokenizedText]:
+        """Take the token ids of consecutive texts of a job as they are, special tokens included.
+
+        Raises:
+            InputError: a text has no ids, or one that the tokenizer does not have.
+            SequenceTooLongError: a text is longer than the limit; which ids to drop is not known.
+        """
+        started = self._meter.clock()
+        message_row = job.first_row + first_row
+        kept = [self._without_dropped(list(ids)) for ids in texts]
+        check_ids(kept, message_row, self._tokenizer, self.max_seq_tokens)
+        sequences = [TokenizedText(job, row, ids) for row, ids in enumerate(kept, first_row)]
+        self._note(job, sequences, [], started)
+        return sequences
+
+    def _without_dropped(self, ids: list[int]) -> list[int]:
+        if self._dropped_token_id is None:
+            return ids
+        return [id_ for id_ in ids if id_ != self._dropped_token_id]
+
+    def _note(
+        self,
+        job: Job,
+        sequences: list[TokenizedText],
+        truncated: Sequence[tuple[int, int]],
+        started: float,
+    ) -> None:
+        """Record sequences that are about to be queued."""
         now = self._meter.clock()
         for sequence in sequences:
             sequence.queued_at = now
@@ -156,7 +186,6 @@ class Tokenizer:
                 self._token_rows.apply(sequence)
         job.add_tokenized(sequences, truncated, now - started, now)
         self._meter.tokenized(now - started, len(truncated))
-        return sequences
 
     def _encode_plain(self, texts: Sequence[str], prompt: Prompt, first_row: int) -> list[Encoded]:
         """Return the ids of texts with a prefix, truncated unless they are divided later."""
@@ -280,7 +309,7 @@ class Tokenizer:
     ) -> list[list[int]]:
         for text in texts:
             if not isinstance(text, str):  # tokenizers would accept a pair of str
-                raise _explain(texts, first_row, TypeError("not a str"))
+                raise explain(texts, first_row, TypeError("not a str"))
         try:
             prompted = [prefix + text for text in texts] if prefix else list(texts)
             if len(prompted) == 1:  # not worth waking the thread pool
@@ -293,7 +322,7 @@ class Tokenizer:
         except BaseException as error:  # tokenizers raises bare Exception and TypeError
             if not is_library_error(error):
                 raise
-            raise _explain(texts, first_row, error) from error
+            raise explain(texts, first_row, error) from error
 
     def _truncate(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
         """Keep `limit` items: drop those before the last `num_kept`."""
@@ -311,46 +340,3 @@ class Tokenizer:
         num_tokens = len(self._tokenizer.encode(prompt.examples + prompt.prefix).ids)
         limit = self._longest if prompt.suffix else self.max_seq_tokens
         return min(num_tokens, limit) - self._num_trailing
-
-
-def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> str:
-    """Describe what is too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'.
-
-    Args:
-        truncated: row and number of tokens of all of them, or of the first ones.
-        num_truncated: the number of all of them.
-    """
-    listed = sorted(truncated)[:MAX_ROWS_NAMED]
-    rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in listed)
-    more = num_truncated - len(listed)
-    verb = "text is" if num_truncated == 1 else "texts are"
-    return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
-
-
-def check_text(name: str, text: object) -> None:
-    """Check that the tokenizer can take a text; its own errors do not name the text.
-
-    Raises:
-        InputError: it is not a str, or not valid Unicode.
-    """
-    if not isinstance(text, str):
-        raise InputError(f"{name} is {shown(text)}, {a_type(text)}; it must be a str")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{name} has the lone surrogate {text[error.start]!r} at character {error.start}; "
-            "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
-        ) from None
-
-
-def _explain(texts: Sequence[str], first_row: int, error: BaseException) -> InputError:
-    """Return the error that names the text that the tokenizer refused."""
-    for row, text in enumerate(texts, first_row):
-        try:
-            check_text(f"text {row}", text)
-        except InputError as found:
-            return found
-    last_row = first_row + len(texts) - 1
-    reason = " ".join(str(error).split())
-    return InputError(f"texts {first_row} to {last_row} failed to tokenize: {reason:.300}")

@@ -61,6 +61,7 @@ def take_bounds(options: dict[str, Any], listen: Listen) -> ServeOptions:
     return ServeOptions(
         api_keys=keys,
         allowed_hosts=options.pop("allowed_hosts") or own_names,
+        token_ids=options.pop("token_ids"),
         max_body_bytes=options.pop("max_body_mb") * MIB,
         max_bulk_texts=options.pop("max_bulk_texts"),
         max_waiting_requests=options.pop("max_waiting_requests"),
@@ -129,6 +130,13 @@ def _bounds() -> list[Callable[[_F], _F]]:
             multiple=True,
             help="Name in the header Host to accept; repeat it for several.  [default: any, and on "
             "a loopback address its own names]",
+        ),
+        _option(
+            title,
+            "--token-ids",
+            is_flag=True,
+            help="Take token ids in the place of texts, as ids of the model's own tokenizer. "
+            "Clients that count with another one, as langchain-openai, would get wrong vectors.",
         ),
         _option(
             title,

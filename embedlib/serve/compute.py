@@ -51,7 +51,7 @@ class Work(msgspec.Struct):
 
 async def embed(
     model: ServedModel,
-    texts: Sequence[str],
+    texts: Sequence[str] | Sequence[Sequence[int]],
     work: Work,
     *,
     role: Role | None = None,
@@ -63,7 +63,7 @@ async def embed(
 
     Args:
         model: the model.
-        texts: N texts.
+        texts: N texts, or the token ids of each.
         work: takes the counts and times, and the lane.
         role: chooses the prompt.
         prompt_name: chooses the prompt by name.
@@ -219,5 +219,6 @@ def _needs_thread(model: ServedModel, call: Call) -> bool:
     return sum(map(_num_chars, call.texts)) > MAX_CHARS_IN_LOOP
 
 
-def _num_chars(text: str | tuple[str, str]) -> int:
-    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+def _num_chars(text: str | tuple[str, str] | list[int]) -> int:
+    """Return the characters of a text or pair; of token ids their number."""
+    return len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from embedlib.checks import is_count, is_number
+from embedlib.checks import SWITCH, is_count, is_number
 from embedlib.errors import ConfigError, shown
 
 MIB = 1 << 20
@@ -26,6 +26,9 @@ class ServeOptions:
     """Of all requests that are not answered yet."""
     max_texts: int = 65_536
     """Of one request."""
+    token_ids: bool = False
+    """Whether inputs may be token ids of the model's own tokenizer; False: they are refused, since
+    clients send those of other tokenizers."""
     max_waiting_requests: int = 1024
     """Bulk requests that wait for their turn, per model; then 429. It is the most that Baseten's
     client sends at once."""
@@ -70,6 +73,7 @@ class ServeOptions:
                     raise ConfigError(f"{item.name} = {shown(value)}; it must be 1 or more")
             elif item.name.endswith("_seconds") and not (is_number(value) and value >= 0):
                 raise ConfigError(f"{item.name} = {shown(value)}; it must be 0 or more seconds")
+        SWITCH.take("token_ids", self.token_ids)
         if not (self.data_dir is None or (isinstance(self.data_dir, str) and self.data_dir)):
             raise ConfigError(f"data_dir = {shown(self.data_dir)}; it must be a folder's path")
         for name in ("webhook_hosts", "webhook_secrets"):

@@ -17,6 +17,7 @@ from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
 from embedlib.embedder import Embedder
 from embedlib.engines.base import Engine, Lane
+from embedlib.errors import ConfigError
 from embedlib.models.prompts import Prompt
 from embedlib.reranker import MAX_QUERY_DOCUMENTS, Reranker
 from embedlib.session.call import Call, EmbeddingCall, PromptArguments, VectorArguments
@@ -69,7 +70,7 @@ class EmbeddingForms:
     def call(
         self,
         embedder: Embedder,
-        texts: Sequence[str],
+        texts: Sequence[str] | Sequence[Sequence[int]],
         prompt: PromptArguments,
         vectors: VectorArguments,
         usage: Usage,
@@ -77,8 +78,10 @@ class EmbeddingForms:
     ) -> tuple[Call, Finish]:
         """Return the call of `encode` with these arguments, which treats long texts in its own way.
 
+        Token ids in the place of texts are taken as they are.
+
         Raises:
-            ConfigError: an argument is out of range.
+            ConfigError: an argument is out of range, or asks for a prompt in front of token ids.
         """
         key = (embedder._tokenizer, prompt, vectors, on_truncate)
         form = self._forms.get(key)
@@ -91,7 +94,20 @@ class EmbeddingForms:
                 self._forms.clear()
             self._forms[key] = form
         lane = embedder._calls.lane_of(len(texts), prompt.role)
-        return Call(texts=texts, lane=lane, tokenize=form.tokenize, usage=usage), form.finish
+        tokenize = form.tokenize
+        if not isinstance(texts[0], str):
+            _check_no_prompt(form, prompt)
+            tokenize = form.tokenizer.take_ids
+        return Call(texts=texts, lane=lane, tokenize=tokenize, usage=usage), form.finish
+
+
+def _check_no_prompt(form: EmbeddingCall, asked: PromptArguments) -> None:
+    around = form.prompt.examples + form.prompt.prefix + form.prompt.suffix
+    if around and not asked.are_empty:
+        raise ConfigError(
+            f"token ids are embedded as they are, without the prompt {around!r:.60}; put its ids "
+            "in front of them and leave input_type and prompt_name out, or send texts"
+        )
 
 
 def pair_call(

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.options import ServeOptions
 
 T = TypeVar("T")
 
 _PLACE = re.compile(r"`\$\.?([^`]*)`$")
 
 Input = str | list[str | int | list[int]]
-"""A text, texts, the token ids of a text, or those of several; see `texts_of`."""
+"""A text, texts, the token ids of a text, or those of several; see `inputs_of`."""
 
 
 def decode(body: bytes, kind: type[T]) -> T:
@@ -48,29 +49,61 @@ def _invalid(message: str) -> HTTPError:
     return HTTPError(422, f"{place or 'the body'}: {what}", param=place or None)
 
 
-def texts_of(value: Input, name: str, *, max_texts: int) -> list[str]:
+def inputs_of(value: Input, name: str, options: ServeOptions) -> list[str] | list[list[int]]:
+    """Return the texts of an input, or the token ids of each where the server takes them.
+
+    Args:
+        value: as decoded.
+        name: of the field, for messages.
+        options: of the server.
+
+    Raises:
+        HTTPError: what `texts_of` raises, but of token ids only where the server takes none.
+    """
+    if not options.token_ids or not value or any(isinstance(item, str) for item in value):
+        return texts_of(value, name, options)
+    groups = ids_of(value, name)
+    check_count(groups, name, options.max_texts)
+    return groups
+
+
+def texts_of(value: Input, name: str, options: ServeOptions) -> list[str]:
     """Return the texts of an input.
 
     Args:
         value: as decoded.
         name: of the field, for messages.
-        max_texts: how many a request may have.
+        options: of the server.
 
     Raises:
         HTTPError: it has no text, or too many, or token ids, which nobody can check: clients that
             count with another tokenizer send ids that mean other words here.
     """
     texts = [value] if isinstance(value, str) else value
-    check_count(texts, name, max_texts)
+    check_count(texts, name, options.max_texts)
     for place, text in enumerate(texts):
         if not isinstance(text, str):
             raise HTTPError(
                 400,
                 f"{name}[{place}] is token ids; send texts (for langchain-openai: "
-                "OpenAIEmbeddings(check_embedding_ctx_length=False))",
+                "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with "
+                "--token-ids if they are of the model's own tokenizer",
                 param=name,
             )
     return texts  # type: ignore[return-value]
+
+
+def ids_of(values: Sequence[object], name: str) -> list[list[int]]:
+    """Return the token ids of texts, of one list or of several.
+
+    Raises:
+        HTTPError: ids and lists are mixed.
+    """
+    if all(isinstance(item, int) for item in values):
+        return [list(values)]  # type: ignore[arg-type]
+    if not all(isinstance(item, list) for item in values):
+        raise HTTPError(422, f"{name}: give a list of token ids, or of lists of them", param=name)
+    return list(values)  # type: ignore[arg-type]
 
 
 def check_count(values: Sequence[Any], name: str, max_texts: int) -> None:

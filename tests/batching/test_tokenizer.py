@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, processors
 
+from embedlib.batching.refusals import describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer, describe_truncated
+from embedlib.batching.tokenizer import Tokenizer
 from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane

@@ -76,13 +76,6 @@ def test_dimensions_are_cut(client: Client) -> None:
     assert error["error"]["param"] == "dimensions"
 
 
-def test_token_ids_are_refused_with_the_remedy(client: Client) -> None:
-    for given in ([1, 2], [[1, 2], [3]]):
-        status, error = client.refuse("/v1/embeddings", {"input": given})
-        assert status == 400
-        assert "check_embedding_ctx_length=False" in error["error"]["message"]
-
-
 def test_truncated_rows_are_told(client: Client) -> None:
     sent = client.send("POST", "/v1/embeddings", {"input": ["a", "b" * 40, "c" * 50]})
     assert sent.headers["x-embedlib-truncated"] == "2"

@@ -29,7 +29,7 @@ from embedlib.serve.vectors import (
     as_stored_base64,
     stored_as,
 )
-from embedlib.serve.wire import Input, texts_of
+from embedlib.serve.wire import Input, inputs_of
 from embedlib.vectors.arrays import Vectors
 
 MSGPACK = "application/msgpack"
@@ -58,7 +58,7 @@ class EmbeddingsBody(PoolingFields, kw_only=True):
 async def embeddings(exchange: Exchange) -> Response:
     """Answer `POST /v1/embeddings`."""
     body = await exchange.read(EmbeddingsBody)
-    texts = texts_of(body.input, "input", max_texts=exchange.shared.options.max_texts)
+    texts = inputs_of(body.input, "input", exchange.shared.options)
     dimensions = body.dimensions or body.output_dimension
     check_positive(body.dimensions, "dimensions")
     check_positive(body.output_dimension, "output_dimension")

@@ -18,7 +18,7 @@ from embedlib.serve.dialects.ranking import rank_scores
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange, check_positive, labelled, ranked
 from embedlib.serve.sessions import precision_of
-from embedlib.serve.wire import Input, check_count, texts_of
+from embedlib.serve.wire import Input, check_count, inputs_of, texts_of
 from embedlib.vectors.similarity import similarity
 from embedlib.version import __version__
 
@@ -104,7 +104,7 @@ async def embed_texts(exchange: Exchange) -> Response:
     check_positive(body.dimensions, "dimensions")
     rows = await embed(
         exchange.find(body.model, "embed"),
-        texts_of(body.inputs, "inputs", max_texts=exchange.shared.options.max_texts),
+        inputs_of(body.inputs, "inputs", exchange.shared.options),
         exchange.work,
         prompt_name=body.prompt_name,
         normalizes=body.normalize is not False,
@@ -141,7 +141,7 @@ async def _embed_tokens(
         )
     return await embed_tokens(
         exchange.find(body.model, "embed"),
-        texts_of(body.inputs, "inputs", max_texts=exchange.shared.options.max_texts),
+        texts_of(body.inputs, "inputs", exchange.shared.options),
         exchange.work,
         output,
         prompt_name=body.prompt_name,

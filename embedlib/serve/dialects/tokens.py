@@ -13,7 +13,7 @@ from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange
 from embedlib.serve.sessions import AnyModel
-from embedlib.serve.wire import check_count
+from embedlib.serve.wire import check_count, ids_of
 
 
 class TokenizeBody(Common, kw_only=True):
@@ -90,11 +90,7 @@ async def decode_ids(exchange: Exchange) -> Response:
     """Answer `POST /decode`."""
     body = await exchange.read(DecodeBody)
     session = exchange.find(body.model, "embed", "rerank", "classify").open()
-    alone = [item for item in body.ids if isinstance(item, int)]
-    groups = [item for item in body.ids if not isinstance(item, int)]
-    if alone and groups:
-        raise HTTPError(422, "ids: give a list of ids, or of lists of ids", param="ids")
-    groups = groups or [alone]
+    groups = ids_of(body.ids, "ids")
     size = session.tokenizer.get_vocab_size(with_added_tokens=True)
     worst = max((id for ids in groups for id in ids), default=0)
     least = min((id for ids in groups for id in ids), default=0)

@@ -1,0 +1,94 @@
+"""What a tokenizer refuses: what it cannot take, and texts that are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import tokenizers
+
+from embedlib.errors import InputError, SequenceTooLongError, a_type, shown
+
+MAX_ROWS_NAMED = 10
+"""Maximum truncated rows that a message names; it counts the others."""
+
+
+def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> str:
+    """Describe what is too long: '2 texts are too long (row 3: 812 tokens, row 9: 300 ...)'.
+
+    Args:
+        truncated: row and number of tokens of all of them, or of the first ones.
+        num_truncated: the number of all of them.
+    """
+    listed = sorted(truncated)[:MAX_ROWS_NAMED]
+    rows = ", ".join(f"row {row}: {num_tokens} tokens" for row, num_tokens in listed)
+    more = num_truncated - len(listed)
+    verb = "text is" if num_truncated == 1 else "texts are"
+    return f"{num_truncated} {verb} too long ({rows}{f' and {more} more' if more else ''})"
+
+
+def check_text(name: str, text: object) -> None:
+    """Check that the tokenizer can take a text; its own errors do not name the text.
+
+    Raises:
+        InputError: it is not a str, or not valid Unicode.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"{name} is {shown(text)}, {a_type(text)}; it must be a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{name} has the lone surrogate {text[error.start]!r} at character {error.start}; "
+            "that is not Unicode, repair it with text.encode('utf-8', 'replace').decode()"
+        ) from None
+
+
+def explain(texts: Sequence[str], first_row: int, error: BaseException) -> InputError:
+    """Return the error that names the text that the tokenizer refused."""
+    for row, text in enumerate(texts, first_row):
+        try:
+            check_text(f"text {row}", text)
+        except InputError as found:
+            return found
+    last_row = first_row + len(texts) - 1
+    reason = " ".join(str(error).split())
+    return InputError(f"texts {first_row} to {last_row} failed to tokenize: {reason:.300}")
+
+
+def check_ids(
+    texts: Sequence[Sequence[int]],
+    first_row: int,
+    tokenizer: tokenizers.Tokenizer,
+    max_seq_tokens: int,
+) -> None:
+    """Check the token ids of texts that somebody else tokenized.
+
+    Raises:
+        InputError: a text has no ids, or one that the tokenizer does not have.
+        SequenceTooLongError: a text has more than `max_seq_tokens`.
+    """
+    distinct = set(chain.from_iterable(texts))
+    unknown = {id_ for id_ in distinct if not _has_token(tokenizer, id_)}
+    for row, ids in enumerate(texts, first_row):
+        if not ids:
+            raise InputError(f"text {row} has no token ids; leave it out")
+        if found := unknown.intersection(ids):
+            raise InputError(
+                f"text {row} has the token id {min(found)}, which is out of vocabulary; send ids of "
+                "the model's own tokenizer, or the text"
+            )
+    if long := [
+        (row, len(ids)) for row, ids in enumerate(texts, first_row) if len(ids) > max_seq_tokens
+    ]:
+        raise SequenceTooLongError(
+            f"{describe_truncated(long, len(long))}, the limit is {max_seq_tokens}; token ids are "
+            "not truncated, send fewer of them, or the texts",
+            rows=tuple(row for row, _ in long),
+            max_seq_tokens=max_seq_tokens,
+        )
+
+
+def _has_token(tokenizer: tokenizers.Tokenizer, id_: int) -> bool:
+    # The library takes ids of 32 bits; a vocabulary may have gaps.
+    return 0 <= id_ < 1 << 32 and tokenizer.id_to_token(id_) is not None
