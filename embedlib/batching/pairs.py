@@ -14,8 +14,9 @@ import tokenizers
 from embedlib.batching.refusals import check_text, describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import Side
 from embedlib.config import OnTruncate
-from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, SequenceTooLongError
 from embedlib.models.reading.tokenizer_json import is_library_error
 from embedlib.models.spec import ModelSpec, PairTemplate
 
@@ -41,8 +42,14 @@ class PairForm(Protocol):
     num_special_tokens: int
     """Tokens that every pair has, whatever its texts are."""
 
-    def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
-        """Return the ids of every pair, truncated to `max_seq_tokens`."""
+    def encode(
+        self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
+    ) -> list[EncodedPair]:
+        """Return the ids of every pair, truncated to `max_seq_tokens` on one side.
+
+        Raises:
+            ConfigError: it is the left one, which this form has not.
+        """
 
 
 class PairTokenizer:
@@ -71,6 +78,7 @@ class PairTokenizer:
             has_types = spec.encoder.num_token_types > 1 and head.has_token_types
             self._form = _TokenizerForm(tokenizer, has_types=has_types)
         self._on_truncate = on_truncate
+        self._side: Side = "right"
         self._meter = meter
 
     def with_limit(self, max_seq_tokens: int) -> PairTokenizer:
@@ -79,10 +87,10 @@ class PairTokenizer:
         limited.max_seq_tokens = max_seq_tokens
         return limited
 
-    def with_on_truncate(self, on_truncate: OnTruncate) -> PairTokenizer:
+    def with_truncation(self, on_truncate: OnTruncate, side: Side) -> PairTokenizer:
         """Return a copy that does something else with long pairs."""
         other = copy(self)
-        other._on_truncate = on_truncate
+        other._on_truncate, other._side = on_truncate, side
         return other
 
     @property
@@ -134,7 +142,7 @@ class PairTokenizer:
         for row, pair in enumerate(pairs, message_row):
             for name, text in zip(("first", "second"), pair, strict=True):
                 check_text(f"the {name} text of pair {row}", text)
-        encoded = self._form.encode(pairs, prompt, self.max_seq_tokens)
+        encoded = self._form.encode(pairs, prompt, self.max_seq_tokens, self._side)
         for row, encoded_pair in enumerate(encoded, message_row):
             if not encoded_pair.ids:
                 raise InputError(f"pair {row} has no tokens; leave it out")
@@ -176,7 +184,9 @@ class _TokenizerForm:
         self._num_zeros_between = None if num_zeros == len(types) else num_zeros - start - first
         self.num_special_tokens = len(self._before + self._between + self._after)
 
-    def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+    def encode(
+        self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
+    ) -> list[EncodedPair]:
         """Truncate the longer text of each pair first."""
         firsts = list(dict.fromkeys(prompt + first for first, _ in pairs))
         rows = _encode_all(self._tokenizer, [*firsts, *(second for _, second in pairs)])
@@ -193,9 +203,9 @@ class _TokenizerForm:
                 EncodedPair(
                     [
                         *self._before,
-                        *first[:num_first],
+                        *_keep(first, num_first, side),
                         *self._between,
-                        *second[:num_second],
+                        *_keep(second, num_second, side),
                         *self._after,
                     ],
                     self.num_special_tokens + len(first) + len(second),
@@ -220,8 +230,15 @@ class _TemplateForm:
         )
         self.num_special_tokens = len(self._prefix) + len(self._suffix)
 
-    def encode(self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int) -> list[EncodedPair]:
+    def encode(
+        self, pairs: Sequence[Pair], prompt: str, max_seq_tokens: int, side: Side
+    ) -> list[EncodedPair]:
         """Truncate the document of each pair."""
+        if side == "left":
+            raise ConfigError(
+                "this model reads a pair in a template, whose document is truncated on the right; "
+                "leave the left side out"
+            )
         room = max_seq_tokens - self.num_special_tokens
         encoded = []
         for pair, ids in zip(pairs, self._encode_bodies(pairs, prompt), strict=True):
@@ -278,6 +295,10 @@ class _TemplateForm:
                 f"the query {query!r:.60} takes {len(ids)} of the {room} tokens that the limit of "
                 f"{limit} leaves, nothing is left for a document; shorten it or the instruction"
             )
+
+
+def _keep(ids: list[int], num_kept: int, side: Side) -> list[int]:
+    return ids[:num_kept] if side == "right" else ids[len(ids) - num_kept :]
 
 
 def longest_first(num_first: int, num_second: int, room: int) -> tuple[int, int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import tokenizers
 
-from embedlib.errors import InputError, SequenceTooLongError, a_type, shown
+from embedlib.errors import ConfigError, InputError, SequenceTooLongError, a_type, shown
+from embedlib.models.prompts import Prompt
 
 MAX_ROWS_NAMED = 10
 """Maximum truncated rows that a message names; it counts the others."""
+WarnTruncated = Callable[[Sequence[tuple[int, int]], int], None]
+"""Takes the truncated rows with their lengths, or the first of them, and the number of all."""
 
 
 def describe_truncated(truncated: Sequence[tuple[int, int]], num_truncated: int) -> str:
@@ -54,6 +57,23 @@ def explain(texts: Sequence[str], first_row: int, error: BaseException) -> Input
     last_row = first_row + len(texts) - 1
     reason = " ".join(str(error).split())
     return InputError(f"texts {first_row} to {last_row} failed to tokenize: {reason:.300}")
+
+
+def check_left(prompt: Prompt, *, is_excluded: bool) -> None:
+    """Check that texts behind a prompt may be truncated on the left, which cuts it first.
+
+    Args:
+        prompt: of the texts.
+        is_excluded: whether pooling leaves out the prompt's tokens, and so must find them.
+
+    Raises:
+        ConfigError: the model needs all of it.
+    """
+    if prompt.suffix or prompt.examples or (is_excluded and prompt.prefix):
+        raise ConfigError(
+            f"truncation on the left would cut the prompt {prompt.prefix!r:.60}, which this model "
+            "needs; truncate on the right"
+        )
 
 
 def check_ids(

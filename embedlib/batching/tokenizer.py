@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from itertools import pairwise, takewhile
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import tokenizers
 
-from embedlib.batching.refusals import check_ids, check_text, describe_truncated, explain
+from embedlib.batching.refusals import (
+    check_ids,
+    check_left,
+    check_text,
+    describe_truncated,
+    explain,
+)
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
 from embedlib.batching.token_rows import TokenRows
@@ -18,11 +24,10 @@ from embedlib.errors import ConfigError, InputError, SequenceTooLongError
 from embedlib.models.prompts import Prompt
 from embedlib.models.reading.tokenizer_json import is_library_error
 
-WarnTruncated = Callable[[Sequence[tuple[int, int]], int], None]
-"""Takes the truncated rows with their lengths, or the first of them, and the number of all."""
-
 T = TypeVar("T")
 
+Side = Literal["left", "right"]
+"""Where a text that is too long loses tokens."""
 Encoded = tuple[list[int], int | None]
 """The ids of a text, and their number before truncation; None: not truncated."""
 
@@ -65,6 +70,7 @@ class Tokenizer:
         self._dropped_token_id = dropped_token_id
         self._token_rows = token_rows
         self._on_truncate = on_truncate
+        self._side: Side = "right"
         self._excludes_prompt = excludes_prompt
         self._meter = meter
         # Truncation keeps the special tokens that the tokenizer puts around a text.
@@ -78,10 +84,10 @@ class Tokenizer:
         limited.max_seq_tokens = max_seq_tokens
         return limited
 
-    def with_on_truncate(self, on_truncate: OnTruncate) -> Tokenizer:
+    def with_truncation(self, on_truncate: OnTruncate, side: Side) -> Tokenizer:
         """Return a copy that does something else with long texts."""
         other = copy(self)
-        other._on_truncate = on_truncate
+        other._on_truncate, other._side = on_truncate, side
         return other
 
     @property
@@ -105,7 +111,7 @@ class Tokenizer:
         """Tokenize consecutive texts of a job; with on_truncate "chunk" one may become several.
 
         Raises:
-            ConfigError: the prompt leaves no room for a text.
+            ConfigError: the prompt leaves no room for a text, or would be truncated on the left.
             InputError: a text is not a str, it or the prompt has a lone surrogate, or a text has no
                 tokens; the prompt's do not count if pooling leaves them out.
             SequenceTooLongError: a text is longer than the limit and on_truncate is "error", or
@@ -115,6 +121,8 @@ class Tokenizer:
         if around := prompt.examples + prompt.prefix + prompt.suffix:
             check_text("the prompt", around)
         num_prompt_tokens = 0
+        if self._side == "left":
+            check_left(prompt, is_excluded=self._excludes_prompt)
         if self._excludes_prompt and prompt.prefix:
             num_prompt_tokens = self._count_prompt(prompt)
         sequences: list[TokenizedText] = []
@@ -325,7 +333,12 @@ class Tokenizer:
             raise explain(texts, first_row, error) from error
 
     def _truncate(self, ids: list[T], limit: int, num_kept: int) -> list[T]:
-        """Keep `limit` items: drop those before the last `num_kept`."""
+        """Keep `limit` items: drop those before the last `num_kept`, or behind the leading ones.
+
+        Source: `truncate_encoding` of the tokenizers library, which makes room for special tokens.
+        """
+        if self._side == "left":
+            return ids[: self._num_leading] + ids[len(ids) - limit + self._num_leading :]
         return ids[: limit - num_kept] + ids[len(ids) - num_kept :]
 
     def _count(self, text: str) -> int:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlib.batching.tokenizer import Side
 from embedlib.batching.usage import Usage
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
@@ -42,6 +43,8 @@ class Work(msgspec.Struct):
     """None: the lane of `encode` and `rank`. Known when the call starts."""
     on_truncate: OnTruncate = "ignore"
     """"error" refuses texts that are too long."""
+    side: Side = "right"
+    """Where the others lose tokens."""
     is_always_bulk: bool = False
     """Whether no lane that the request names may put it ahead: it belongs to a job."""
     usage: Usage = msgspec.field(default_factory=Usage)
@@ -85,6 +88,7 @@ async def embed(
         VectorArguments(normalizes, dimensions),
         work.usage,
         work.on_truncate,
+        work.side,
     )
     rows = finish(await run(model, session, call, work))
     work.dimensions = rows.shape[1]
@@ -145,7 +149,13 @@ async def score_pairs(
     session = model.open()
     assert isinstance(session, Reranker), "the catalog finds models by their task"
     call, make_scores = pair_call(
-        session, pairs, work.usage, work.on_truncate, raw_scores=raw_scores, instruction=instruction
+        session,
+        pairs,
+        work.usage,
+        work.on_truncate,
+        work.side,
+        raw_scores=raw_scores,
+        instruction=instruction,
     )
     return make_scores(await run(model, session, call, work))
 
@@ -162,7 +172,7 @@ async def score_texts(
     session = model.open()
     assert isinstance(session, Classifier), "the catalog finds models by their task"
     call, make_scores = text_call(
-        session, texts, work.usage, work.on_truncate, raw_scores=raw_scores
+        session, texts, work.usage, work.on_truncate, work.side, raw_scores=raw_scores
     )
     return make_scores(await run(model, session, call, work))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.stats import Stats
+from embedlib.batching.tokenizer import Side
 from embedlib.batching.usage import Usage
 from embedlib.classifier import Classifier
 from embedlib.config import OnTruncate
@@ -75,6 +76,7 @@ class EmbeddingForms:
         vectors: VectorArguments,
         usage: Usage,
         on_truncate: OnTruncate,
+        side: Side,
     ) -> tuple[Call, Finish]:
         """Return the call of `encode` with these arguments, which treats long texts in its own way.
 
@@ -83,13 +85,12 @@ class EmbeddingForms:
         Raises:
             ConfigError: an argument is out of range, or asks for a prompt in front of token ids.
         """
-        key = (embedder._tokenizer, prompt, vectors, on_truncate)
+        key = (embedder._tokenizer, prompt, vectors, on_truncate, side)
         form = self._forms.get(key)
         if form is None:
             form = embedder._calls.make([], embedder._tokenizer, prompt, vectors)
-            if on_truncate != embedder.config.on_truncate:
-                tokenizer = form.tokenizer.with_on_truncate(on_truncate)
-                form = replace(form, tokenize=partial(tokenizer, prompt=form.prompt))
+            tokenizer = form.tokenizer.with_truncation(on_truncate, side)
+            form = replace(form, tokenize=partial(tokenizer, prompt=form.prompt))
             if len(self._forms) >= MAX_FORMS:  # clients choose the options
                 self._forms.clear()
             self._forms[key] = form
@@ -115,6 +116,7 @@ def pair_call(
     pairs: Sequence[tuple[str, str]],
     usage: Usage,
     on_truncate: OnTruncate,
+    side: Side,
     *,
     raw_scores: bool,
     instruction: str | None,
@@ -126,7 +128,7 @@ def pair_call(
     """
     partial_tokenize = reranker._tokenize(None, None, instruction)
     assert isinstance(partial_tokenize, partial), "it binds the prompt; this is a bug in embedlib"
-    tokenizer = reranker._tokenizer.with_on_truncate(on_truncate)
+    tokenizer = reranker._tokenizer.with_truncation(on_truncate, side)
     limit = min(MAX_QUERY_DOCUMENTS, reranker.config.max_queued_texts)
     call = Call(
         texts=list(pairs),
@@ -142,11 +144,12 @@ def text_call(
     texts: Sequence[str],
     usage: Usage,
     on_truncate: OnTruncate,
+    side: Side,
     *,
     raw_scores: bool,
 ) -> tuple[Call, MakeScores]:
     """Return the call of `predict` with these arguments."""
-    tokenizer = classifier._tokenizer.with_on_truncate(on_truncate)
+    tokenizer = classifier._tokenizer.with_truncation(on_truncate, side)
     call = Call(
         texts=list(texts),
         lane=lane_of(len(texts) == 1),

@@ -21,9 +21,8 @@ import tokenizers
 from embedlib.batching.callers import Callers
 from embedlib.batching.pipeline import Pipeline
 from embedlib.batching.policy import DEFAULT_POLICY, BatchingPolicy
-from embedlib.batching.refusals import describe_truncated
+from embedlib.batching.refusals import WarnTruncated, describe_truncated
 from embedlib.batching.stats import Meter, Stats
-from embedlib.batching.tokenizer import WarnTruncated
 from embedlib.checks import SWITCH
 from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.tokenizer import WarnTruncated
+from embedlib.batching.refusals import WarnTruncated
 from embedlib.engines.base import Lane
 from embedlib.session.call import Call
 from embedlib.session.progress import showing

@@ -12,9 +12,8 @@ from itertools import islice
 
 from embedlib.batching.outcome import Outcome
 from embedlib.batching.pipeline import Pipeline
-from embedlib.batching.refusals import MAX_ROWS_NAMED
+from embedlib.batching.refusals import MAX_ROWS_NAMED, WarnTruncated
 from embedlib.batching.sequence import Job
-from embedlib.batching.tokenizer import WarnTruncated
 from embedlib.closing import end_left_behind, wait_left_behind
 from embedlib.engines.base import Lane
 from embedlib.errors import ClosedError

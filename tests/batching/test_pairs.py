@@ -11,9 +11,10 @@ from tokenizers import Regex, models, pre_tokenizers, processors
 from embedlib.batching.pairs import Pair, PairTokenizer, longest_first
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
+from embedlib.batching.tokenizer import Side
 from embedlib.config import OnTruncate
 from embedlib.engines.base import Lane
-from embedlib.errors import InputError, ModelUnsupportedError, SequenceTooLongError
+from embedlib.errors import ConfigError, InputError, ModelUnsupportedError, SequenceTooLongError
 from embedlib.models.known_rerankers import known_reranker
 from embedlib.models.spec import Head, ModelSpec, PairTemplate
 from embedlib.testing import byte_tokenizer, fake_spec
@@ -108,14 +109,21 @@ texts = st.text(alphabet="ab the river,你 \nÉ", max_size=30)
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=25, deadline=None)
-@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5), room=st.integers(1, 40))
-def test_ids_and_types_are_those_of_the_library(kind: str, pairs: list[Pair], room: int) -> None:
+@given(
+    pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=5),
+    room=st.integers(1, 40),
+    side=st.sampled_from(["left", "right"]),
+)
+def test_ids_and_types_are_those_of_the_library(
+    kind: str, pairs: list[Pair], room: int, side: Side
+) -> None:
     tokenizer = TOKENIZERS[kind]
     max_seq_tokens = tokenizer.num_special_tokens_to_add(is_pair=True) + room
     reference = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-    reference.enable_truncation(max_seq_tokens, strategy="longest_first")
+    reference.enable_truncation(max_seq_tokens, strategy="longest_first", direction=side)
     expected = reference.encode_batch([(f"Q {first}", second) for first, second in pairs])
-    found = sequences(pair_tokenizer(tokenizer, max_seq_tokens), pairs, prompt="Q ")
+    tokenize = pair_tokenizer(tokenizer, max_seq_tokens).with_truncation("ignore", side)
+    found = sequences(tokenize, pairs, prompt="Q ")
     assert [sequence.token_ids for sequence in found] == [item.ids for item in expected]
     assert [token_types(sequence) for sequence in found] == [item.type_ids for item in expected]
     assert [sequence.row for sequence in found] == list(range(len(pairs)))
@@ -128,6 +136,12 @@ def test_longest_first_is_that_of_the_library(num_first: int, num_second: int, r
     reference.enable_truncation(max(room, 1), strategy="longest_first")
     kept = reference.encode("a" * num_first, "b" * num_second).tokens
     assert longest_first(num_first, num_second, max(room, 1)) == (kept.count("a"), kept.count("b"))
+
+
+def test_a_template_has_no_left_side() -> None:
+    tokenize = pair_tokenizer(byte_tokenizer(), 20, template=TEMPLATE)
+    with pytest.raises(ConfigError, match="truncated on the right"):
+        sequences(tokenize.with_truncation("ignore", "left"), [("q", "d")])
 
 
 def test_a_pair_of_bert_by_hand() -> None:

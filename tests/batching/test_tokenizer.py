@@ -17,7 +17,7 @@ from tokenizers import models, processors
 from embedlib.batching.refusals import describe_truncated
 from embedlib.batching.sequence import Job, TokenizedText
 from embedlib.batching.stats import Meter
-from embedlib.batching.tokenizer import Tokenizer
+from embedlib.batching.tokenizer import Side, Tokenizer
 from embedlib.batching.tokenizer_thread import TokenizerThread
 from embedlib.config import Config, OnTruncate
 from embedlib.engines.base import Lane
@@ -122,17 +122,32 @@ def test_a_text_without_a_token_behind_an_excluded_prompt_is_refused(
     num_trailing=st.integers(0, 3),
     room=st.integers(1, 9),
     text=st.text(st.characters(codec="ascii"), min_size=1, max_size=20),
+    side=st.sampled_from(["left", "right"]),
 )
-def test_the_cut_is_made_before_the_special_tokens_at_the_end(
-    num_leading: int, num_trailing: int, room: int, text: str
+def test_the_cut_is_that_of_the_library_between_the_special_tokens(
+    num_leading: int, num_trailing: int, room: int, text: str, side: Side
 ) -> None:
+    limit = num_leading + room + num_trailing
     tokenizer = make_tokenizer(
-        bracketed(num_leading, num_trailing), num_leading + room + num_trailing
-    )
+        bracketed(num_leading, num_trailing), limit, excludes_prompt=False
+    ).with_truncation("ignore", side)
     assert tokenizer.num_special_tokens == num_leading + num_trailing
-    [sequence] = tokenizer(make_job(1), 0, [text], BARE)
-    expected = [*range(num_leading), *text.encode()[:room], *range(10, 10 + num_trailing)]
-    assert sequence.token_ids == expected
+    [sequence] = tokenizer(make_job(1), 0, [text], Prompt(prefix="PQ"))
+    reference = bracketed(num_leading, num_trailing)
+    reference.enable_truncation(limit, direction=side)
+    assert sequence.token_ids == reference.encode(f"PQ{text}").ids
+
+
+@pytest.mark.parametrize(
+    ("prompt", "excludes_prompt"),
+    [(Prompt(prefix="P"), True), (Prompt(suffix="S"), False), (Prompt(examples="E"), False)],
+)
+def test_a_prompt_that_must_be_found_is_not_cut_on_the_left(
+    prompt: Prompt, excludes_prompt: bool
+) -> None:
+    tokenizer = make_tokenizer(excludes_prompt=excludes_prompt).with_truncation("ignore", "left")
+    with pytest.raises(ConfigError, match="would cut the prompt"):
+        tokenizer(make_job(1), 0, ["x"], prompt)
 
 
 # Windows.

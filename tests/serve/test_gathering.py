@@ -106,7 +106,7 @@ def test_options_are_understood_once_but_a_new_length_limit_counts() -> None:
     def tokenizes(dimensions: int | None = None, on_truncate: OnTruncate = "ignore") -> Any:
         vectors = VectorArguments(truncate_dim=dimensions)
         call, finish = forms.call(
-            embedder, ["abc"], PromptArguments(), vectors, Usage(), on_truncate
+            embedder, ["abc"], PromptArguments(), vectors, Usage(), on_truncate, "right"
         )
         assert call.lane is Lane.QUERY
         assert finish(np.ones((1, 6), np.float32)).shape == (1, dimensions or 6)
@@ -122,10 +122,11 @@ def test_options_are_understood_once_but_a_new_length_limit_counts() -> None:
         for dimensions in range(1, MAX_FORMS + 9):
             forms.call(
                 embedder,
-                [],
+                ["abc"],
                 PromptArguments(),
                 VectorArguments(truncate_dim=dimensions),
                 Usage(),
                 "ignore",
+                "right",
             )
         assert len(forms._forms) <= MAX_FORMS

@@ -41,7 +41,6 @@ def test_other_types_of_numbers(client: Client) -> None:
     ("field", "same", "other"),
     [
         ("truncate_prompt_tokens", -1, 5),
-        ("truncation_side", "right", "left"),
         ("padding", "do_not_pad", "max_length"),
         ("add_special_tokens", True, False),
     ],

@@ -14,7 +14,7 @@ from embedlib.serve.asgi import Response, new_id
 from embedlib.serve.compute import score_texts
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
-from embedlib.serve.dialects.vllm import PoolingFields, check_pooling_fields
+from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.exchange import Exchange, labelled
 from embedlib.serve.wire import check_count
 
@@ -32,7 +32,7 @@ async def classify(exchange: Exchange) -> Response:
     body = await exchange.read(ClassifyBody)
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_count(texts, "input", exchange.shared.options.max_texts)
-    check_pooling_fields(body)
+    take_pooling_fields(exchange, body)
     model = exchange.find(body.model, "classify")
     is_raw = body.raw_scores is True or body.use_activation is False
     scores = await score_texts(model, texts, exchange.work, raw_scores=is_raw)

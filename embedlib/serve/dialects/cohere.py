@@ -38,11 +38,8 @@ async def embed_texts(exchange: Exchange) -> Response:
     body = await exchange.read(EmbedBody)
     check_count(body.texts, "texts", exchange.shared.options.max_texts)
     check_positive(body.output_dimension, "output_dimension")
-    if body.truncate == "START":
-        raise HTTPError(
-            400, "truncate = 'START'; texts are truncated at the end here", param="truncate"
-        )
     exchange.work.on_truncate = "error" if body.truncate == "NONE" else "ignore"
+    exchange.work.side = "left" if body.truncate == "START" else "right"
     model = exchange.find(body.model, "embed")
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"

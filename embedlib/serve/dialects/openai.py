@@ -18,7 +18,7 @@ from embedlib.serve.asgi import JSON, Response, new_id
 from embedlib.serve.catalog import describe_model
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OPENAI, Route
-from embedlib.serve.dialects.vllm import PoolingFields, check_pooling_fields
+from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, check_positive
 from embedlib.serve.vectors import (
@@ -62,6 +62,7 @@ async def embeddings(exchange: Exchange) -> Response:
     dimensions = body.dimensions or body.output_dimension
     check_positive(body.dimensions, "dimensions")
     check_positive(body.output_dimension, "output_dimension")
+    take_pooling_fields(exchange, body)
     _check_fields(body)
     model = exchange.find(body.model, "embed")
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
@@ -78,12 +79,11 @@ async def embeddings(exchange: Exchange) -> Response:
 
 
 def _check_fields(body: EmbeddingsBody) -> None:
-    """Check what vLLM takes beside OpenAI's fields.
+    """Check what vLLM takes for vectors alone.
 
     Raises:
         HTTPError: it would change the vectors, or their bytes, in ways that are not there.
     """
-    check_pooling_fields(body)
     if body.use_activation is False:
         raise HTTPError(
             400,

@@ -16,7 +16,7 @@ from embedlib.serve.dialects.dialect import COHERE, OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.ranking import check_one_score, embed_both, rank_scores
 from embedlib.serve.dialects.tei import rerank_texts
-from embedlib.serve.dialects.vllm import PoolingFields, check_pooling_fields
+from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange, ranked
 from embedlib.serve.wire import check_count
@@ -69,7 +69,7 @@ async def rerank(exchange: Exchange) -> Response:
     top_k = body.top_n or (body.top_k if isinstance(body.top_k, int) else None)
     if top_k is not None and top_k < 0:
         raise HTTPError(422, f"top_n = {top_k}; it must be 0 (all) or more", param="top_n")
-    check_pooling_fields(body)
+    take_pooling_fields(exchange, body)
     exchange.work.on_truncate = "error" if body.truncation is False else "ignore"
     scores = await rank_scores(
         exchange,
@@ -143,7 +143,7 @@ async def _cut(exchange: Exchange, body: RerankBody, documents: list[str]) -> li
 async def score(exchange: Exchange) -> Response:
     """Answer vLLM's `POST /score`: 1 to N, or N to N."""
     body = await exchange.read(ScoreBody)
-    check_pooling_fields(body)
+    take_pooling_fields(exchange, body)
     first = _first_of(body.text_1, body.queries, body.data_1)
     second = _first_of(body.text_2, body.documents, body.items, body.data_2)
     check_count(second, "text_2", exchange.shared.options.max_texts)

@@ -87,13 +87,15 @@ class SimilarityBody(Common, kw_only=True):
 
 
 def _take_truncation(exchange: Exchange, truncate: bool | None, direction: str | None) -> None:
-    if direction is not None and direction.lower() != "right":
-        raise HTTPError(
-            422,
-            f"truncation_direction = {direction!r:.40}; texts are truncated on the right here, "
-            "leave it out",
-            param="truncation_direction",
-        )
+    match (direction or "right").lower():
+        case "left" | "right" as side:
+            exchange.work.side = side
+        case _:
+            raise HTTPError(
+                422,
+                f"truncation_direction = {direction!r:.40}; it must be Left or Right",
+                param="truncation_direction",
+            )
     exchange.work.on_truncate = "error" if truncate is False else "ignore"
 
 
@@ -135,9 +137,12 @@ async def _embed_tokens(
 ) -> list[Any]:
     body = await exchange.read(EmbedAllBody)
     _take_truncation(exchange, body.truncate, body.truncation_direction)
-    if body.truncate is False:
+    if body.truncate is False or exchange.work.side == "left":
         raise HTTPError(
-            422, "truncate = false; long texts are truncated here, leave it out", param="truncate"
+            422,
+            "truncate, truncation_direction: long texts are truncated on the right here, leave "
+            "both out",
+            param="truncate",
         )
     return await embed_tokens(
         exchange.find(body.model, "embed"),

@@ -1,4 +1,4 @@
-"""Fields that vLLM's routes have in common: each is kept, or refused where it would be ignored.
+"""Fields that vLLM's routes have in common: each is heeded, or refused where it would be ignored.
 
 Source: vLLM 0.33, `entrypoints/pooling/base/protocol.py`.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from embedlib.batching.tokenizer import Side
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.exchange import Common
+from embedlib.serve.exchange import Common, Exchange
 
 
 class PoolingFields(Common, kw_only=True):
@@ -16,8 +17,7 @@ class PoolingFields(Common, kw_only=True):
 
     truncate_prompt_tokens: int | None = None
     """Only -1, the model's limit."""
-    truncation_side: Literal["left", "right"] | None = None
-    """Only "right"."""
+    truncation_side: Side | None = None
     padding: Literal["max_length", "do_not_pad"] | None = None
     """Only "do_not_pad"."""
     add_special_tokens: bool | None = None
@@ -26,18 +26,18 @@ class PoolingFields(Common, kw_only=True):
     """False: scores as the model's head gives them; not of vectors."""
 
 
-def check_pooling_fields(body: PoolingFields) -> None:
-    """Check the fields that change what is computed, in ways that are not there.
+def take_pooling_fields(exchange: Exchange, body: PoolingFields) -> None:
+    """Take the side that long texts are truncated on, and check what changes the computation.
 
     Raises:
-        HTTPError: one of them has another value than what is done anyway.
+        HTTPError: one of the others has another value than what is done anyway.
     """
-    given = {body.truncate_prompt_tokens, body.truncation_side, body.padding}
-    if given | {body.add_special_tokens} == {None}:  # as nearly always
+    exchange.work.side = body.truncation_side or "right"
+    given = {body.truncate_prompt_tokens, body.padding, body.add_special_tokens}
+    if given == {None}:  # as nearly always
         return
     for name, kept, what in (
         ("truncate_prompt_tokens", -1, "only the model's own limit (-1) is there"),
-        ("truncation_side", "right", "texts are truncated on the right"),
         ("padding", "do_not_pad", "texts are not padded"),
         ("add_special_tokens", True, "texts get the special tokens of the model"),
     ):
