@@ -95,8 +95,8 @@ def check_ids(
             raise InputError(f"text {row} has no token ids; leave it out")
         if found := unknown.intersection(ids):
             raise InputError(
-                f"text {row} has the token id {min(found)}, which is out of vocabulary; send ids of "
-                "the model's own tokenizer, or the text"
+                f"text {row} has the token id {min(found)}, which is out of vocabulary; send ids "
+                "of the model's own tokenizer, or the text"
             )
     if long := [
         (row, len(ids)) for row, ids in enumerate(texts, first_row) if len(ids) > max_seq_tokens

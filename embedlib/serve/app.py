@@ -162,7 +162,7 @@ class Application:
                 route, exchange.rest = find_route(request)
                 check_host(request.headers.get("host"), self.options.allowed_hosts)
                 if route.needs_key:
-                    self._keys.check(request.headers)
+                    exchange.owner = self._keys.check(request.headers)
                 if route.keeps_jobs:
                     _ = exchange.jobs  # told before the body is read
                 response = await self._handle(route, exchange, receive)

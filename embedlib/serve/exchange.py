@@ -19,6 +19,7 @@ from embedlib.serve.compute import Work
 from embedlib.serve.destinations import Destinations
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.vectors import MAX_ROWS_IN_LOOP, EncodeRow, as_decimals
@@ -73,9 +74,12 @@ class Exchange(msgspec.Struct):
     parts: AsyncIterator[bytes] | None = None
     """The body as it arrives, of a route that reads it itself."""
 
+    owner: str = ""
+    """Whose jobs it sees, as `Keys.check` returns it."""
+
     @property
-    def jobs(self) -> Jobs:
-        """The jobs of the server.
+    def jobs(self) -> OwnJobs:
+        """The jobs that this request may see.
 
         Raises:
             HTTPError: it was started without a folder for them.
@@ -84,7 +88,7 @@ class Exchange(msgspec.Struct):
             raise HTTPError(
                 400, f"{self.request.path:.80} keeps jobs; start the server with --data-dir FOLDER"
             )
-        return self.shared.jobs
+        return self.shared.jobs.of(self.owner)
 
     def count(self, seconds: float) -> None:
         """Count a request that was answered after so many seconds."""

@@ -69,8 +69,6 @@ async def predict(exchange: Exchange) -> Response:
         )
     model_input = bytes(body.model_input)
     path = body.path or _path_of(model_input)
-    if body.webhook_endpoint is not None:
-        jobs.policy.endpoint(body.webhook_endpoint)
     now = jobs.now()
     row = RequestRow(
         id=uuid4().hex,
@@ -166,8 +164,7 @@ async def requests(exchange: Exchange) -> Response:
 
 async def queue(exchange: Exchange) -> Response:
     """Answer `GET /async_queue_status`."""
-    await exchange.jobs.count()
-    now = exchange.jobs.metrics.now
+    now = await exchange.jobs.count()
     return await exchange.answer(
         {
             "model_id": "",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import insert, update
+from embedlib.serve.jobs.database import insert, seen_by, update
 from embedlib.serve.jobs.files import FileRow, FileStore
 from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.page import Page, select_page
@@ -67,6 +67,8 @@ class BatchRow:
     output_bytes: int = 0
     """Of the output's content, those that count; a killed server may have left more."""
     error_bytes: int = 0
+    owner: str = ""
+    """Who made it, and sees it and its files; empty: a server without keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,7 @@ class BatchStore:
         Raises:
             HTTPError: its input is not there, or is an output.
         """
-        found = self._files.get(row.input_file_id)
+        found = self._files.get(row.input_file_id, row.owner)
         if found.purpose != "batch":
             raise HTTPError(
                 400,
@@ -114,14 +116,15 @@ class BatchStore:
         values = {item.name: getattr(row, item.name) for item in fields(BatchRow)}
         insert(self._connection, "batches", values)
 
-    def get(self, batch_id: str) -> BatchRow:
-        """Return a batch.
+    def get(self, batch_id: str, owner: str = "") -> BatchRow:
+        """Return a batch that an owner sees.
 
         Raises:
             HTTPError: there is none of this id.
         """
+        condition, values = seen_by(owner)
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM batches WHERE id = ?", [batch_id]
+            f"SELECT {_COLUMNS} FROM batches WHERE id = ? AND {condition}", [batch_id, *values]
         ).fetchone()
         if found is None:
             raise HTTPError(
@@ -129,19 +132,14 @@ class BatchStore:
             )
         return BatchRow(**found)
 
-    def list(self, *, after: str | None, limit: int) -> Page[BatchRow]:
-        """Return a page of batches, the newest first.
+    def list(self, owner: str = "", *, after: str | None, limit: int) -> Page[BatchRow]:
+        """Return a page of the batches that an owner sees, the newest first.
 
         Raises:
             HTTPError: there is no batch `after`.
         """
         rows, has_more = select_page(
-            self._connection,
-            f"SELECT {_COLUMNS} FROM batches WHERE 1",
-            [],
-            table="batches",
-            after=after,
-            limit=limit,
+            self._connection, "batches", _COLUMNS, owner=owner, after=after, limit=limit
         )
         return Page([BatchRow(**row) for row in rows], has_more)
 
@@ -199,13 +197,13 @@ class BatchStore:
             model=row.model or progress.model,
         )
 
-    def cancel(self, batch_id: str, now: int) -> BatchRow:
+    def cancel(self, batch_id: str, now: int, owner: str = "") -> BatchRow:
         """Record that a batch is to end; return it.
 
         Raises:
-            HTTPError: it has ended.
+            HTTPError: there is none of this id that an owner sees, or it has ended.
         """
-        row = self.get(batch_id)
+        row = self.get(batch_id, owner)
         if row.ended_at is not None:
             raise HTTPError(
                 400, f"the batch {batch_id} is {row.status}; there is nothing to cancel"
@@ -239,6 +237,7 @@ class BatchStore:
                         num_bytes=num_bytes,
                         created_at=now,
                         expires_at=now + row.output_seconds,
+                        owner=row.owner,
                     )
                 )
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from embedlib.errors import ConfigError, first_line
 from embedlib.serve.jobs.folder import is_full
 
-VERSION = 1
 MAX_LOG_BYTES = 64 << 20
 """Of the write-ahead log, once its content is in the database."""
 _TABLES = """
@@ -53,13 +52,24 @@ CREATE INDEX requests_webhooks ON requests (webhook_at) WHERE webhook_at IS NOT 
 CREATE INDEX requests_ended ON requests (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX requests_status ON requests (status);
 """
+_OWNERS = """
+ALTER TABLE files ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE batches ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE requests ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+CREATE INDEX requests_owner ON requests (owner, status);
+"""
+_STEPS: Final = (_TABLES, _OWNERS)
+"""Each makes the next format of the one before; a new database takes them all."""
+VERSION: Final = len(_STEPS)
 
 
 def open_database(path: Path) -> sqlite3.Connection:
-    """Open the database; make its tables if it is new. One thread at a time may use it.
+    """Open the database; make its tables, or the columns that an older one lacks.
+
+    One thread at a time may use it.
 
     Raises:
-        ConfigError: it is damaged, of another version, or cannot be written to.
+        ConfigError: it is damaged, of a newer version, or cannot be written to.
     """
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
@@ -69,13 +79,13 @@ def open_database(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={MAX_LOG_BYTES}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            connection.executescript(f"BEGIN;{_TABLES}PRAGMA user_version={VERSION};COMMIT;")
-        elif version != VERSION:
+        if version > VERSION:
             raise ConfigError(
                 f"{path} has the format {version}, this embedlib reads {VERSION}; give another "
-                "--data-dir"
+                "--data-dir, or install the embedlib that wrote it"
             )
+        for number, step in enumerate(_STEPS[version:], version + 1):
+            connection.executescript(f"BEGIN;{step}PRAGMA user_version={number};COMMIT;")
     except sqlite3.Error as error:
         connection.close()
         remedy = "give it room" if is_full(error) else "give another --data-dir"
@@ -84,6 +94,14 @@ def open_database(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def seen_by(owner: str) -> tuple[str, list[str]]:
+    """Return the condition, and its values, for rows that an owner sees.
+
+    They are its own and those that nobody owns: they were made without a key. "" sees all.
+    """
+    return ("owner IN ('', ?)", [owner]) if owner else ("1", [])
 
 
 def insert(connection: sqlite3.Connection, table: str, values: Mapping[str, Any]) -> None:

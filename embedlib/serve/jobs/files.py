@@ -8,10 +8,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import insert
+from embedlib.serve.jobs.database import insert, seen_by
 from embedlib.serve.jobs.page import Page, select_page
 
-_COLUMNS = "id, purpose, filename, num_bytes, created_at, expires_at"
+_COLUMNS = "id, purpose, filename, num_bytes, created_at, expires_at, owner"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class FileRow:
     num_bytes: int
     created_at: int
     expires_at: int
+    owner: str = ""
+    """Who made it; empty: a server without keys."""
 
 
 class FileStore:
@@ -38,14 +40,15 @@ class FileStore:
         """Add a file whose content is there."""
         insert(self._connection, "files", asdict(row))
 
-    def get(self, file_id: str) -> FileRow:
-        """Return a file.
+    def get(self, file_id: str, owner: str = "") -> FileRow:
+        """Return a file that an owner sees.
 
         Raises:
             HTTPError: there is none of this id.
         """
+        condition, values = seen_by(owner)
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM files WHERE id = ?", [file_id]
+            f"SELECT {_COLUMNS} FROM files WHERE id = ? AND {condition}", [file_id, *values]
         ).fetchone()
         if found is None:
             raise HTTPError(
@@ -54,32 +57,38 @@ class FileStore:
         return FileRow(**found)
 
     def list(
-        self, *, after: str | None, limit: int, purpose: str | None, is_descending: bool
+        self,
+        owner: str = "",
+        *,
+        after: str | None,
+        limit: int,
+        purpose: str | None,
+        is_descending: bool,
     ) -> Page[FileRow]:
-        """Return a page of files.
+        """Return a page of the files that an owner sees.
 
         Raises:
             HTTPError: there is no file `after`.
         """
-        where, values = ("purpose = ?", [purpose]) if purpose else ("1", [])
         rows, has_more = select_page(
             self._connection,
-            f"SELECT {_COLUMNS} FROM files WHERE {where}",
-            values,
-            table="files",
+            "files",
+            _COLUMNS,
+            owner=owner,
             after=after,
             limit=limit,
             is_descending=is_descending,
+            purpose=purpose,
         )
         return Page([FileRow(**row) for row in rows], has_more)
 
-    def delete(self, file_id: str) -> None:
-        """Delete a file; its content is removed once this is on disk.
+    def delete(self, file_id: str, owner: str = "") -> None:
+        """Delete a file that an owner sees; its content is removed once this is on disk.
 
         Raises:
             HTTPError: there is none of this id, or a batch that runs reads it.
         """
-        self.get(file_id)
+        self.get(file_id, owner)
         batch = self._connection.execute(
             "SELECT id FROM batches WHERE ended_at IS NULL AND input_file_id = ?", [file_id]
         ).fetchone()

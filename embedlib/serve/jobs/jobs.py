@@ -1,34 +1,27 @@
-"""Jobs: what a server keeps for its clients, as the dialects ask for it."""
+"""Jobs: what a server keeps for its clients, wired to a folder and to what runs it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from functools import partial
 
-from embedlib.serve.errors import HTTPError
 from embedlib.serve.jobs.answers import Answerer
-from embedlib.serve.jobs.batches import BatchRow, BatchStore
+from embedlib.serve.jobs.batches import BatchStore
 from embedlib.serve.jobs.clock import Clock
 from embedlib.serve.jobs.database import open_database
-from embedlib.serve.jobs.files import FileRow, FileStore
+from embedlib.serve.jobs.files import FileStore
 from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.metrics import JobMetrics
-from embedlib.serve.jobs.page import Page
-from embedlib.serve.jobs.requests import RequestRow, RequestStore
+from embedlib.serve.jobs.own_jobs import OwnJobs
+from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.thread import StoreThread
 from embedlib.serve.jobs.tools import Tools
-from embedlib.serve.jobs.uploads import Upload
 from embedlib.serve.jobs.webhook import Policy, Sender
 from embedlib.serve.jobs.worker import Worker
 from embedlib.serve.options import ServeOptions
 
-READ_BYTES = 256 << 10
-"""Of a file that is sent, at once in memory."""
 
-
-class Jobs:
-    """Files, batches and asynchronous requests in a folder, and what runs them."""
+class Jobs(OwnJobs):
+    """All files, batches and asynchronous requests of a folder, and what runs them."""
 
     def __init__(
         self,
@@ -51,7 +44,7 @@ class Jobs:
         Raises:
             ConfigError: another server has the folder, or it cannot be used.
         """
-        self.policy = Policy(options.webhook_hosts)
+        policy = Policy(options.webhook_hosts)
         folder = DataFolder(data_dir)
         try:
             folder.check_whole()
@@ -63,7 +56,7 @@ class Jobs:
         requests = RequestStore(connection)
         requests.recover()
         folder.remove_others(files.ids())
-        self._tools = Tools(
+        tools = Tools(
             folder=folder,
             files=files,
             batches=BatchStore(connection, folder, files),
@@ -73,18 +66,19 @@ class Jobs:
             answer=answer,
             clock=clock or Clock(),
             metrics=JobMetrics(),
+            policy=policy,
         )
+        super().__init__(tools, Worker(tools, sender or Sender(policy)), "")
         self._is_closed = False
-        self._worker = Worker(self._tools, sender or Sender(self.policy))
 
     @property
     def metrics(self) -> JobMetrics:
         """The counters."""
         return self._tools.metrics
 
-    def now(self) -> float:
-        """Return the Unix time."""
-        return self._tools.clock.now()
+    def of(self, owner: str) -> OwnJobs:
+        """Return the jobs that an owner sees."""
+        return OwnJobs(self._tools, self._worker, owner)
 
     def start(self) -> None:
         """Run what is there, and what comes."""
@@ -102,195 +96,3 @@ class Jobs:
         await self.stop()
         await asyncio.to_thread(self._tools.thread.close)
         self._tools.folder.close()
-
-    async def count(self) -> None:
-        """Count the jobs that have not ended, for the metrics."""
-        tools = self._tools
-
-        def count() -> tuple[dict[str, int], dict[str, int], int]:
-            requests = tools.requests
-            return tools.batches.count(), requests.count(), requests.count_webhooks()
-
-        batches, requests, self.metrics.num_webhooks = await tools.thread.run(count)
-        waiting = batches.get("validating", 0)
-        self.metrics.now = {
-            ("batch", "queued"): waiting,
-            ("batch", "running"): sum(batches.values()) - waiting,
-            ("async", "queued"): requests.get("QUEUED", 0),
-            ("async", "running"): requests.get("IN_PROGRESS", 0),
-        }
-
-    # Files.
-
-    def upload(self) -> Upload:
-        """Return a file that is to be written."""
-        return Upload(self._tools)
-
-    async def file(self, file_id: str) -> FileRow:
-        """Return a file.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
-        return await self._tools.thread.run(lambda: self._tools.files.get(file_id))
-
-    async def files(
-        self, *, after: str | None, limit: int, purpose: str | None, is_descending: bool
-    ) -> Page[FileRow]:
-        """Return a page of files.
-
-        Raises:
-            HTTPError: there is no file `after`.
-        """
-        return await self._tools.thread.run(
-            lambda: self._tools.files.list(
-                after=after, limit=limit, purpose=purpose, is_descending=is_descending
-            )
-        )
-
-    async def delete_file(self, file_id: str) -> None:
-        """Delete a file.
-
-        Raises:
-            HTTPError: there is none of this id, or a batch reads it.
-        """
-        await self._tools.thread.write(lambda: self._tools.files.delete(file_id))
-        await self._tools.thread.run(lambda: self._tools.folder.remove(file_id))
-
-    async def read_file(self, file_id: str) -> tuple[FileRow, AsyncIterator[bytes]]:
-        """Return a file and its content in parts; it may be deleted meanwhile.
-
-        Raises:
-            HTTPError: there is none of this id, or its content is gone.
-        """
-        row = await self.file(file_id)
-        path = self._tools.folder.file(row.id)
-        if not await self._tools.thread.run(path.is_file):
-            raise HTTPError(404, f"the content of {row.id} is gone from --data-dir", "missing")
-        return row, self._parts(row)
-
-    async def _parts(self, row: FileRow) -> AsyncIterator[bytes]:
-        run = self._tools.thread.run
-        stream = await run(lambda: self._tools.folder.file(row.id).open("rb"))
-        try:
-            left = row.num_bytes
-            while left:
-                part = await run(partial(stream.read, min(READ_BYTES, left)))
-                if not part:
-                    raise OSError(f"the content of {row.id} is shorter than it was")
-                left -= len(part)
-                yield part
-        finally:
-            stream.close()
-
-    # Batches.
-
-    async def add_batch(self, row: BatchRow) -> BatchRow:
-        """Accept a batch; it is on disk when this returns.
-
-        Raises:
-            HTTPError: its input is not there, or the disk has no room.
-        """
-
-        def add() -> BatchRow:
-            self._tools.folder.check_room()
-            self._tools.batches.add(row)
-            return row
-
-        await self._tools.thread.write(add)
-        self._worker.wake()
-        return row
-
-    async def batch(self, batch_id: str) -> BatchRow:
-        """Return a batch.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
-        return await self._tools.thread.run(lambda: self._tools.batches.get(batch_id))
-
-    async def batches(self, *, after: str | None, limit: int) -> Page[BatchRow]:
-        """Return a page of batches, the newest first.
-
-        Raises:
-            HTTPError: there is no batch `after`.
-        """
-        return await self._tools.thread.run(
-            lambda: self._tools.batches.list(after=after, limit=limit)
-        )
-
-    async def cancel_batch(self, batch_id: str) -> BatchRow:
-        """Cancel a batch; it ends soon.
-
-        Raises:
-            HTTPError: there is none of this id, or it has ended.
-        """
-        now = int(self.now())
-        row = await self._tools.thread.write(lambda: self._tools.batches.cancel(batch_id, now))
-        self._worker.cancel(batch_id)
-        return row
-
-    # Asynchronous requests.
-
-    async def add_request(self, row: RequestRow, body: bytes) -> None:
-        """Accept a request; it is on disk when this returns.
-
-        Raises:
-            HTTPError: the disk has no room.
-        """
-
-        def add() -> None:
-            self._tools.folder.check_room(len(body))
-            self._tools.requests.add(row, body)
-
-        await self._tools.thread.write(add)
-        self._worker.wake()
-
-    async def request(self, request_id: str) -> RequestRow:
-        """Return a request.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
-        return await self._tools.thread.run(lambda: self._tools.requests.get(request_id))
-
-    async def requests(
-        self, *, after: str | None, limit: int, status: str | None
-    ) -> Page[RequestRow]:
-        """Return a page of requests, the newest first.
-
-        Raises:
-            HTTPError: there is no request `after`.
-        """
-        return await self._tools.thread.run(
-            lambda: self._tools.requests.list(after=after, limit=limit, status=status)
-        )
-
-    async def result(self, request_id: str) -> tuple[RequestRow, bytes]:
-        """Return a request, and its result; empty: it has none.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
-
-        def read() -> tuple[RequestRow, bytes]:
-            row = self._tools.requests.get(request_id)
-            return row, self._tools.requests.result(request_id)
-
-        return await self._tools.thread.run(read)
-
-    async def cancel_request(self, request_id: str) -> tuple[RequestRow, bool]:
-        """Cancel a request; return it, and whether it was still queued.
-
-        Raises:
-            HTTPError: there is none of this id.
-        """
-        now = self.now()
-
-        def cancel() -> tuple[RequestRow, bool]:
-            is_cancelled = self._tools.requests.cancel(request_id, now)
-            return self._tools.requests.get(request_id), is_cancelled
-
-        row, is_cancelled = await self._tools.thread.write(cancel)
-        self.metrics.ended["async", "cancelled"] += is_cancelled
-        return row, is_cancelled

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from embedlib.serve.errors import HTTPError
-from embedlib.serve.jobs.database import insert, update
+from embedlib.serve.jobs.database import insert, seen_by, update
 from embedlib.serve.jobs.page import Page, select_page
 
 Status = Literal[
@@ -49,6 +49,8 @@ class RequestRow:
     webhook_at: float | None = None
     """When to deliver it; None: not, or not any more."""
     ended_at: float | None = None
+    owner: str = ""
+    """Who made it; empty: a server without keys."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,15 @@ class RequestStore:
         values = {item.name: getattr(row, item.name) for item in fields(RequestRow)}
         insert(self._connection, "requests", {**values, "body": body})
 
-    def get(self, request_id: str) -> RequestRow:
-        """Return a request.
+    def get(self, request_id: str, owner: str = "") -> RequestRow:
+        """Return a request that an owner sees.
 
         Raises:
             HTTPError: there is none of this id.
         """
+        condition, values = seen_by(owner)
         found = self._connection.execute(
-            f"SELECT {_COLUMNS} FROM requests WHERE id = ?", [request_id]
+            f"SELECT {_COLUMNS} FROM requests WHERE id = ? AND {condition}", [request_id, *values]
         ).fetchone()
         if found is None:
             raise HTTPError(
@@ -118,20 +121,22 @@ class RequestStore:
         blob: bytes | None = found[column] if found is not None else None
         return blob or b""
 
-    def list(self, *, after: str | None, limit: int, status: str | None = None) -> Page[RequestRow]:
-        """Return a page of requests, the newest first.
+    def list(
+        self, owner: str = "", *, after: str | None, limit: int, status: str | None = None
+    ) -> Page[RequestRow]:
+        """Return a page of the requests that an owner sees, the newest first.
 
         Raises:
             HTTPError: there is no request `after`.
         """
-        where, values = ("status = ?", [status]) if status else ("1", [])
         rows, has_more = select_page(
             self._connection,
-            f"SELECT {_COLUMNS} FROM requests WHERE {where}",
-            values,
-            table="requests",
+            "requests",
+            _COLUMNS,
+            owner=owner,
             after=after,
             limit=limit,
+            status=status,
         )
         return Page([RequestRow(**row) for row in rows], has_more)
 
@@ -173,13 +178,13 @@ class RequestStore:
             ],
         )
 
-    def cancel(self, request_id: str, now: float) -> bool:
+    def cancel(self, request_id: str, now: float, owner: str = "") -> bool:
         """Cancel a request; return whether it was queued, as only such a one can be.
 
         Raises:
-            HTTPError: there is none of this id.
+            HTTPError: there is none of this id that an owner sees.
         """
-        if self.get(request_id).status != "QUEUED":
+        if self.get(request_id, owner).status != "QUEUED":
             return False
         self.end(request_id, Result("CANCELED", None, None, ""), now)
         self._connection.execute(

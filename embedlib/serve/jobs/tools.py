@@ -13,6 +13,7 @@ from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.metrics import JobMetrics
 from embedlib.serve.jobs.requests import RequestStore
 from embedlib.serve.jobs.thread import StoreThread
+from embedlib.serve.jobs.webhook import Policy
 from embedlib.serve.options import ServeOptions
 
 log = logging.getLogger("embedlib.serve.jobs")
@@ -31,3 +32,5 @@ class Tools:
     answer: Answerer
     clock: Clock
     metrics: JobMetrics
+    policy: Policy
+    """Where webhooks may go."""

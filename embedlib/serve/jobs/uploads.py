@@ -17,9 +17,10 @@ PART_BYTES = 1 << 20
 class Upload:
     """A file that arrives; it is no file until `finish`."""
 
-    def __init__(self, tools: Tools) -> None:
-        """Begin with nothing."""
+    def __init__(self, tools: Tools, owner: str) -> None:
+        """Begin with nothing, for this owner."""
         self._tools = tools
+        self._owner = owner
         self.id = f"file-{uuid4().hex}"
         self._path = tools.folder.file(self.id)
         self._parts: list[bytes] = []
@@ -78,6 +79,7 @@ class Upload:
             num_bytes=self.num_bytes,
             created_at=now,
             expires_at=now + int(seconds),
+            owner=self._owner,
         )
 
         def add() -> None:

@@ -1,0 +1,237 @@
+"""OwnJobs: the jobs that the clients of one API key see, as the dialects ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+from embedlib.serve.errors import HTTPError
+from embedlib.serve.jobs.batches import BatchRow
+from embedlib.serve.jobs.files import FileRow
+from embedlib.serve.jobs.page import Page
+from embedlib.serve.jobs.requests import RequestRow
+from embedlib.serve.jobs.tools import Tools
+from embedlib.serve.jobs.uploads import Upload
+from embedlib.serve.jobs.worker import Worker
+
+READ_BYTES = 256 << 10
+"""Of a file that is sent, at once in memory."""
+
+
+class OwnJobs:
+    """Files, batches and asynchronous requests of one owner; the others are not there for it."""
+
+    def __init__(self, tools: Tools, worker: Worker, owner: str) -> None:
+        """Take the stores, who runs the jobs, and the owner; "" sees all jobs."""
+        self._tools = tools
+        self._worker = worker
+        self._owner = owner
+
+    def now(self) -> float:
+        """Return the Unix time."""
+        return self._tools.clock.now()
+
+    async def count(self) -> Mapping[tuple[str, str], int]:
+        """Count the jobs that have not ended, by kind and state, whoever made them."""
+        tools = self._tools
+
+        def count() -> tuple[dict[str, int], dict[str, int], int]:
+            requests = tools.requests
+            return tools.batches.count(), requests.count(), requests.count_webhooks()
+
+        batches, requests, tools.metrics.num_webhooks = await tools.thread.run(count)
+        waiting = batches.get("validating", 0)
+        tools.metrics.now = {
+            ("batch", "queued"): waiting,
+            ("batch", "running"): sum(batches.values()) - waiting,
+            ("async", "queued"): requests.get("QUEUED", 0),
+            ("async", "running"): requests.get("IN_PROGRESS", 0),
+        }
+        return tools.metrics.now
+
+    # Files.
+
+    def upload(self) -> Upload:
+        """Return a file that is to be written."""
+        return Upload(self._tools, self._owner)
+
+    async def file(self, file_id: str) -> FileRow:
+        """Return a file.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+        return await self._tools.thread.run(lambda: self._tools.files.get(file_id, self._owner))
+
+    async def files(
+        self, *, after: str | None, limit: int, purpose: str | None, is_descending: bool
+    ) -> Page[FileRow]:
+        """Return a page of files.
+
+        Raises:
+            HTTPError: there is no file `after`.
+        """
+        return await self._tools.thread.run(
+            lambda: self._tools.files.list(
+                self._owner,
+                after=after,
+                limit=limit,
+                purpose=purpose,
+                is_descending=is_descending,
+            )
+        )
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file.
+
+        Raises:
+            HTTPError: there is none of this id, or a batch reads it.
+        """
+        await self._tools.thread.write(lambda: self._tools.files.delete(file_id, self._owner))
+        await self._tools.thread.run(lambda: self._tools.folder.remove(file_id))
+
+    async def read_file(self, file_id: str) -> tuple[FileRow, AsyncIterator[bytes]]:
+        """Return a file and its content in parts; it may be deleted meanwhile.
+
+        Raises:
+            HTTPError: there is none of this id, or its content is gone.
+        """
+        row = await self.file(file_id)
+        path = self._tools.folder.file(row.id)
+        if not await self._tools.thread.run(path.is_file):
+            raise HTTPError(404, f"the content of {row.id} is gone from --data-dir", "missing")
+        return row, self._parts(row)
+
+    async def _parts(self, row: FileRow) -> AsyncIterator[bytes]:
+        run = self._tools.thread.run
+        stream = await run(lambda: self._tools.folder.file(row.id).open("rb"))
+        try:
+            left = row.num_bytes
+            while left:
+                part = await run(partial(stream.read, min(READ_BYTES, left)))
+                if not part:
+                    raise OSError(f"the content of {row.id} is shorter than it was")
+                left -= len(part)
+                yield part
+        finally:
+            stream.close()
+
+    # Batches.
+
+    async def add_batch(self, row: BatchRow) -> BatchRow:
+        """Accept a batch; it is on disk when this returns.
+
+        Raises:
+            HTTPError: its input is not there, or the disk has no room.
+        """
+
+        def add() -> BatchRow:
+            self._tools.folder.check_room()
+            row.owner = self._owner
+            self._tools.batches.add(row)
+            return row
+
+        await self._tools.thread.write(add)
+        self._worker.wake()
+        return row
+
+    async def batch(self, batch_id: str) -> BatchRow:
+        """Return a batch.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+        return await self._tools.thread.run(lambda: self._tools.batches.get(batch_id, self._owner))
+
+    async def batches(self, *, after: str | None, limit: int) -> Page[BatchRow]:
+        """Return a page of batches, the newest first.
+
+        Raises:
+            HTTPError: there is no batch `after`.
+        """
+        return await self._tools.thread.run(
+            lambda: self._tools.batches.list(self._owner, after=after, limit=limit)
+        )
+
+    async def cancel_batch(self, batch_id: str) -> BatchRow:
+        """Cancel a batch; it ends soon.
+
+        Raises:
+            HTTPError: there is none of this id, or it has ended.
+        """
+        now = int(self.now())
+        row = await self._tools.thread.write(
+            lambda: self._tools.batches.cancel(batch_id, now, self._owner)
+        )
+        self._worker.cancel(batch_id)
+        return row
+
+    # Asynchronous requests.
+
+    async def add_request(self, row: RequestRow, body: bytes) -> None:
+        """Accept a request; it is on disk when this returns.
+
+        Raises:
+            HTTPError: its webhook may not go where it names, or the disk has no room.
+        """
+        if row.webhook is not None:
+            self._tools.policy.endpoint(row.webhook)
+
+        def add() -> None:
+            self._tools.folder.check_room(len(body))
+            row.owner = self._owner
+            self._tools.requests.add(row, body)
+
+        await self._tools.thread.write(add)
+        self._worker.wake()
+
+    async def request(self, request_id: str) -> RequestRow:
+        """Return a request.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+        return await self._tools.thread.run(
+            lambda: self._tools.requests.get(request_id, self._owner)
+        )
+
+    async def requests(
+        self, *, after: str | None, limit: int, status: str | None
+    ) -> Page[RequestRow]:
+        """Return a page of requests, the newest first.
+
+        Raises:
+            HTTPError: there is no request `after`.
+        """
+        return await self._tools.thread.run(
+            lambda: self._tools.requests.list(self._owner, after=after, limit=limit, status=status)
+        )
+
+    async def result(self, request_id: str) -> tuple[RequestRow, bytes]:
+        """Return a request, and its result; empty: it has none.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+
+        def read() -> tuple[RequestRow, bytes]:
+            row = self._tools.requests.get(request_id, self._owner)
+            return row, self._tools.requests.result(request_id)
+
+        return await self._tools.thread.run(read)
+
+    async def cancel_request(self, request_id: str) -> tuple[RequestRow, bool]:
+        """Cancel a request; return it, and whether it was still queued.
+
+        Raises:
+            HTTPError: there is none of this id.
+        """
+        now = self.now()
+
+        def cancel() -> tuple[RequestRow, bool]:
+            is_cancelled = self._tools.requests.cancel(request_id, now, self._owner)
+            return self._tools.requests.get(request_id), is_cancelled
+
+        row, is_cancelled = await self._tools.thread.write(cancel)
+        self._tools.metrics.ended["async", "cancelled"] += is_cancelled
+        return row, is_cancelled
