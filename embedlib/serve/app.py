@@ -25,6 +25,7 @@ from embedlib.serve.errors import ClientGoneError, HTTPError, describe
 from embedlib.serve.exchange import Exchange, Shared
 from embedlib.serve.hosts import check_host
 from embedlib.serve.jobs.jobs import Jobs
+from embedlib.serve.jobs.spans import write_nowhere
 from embedlib.serve.keys import Keys
 from embedlib.serve.metrics import Metrics
 from embedlib.serve.options import ServeOptions
@@ -77,7 +78,9 @@ class Application:
         self._shared = Shared(self.catalog, options, encoder, self.metrics, self.destinations)
         if options.data_dir is not None:
             answer = Background(COMPUTING, self._shared).answer
-            self._shared.jobs = jobs = Jobs(options.data_dir, options, answer)
+            write_span = write_nowhere if tracing is None else tracing.write_job
+            jobs = Jobs(options.data_dir, options, answer, write_span=write_span)
+            self._shared.jobs = jobs
             self.metrics.sections.append(jobs.metrics.render)
         self._loading: asyncio.Task[None] | None = None
         self._stopping: asyncio.Future[None] | None = None

@@ -45,7 +45,7 @@ def create_app(
         search: what `POST /v1/search` searches: the URL of a destination that `embedlib.index`
             loaded, or a mapping from the names that requests use to URLs or sinks. Each is opened
             at once, and gets the model of its rows among those served.
-        tracing: where a span of OpenTelemetry for each request goes, as `open_tracing` and
+        tracing: where spans of OpenTelemetry for requests and jobs go, as `open_tracing` and
             `Tracing(provider)` return it; None: nowhere. It is closed at the end.
 
     Raises:

@@ -30,6 +30,8 @@ T = TypeVar("T")
 MAX_BYTES_IN_LOOP = 256 * 1024
 """Larger bodies are decoded by a thread: a megabyte takes some 2 milliseconds."""
 LANE_HEADER = "x-embedlib-lane"
+MAX_TRACEPARENT_CHARS = 128
+"""Today's have 55; later versions may be longer. Source: W3C Trace Context, 3.2 and 3.4."""
 
 
 class Common(msgspec.Struct, kw_only=True):
@@ -89,6 +91,12 @@ class Exchange(msgspec.Struct):
                 400, f"{self.request.path:.80} keeps jobs; start the server with --data-dir FOLDER"
             )
         return self.shared.jobs.of(self.owner)
+
+    @property
+    def traceparent(self) -> str:
+        """The header of W3C Trace Context, for a job; empty: there is none of a sensible length."""
+        given = self.request.headers.get("traceparent", "")
+        return given if len(given) <= MAX_TRACEPARENT_CHARS else ""
 
     def count(self, seconds: float) -> None:
         """Count a request that was answered after so many seconds."""

@@ -1,4 +1,4 @@
-"""A span of OpenTelemetry for each request; its packages are loaded only where this is switched on.
+"""Spans of OpenTelemetry for requests and jobs; its packages are loaded where it is switched on.
 
 Source: OpenTelemetry's semantic conventions for generative AI and for HTTP; W3C Trace Context. A
 span is written when the request is over, so that nothing is carried along with it.
@@ -15,6 +15,7 @@ from embedlib.installing import install_line
 from embedlib.serve.catalog import Task
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
+from embedlib.serve.jobs.spans import JobSpan
 from embedlib.version import __version__
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider) -> None:
         """Take the provider."""
-        from opentelemetry.trace import SpanKind, StatusCode
+        from opentelemetry import trace
+        from opentelemetry.context import Context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        self._api = trace
         self._provider = provider
         self._tracer = provider.get_tracer("embedlib", __version__)
         self._propagator = TraceContextTextMapPropagator()
-        self._kind, self._failed = SpanKind.SERVER, StatusCode.ERROR
+        self._no_parent = Context()
 
     def write(
         self,
@@ -72,13 +75,42 @@ class Tracing:
         span = self._tracer.start_span(
             f"{request.method} {route}".rstrip(),
             context=self._propagator.extract(request.headers),
-            kind=self._kind,
+            kind=self._api.SpanKind.SERVER,
             attributes=attributes,
             start_time=ended_ns - round(seconds * 1e9),
         )
         if status >= 500:  # below, the fault is the client's
-            span.set_status(self._failed)
+            span.set_status(self._api.StatusCode.ERROR)
         span.end(ended_ns)
+
+    def write_job(self, job: JobSpan) -> None:
+        """Write the span of a piece of a job's work.
+
+        It is the root of a trace of its own, linked to the request that made the job: that one is
+        over, perhaps since days, and many jobs may be of one trace.
+        """
+        made = self._api.get_current_span(
+            self._propagator.extract({"traceparent": job.traceparent})
+        ).get_span_context()
+        attributes: dict[str, Any] = {
+            **job.attributes,
+            "embedlib.job_id": job.job_id,
+            "embedlib.job_state": job.state,
+        }
+        if job.error:
+            attributes["error.type"] = job.error
+        kinds = self._api.SpanKind
+        span = self._tracer.start_span(
+            f"{'deliver' if job.kind == 'webhook' else 'run'} {job.kind}",
+            context=self._no_parent,
+            kind=kinds.CLIENT if job.kind == "webhook" else kinds.CONSUMER,
+            attributes=attributes,
+            links=[self._api.Link(made)] if made.is_valid else [],
+            start_time=round(job.started * 1e9),
+        )
+        if job.error:
+            span.set_status(self._api.StatusCode.ERROR)
+        span.end(round(job.ended * 1e9))
 
     def close(self) -> None:
         """Send what is left."""

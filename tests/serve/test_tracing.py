@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embedlib.errors import ConfigError, EngineRunError
-from embedlib.serve import Tracing, create_app, open_tracing
+from embedlib.serve import ServeOptions, Tracing, create_app, open_tracing
 from embedlib.testing import FakeEngine, fake_embedder
 from tests.serve.conftest import Client
 
@@ -18,7 +19,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
-def traced(engine: FakeEngine) -> Iterator[tuple[Client, Any]]:
+def traced(engine: FakeEngine, tmp_path: Path) -> Iterator[tuple[Client, Any]]:
     """A server, and the exporter that has its spans."""
     pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
     from opentelemetry.sdk.trace import TracerProvider
@@ -27,7 +28,12 @@ def traced(engine: FakeEngine) -> Iterator[tuple[Client, Any]]:
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    client = Client(create_app({"small": fake_embedder(engine)}, tracing=Tracing(provider)))
+    app = create_app(
+        {"small": fake_embedder(engine)},
+        options=ServeOptions(data_dir=str(tmp_path / "jobs")),
+        tracing=Tracing(provider),
+    )
+    client = Client(app)
     client.start()
     yield client, exporter
     client.close()
@@ -76,6 +82,47 @@ def test_the_fault_of_the_client_and_of_the_engine(
     assert (nothing.name, nothing.attributes["error.type"]) == ("GET", "no_route")
     assert (failed.attributes["error.type"], failed.status.is_ok) == ("failed", False)
     assert failed.parent is None
+
+
+def test_the_run_of_a_job_is_linked_to_the_request_that_made_it(
+    traced: tuple[Client, Any], engine: FakeEngine
+) -> None:
+    client, exporter = traced
+    sent = [
+        client.send("POST", "/async_predict", {"model_input": body}, headers=headers).json()
+        for body, headers in (
+            ({"input": "hidden"}, {"traceparent": PARENT}),
+            ({"input": "a", "dimensions": 99}, {}),
+            ({"input": "a"}, {"traceparent": "x" * 200}),
+        )
+    ]
+
+    async def all_have_ended() -> None:
+        async with client.http() as http:
+            for each in sent:
+                path = f"/async_request/{each['request_id']}"
+                while (await http.get(path)).json()["status"] in ("QUEUED", "IN_PROGRESS"):
+                    pass
+
+    client.run(all_have_ended())
+    spans = {
+        span.attributes["embedlib.job_id"]: span
+        for span in exporter.get_finished_spans()
+        if span.name == "run async_request"
+    }
+    linked, wrong, unlinked = (spans[each["request_id"]] for each in sent)
+    assert linked.kind.name == "CONSUMER"
+    assert linked.parent is None
+    assert linked.context.trace_id != 0x0AF7651916CD43DD8448EB211C80319C
+    [link] = linked.links
+    assert link.context.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
+    assert link.context.span_id == 0xB7AD6B7169203331
+    assert linked.attributes["embedlib.job_state"] == "SUCCEEDED"
+    assert linked.attributes["gen_ai.request.model"] == "small"
+    assert linked.status.is_unset
+    assert "hidden" not in linked.to_json()
+    assert (wrong.attributes["error.type"], wrong.status.is_ok) == ("invalid", False)
+    assert wrong.links == unlinked.links == ()
 
 
 def test_a_collector_is_an_address() -> None:

@@ -85,6 +85,7 @@ async def predict(exchange: Exchange) -> Response:
         max_delay_ms=retries.max_delay_ms,
         webhook=body.webhook_endpoint,
         webhook_status="NO_WEBHOOK_PROVIDED" if body.webhook_endpoint is None else "PENDING",
+        traceparent=exchange.traceparent,
     )
     await jobs.add_request(row, model_input)
     return Response(msgspec.json.encode({"request_id": row.id}), 202)

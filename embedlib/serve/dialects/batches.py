@@ -76,6 +76,7 @@ async def create(exchange: Exchange) -> Response:
         expires_at=now + _window_seconds(body.completion_window),
         output_file_id=f"file-{uuid4().hex}",
         error_file_id=f"file-{uuid4().hex}",
+        traceparent=exchange.traceparent,
     )
     return await exchange.answer(describe_batch(await jobs.add_batch(row)))
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchRow, End, Progress
@@ -26,6 +26,7 @@ from embedlib.serve.jobs.tools import Tools
 
 T = TypeVar("T")
 
+State = Literal["done", "failed", "cancelled", "expired"]
 MAX_TEXTS = 1024
 """Of a batch that are computed at once: two windows of the scheduler's, so that one is full."""
 MAX_LINES = 512
@@ -96,14 +97,18 @@ class BatchRun:
         self._tools = tools
         self._end: End = "completed"
         self._stopped = asyncio.Event()
+        self.num_completed = 0
+        """Lines answered by this run; a run before it may have answered others."""
+        self.num_failed = 0
+        self.num_tokens = 0
 
     def stop(self, end: End) -> None:
         """End the batch soon: what runs is dropped, what is answered is kept."""
         self._end = end
         self._stopped.set()
 
-    async def run(self) -> None:
-        """Run the batch to its end. Cancelling the task leaves it to the next start."""
+    async def run(self) -> State:
+        """Run the batch to its end, and return it. Cancelling leaves it to the next start."""
         row, tools = self._row, self._tools
         if row.status == "cancelling":
             self.stop("cancelled")
@@ -111,16 +116,14 @@ class BatchRun:
             self.stop("expired")
         if row.in_progress_at is None and not await self._check():
             if self._end == "completed":
-                tools.metrics.ended["batch", "failed"] += 1
-                return
+                return "failed"
         else:
             await self._answer_lines()
             if self._end != "completed":
                 await self._refuse_lines()
         end, now = self._end, int(tools.clock.now())
         await self._write(lambda: tools.batches.finish(row.id, end, now))
-        state = "done" if end == "completed" else end
-        tools.metrics.ended["batch", state] += 1
+        return "done" if end == "completed" else end
 
     async def _check(self) -> bool:
         """Check the input; return whether it is right and the batch goes on."""
@@ -269,6 +272,9 @@ class BatchRun:
         await self._write(lambda: tools.batches.save(row.id, progress))
         tools.metrics.lines["done"] += len(output)
         tools.metrics.lines["failed"] += len(errors)
+        self.num_completed += len(output)
+        self.num_failed += len(errors)
+        self.num_tokens += num_tokens
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await patiently(self._tools, lambda: self._tools.thread.run(work))

@@ -69,6 +69,8 @@ class BatchRow:
     error_bytes: int = 0
     owner: str = ""
     """Who made it, and sees it and its files; empty: a server without keys."""
+    traceparent: str = ""
+    """Of the request that made it; empty: it had none."""
 
 
 @dataclass(frozen=True, kw_only=True)

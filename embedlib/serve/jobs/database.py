@@ -58,7 +58,11 @@ ALTER TABLE batches ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE requests ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 CREATE INDEX requests_owner ON requests (owner, status);
 """
-_STEPS: Final = (_TABLES, _OWNERS)
+_TRACES = """
+ALTER TABLE batches ADD COLUMN traceparent TEXT NOT NULL DEFAULT '';
+ALTER TABLE requests ADD COLUMN traceparent TEXT NOT NULL DEFAULT '';
+"""
+_STEPS: Final = (_TABLES, _OWNERS, _TRACES)
 """Each makes the next format of the one before; a new database takes them all."""
 VERSION: Final = len(_STEPS)
 

@@ -6,11 +6,13 @@ Source: Baseten's documentation, "Async inference" and "Securing async inference
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from urllib.parse import urlsplit
 
 import msgspec
 
 from embedlib.serve.jobs.patience import patiently
-from embedlib.serve.jobs.requests import RequestRow
+from embedlib.serve.jobs.requests import RequestRow, WebhookStatus
+from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools, log
 from embedlib.serve.jobs.webhook import DeliveryError, Sender, sign
 
@@ -37,28 +39,51 @@ async def deliver(row: RequestRow, tools: Tools, sender: Sender) -> None:
         headers.append(("X-BASETEN-SIGNATURE", sign(body, tools.options.webhook_secrets)))
     num_attempts = row.webhook_attempts + 1
     assert row.webhook is not None, "only such requests have a time of delivery"
+    started = tools.clock.now()
+    failure: DeliveryError | None = None
     try:
         await sender.send(row.webhook, headers, body)
     except DeliveryError as error:
-        if error.may_retry and num_attempts < ATTEMPTS:
-            at = tools.clock.now() + FIRST_SECONDS * 2 ** (num_attempts - 1)
-            counts["retried"] += 1
-            await patiently(
-                tools,
-                lambda: thread.write(
-                    lambda: requests.deliver_again(row.id, num_attempts=num_attempts, at=at)
-                ),
-            )
-            return
-        message = f"the webhook was not delivered in {num_attempts} attempts: {error}"
+        failure = error
+    now = tools.clock.now()
+    state: WebhookStatus = "SUCCEEDED"
+    if failure is not None:
+        may_retry = failure.may_retry and num_attempts < ATTEMPTS
+        state = "PENDING" if may_retry else "FAILED"
+    tools.write_span(_span(row, started, now, state))
+    if failure is None:
+        counts["delivered"] += 1
+        await patiently(tools, lambda: thread.write(lambda: requests.delivered(row.id)))
+    elif state == "PENDING":
+        at = now + FIRST_SECONDS * 2 ** (num_attempts - 1)
+        counts["retried"] += 1
+        await patiently(
+            tools,
+            lambda: thread.write(
+                lambda: requests.deliver_again(row.id, num_attempts=num_attempts, at=at)
+            ),
+        )
+    else:
+        message = f"the webhook was not delivered in {num_attempts} attempts: {failure}"
         log.warning("request %s: %s", row.id, message)
         counts["failed"] += 1
         await patiently(
             tools, lambda: thread.write(lambda: requests.give_up_webhook(row.id, message))
         )
-        return
-    counts["delivered"] += 1
-    await patiently(tools, lambda: thread.write(lambda: requests.delivered(row.id)))
+
+
+def _span(row: RequestRow, started: float, ended: float, state: WebhookStatus) -> JobSpan:
+    host = urlsplit(row.webhook or "").hostname or ""  # not the path, which may hold a secret
+    return JobSpan(
+        kind="webhook",
+        job_id=row.id,
+        traceparent=row.traceparent,
+        started=started,
+        ended=ended,
+        state=state,
+        error="" if state == "SUCCEEDED" else "failed",
+        attributes={"server.address": host, "embedlib.attempt": row.webhook_attempts + 1},
+    )
 
 
 def write_body(row: RequestRow, result: bytes, now: float, *, is_large: bool) -> bytes:

@@ -13,6 +13,7 @@ from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.metrics import JobMetrics
 from embedlib.serve.jobs.own_jobs import OwnJobs
 from embedlib.serve.jobs.requests import RequestStore
+from embedlib.serve.jobs.spans import WriteSpan, write_nowhere
 from embedlib.serve.jobs.thread import StoreThread
 from embedlib.serve.jobs.tools import Tools
 from embedlib.serve.jobs.webhook import Policy, Sender
@@ -31,6 +32,7 @@ class Jobs(OwnJobs):
         *,
         clock: Clock | None = None,
         sender: Sender | None = None,
+        write_span: WriteSpan = write_nowhere,
     ) -> None:
         """Take the folder, and put right what a killed server left; nothing runs before `start`.
 
@@ -40,6 +42,7 @@ class Jobs(OwnJobs):
             answer: answers a request of a job.
             clock: the time; None: the machine's.
             sender: delivers webhooks; None: over the network, as the options allow.
+            write_span: is told of runs and deliveries that are over.
 
         Raises:
             ConfigError: another server has the folder, or it cannot be used.
@@ -67,6 +70,7 @@ class Jobs(OwnJobs):
             clock=clock or Clock(),
             metrics=JobMetrics(),
             policy=policy,
+            write_span=write_span,
         )
         super().__init__(tools, Worker(tools, sender or Sender(policy)), "")
         self._is_closed = False

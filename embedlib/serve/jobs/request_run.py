@@ -13,6 +13,7 @@ from embedlib.serve.errors import Kind
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.patience import patiently
 from embedlib.serve.jobs.requests import RequestRow, Result
+from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools
 
 BUSY_SECONDS = 1.0
@@ -33,10 +34,15 @@ async def run_request(row: RequestRow, tools: Tools) -> None:
     """Answer a request that was taken. Cancelling the task leaves it to the next start."""
     requests, thread, metrics = tools.requests, tools.thread, tools.metrics
     body = await patiently(tools, lambda: thread.run(lambda: requests.body(row.id)))
+    started = tools.clock.now()
     answer = await tools.answer(row.path, body, row.id)
     now = tools.clock.now()
     num_attempts = row.num_attempts + (not answer.is_busy)
-    if answer.is_busy or (answer.has_failed and num_attempts < row.max_attempts):
+    goes_back = answer.is_busy or (answer.has_failed and num_attempts < row.max_attempts)
+    result = _result(answer)
+    state = "QUEUED" if goes_back else result.status
+    tools.write_span(_span(row, answer, started, now, state))
+    if goes_back:
         wait = _seconds_to_wait(row, answer)
         await patiently(
             tools,
@@ -45,11 +51,28 @@ async def run_request(row: RequestRow, tools: Tools) -> None:
             ),
         )
         return
-    result = _result(answer)
     await patiently(
         tools, lambda: thread.write(lambda: requests.end(row.id, result, tools.clock.now()))
     )
     metrics.ended["async", "done" if result.status == "SUCCEEDED" else "failed"] += 1
+
+
+def _span(row: RequestRow, answer: Answer, started: float, ended: float, state: str) -> JobSpan:
+    return JobSpan(
+        kind="async_request",
+        job_id=row.id,
+        traceparent=row.traceparent,
+        started=started,
+        ended=ended,
+        state=state,
+        error=answer.kind or "",
+        attributes={
+            "http.route": row.path,
+            "http.response.status_code": answer.status,
+            "gen_ai.usage.input_tokens": answer.num_tokens,
+            **({"gen_ai.request.model": answer.model} if answer.model else {}),
+        },
+    )
 
 
 def _seconds_to_wait(row: RequestRow, answer: Answer) -> float:

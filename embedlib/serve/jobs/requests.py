@@ -51,6 +51,8 @@ class RequestRow:
     ended_at: float | None = None
     owner: str = ""
     """Who made it; empty: a server without keys."""
+    traceparent: str = ""
+    """Of the request that made it; empty: it had none."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from embedlib.serve.jobs.files import FileStore
 from embedlib.serve.jobs.folder import DataFolder
 from embedlib.serve.jobs.metrics import JobMetrics
 from embedlib.serve.jobs.requests import RequestStore
+from embedlib.serve.jobs.spans import WriteSpan
 from embedlib.serve.jobs.thread import StoreThread
 from embedlib.serve.jobs.webhook import Policy
 from embedlib.serve.options import ServeOptions
@@ -34,3 +35,4 @@ class Tools:
     metrics: JobMetrics
     policy: Policy
     """Where webhooks may go."""
+    write_span: WriteSpan

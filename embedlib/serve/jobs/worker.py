@@ -12,6 +12,7 @@ from embedlib.serve.jobs.batches import BatchRow
 from embedlib.serve.jobs.deliveries import deliver
 from embedlib.serve.jobs.patience import patiently
 from embedlib.serve.jobs.request_run import run_request
+from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools, log
 from embedlib.serve.jobs.webhook import Sender
 
@@ -105,8 +106,10 @@ class Worker:
 
     async def _run_batch(self, row: BatchRow, run: BatchRun) -> None:
         tools = self._tools
+        started, state = tools.clock.now(), "stopped"
         try:
-            await run.run()
+            state = await run.run()
+            tools.metrics.ended["batch", state] += 1
         except Exception:
             log.exception("batch %s", row.id)
             error = {
@@ -120,9 +123,27 @@ class Worker:
                 tools,
                 lambda: tools.thread.write(lambda: tools.batches.fail(row.id, [error], now)),
             )
-            tools.metrics.ended["batch", "failed"] += 1
+            state = "failed"
+            tools.metrics.ended["batch", state] += 1
         finally:
             del self._batches[row.id]
+            tools.write_span(
+                JobSpan(
+                    kind="batch",
+                    job_id=row.id,
+                    traceparent=row.traceparent,
+                    started=started,
+                    ended=tools.clock.now(),
+                    state=state,
+                    error="failed" if state == "failed" else "",
+                    attributes={
+                        "http.route": row.endpoint,
+                        "gen_ai.usage.input_tokens": run.num_tokens,
+                        "embedlib.lines_completed": run.num_completed,
+                        "embedlib.lines_failed": run.num_failed,
+                    },
+                )
+            )
             self.wake()
 
     async def _start_requests(self) -> None:

@@ -16,6 +16,7 @@ from embedlib.serve.jobs.batches import BatchRow
 from embedlib.serve.jobs.clock import Clock
 from embedlib.serve.jobs.jobs import Jobs
 from embedlib.serve.jobs.requests import RequestRow
+from embedlib.serve.jobs.spans import WriteSpan, write_nowhere
 from tests.serve.conftest import Client, MakeClient
 
 T = TypeVar("T")
@@ -168,9 +169,15 @@ def clock() -> FakeClock:
 def make_jobs(tmp_path: Path, clock: FakeClock) -> Callable[..., Jobs]:
     """Return a function that opens jobs in one folder; who opens them closes them."""
 
-    def make(answer: Any = echo, sender: Any = None, **options: Any) -> Jobs:
-        found = ServeOptions(data_dir=str(tmp_path / "jobs"), **options)
-        return Jobs(str(tmp_path / "jobs"), found, answer, clock=clock, sender=sender)
+    def make(
+        answer: Any = echo,
+        sender: Any = None,
+        write_span: WriteSpan = write_nowhere,
+        **options: Any,
+    ) -> Jobs:
+        folder = str(tmp_path / "jobs")
+        found = ServeOptions(data_dir=folder, **options)
+        return Jobs(folder, found, answer, clock=clock, sender=sender, write_span=write_span)
 
     return make
 
