@@ -7,9 +7,14 @@ from typing import Literal, TypeAlias, TypeGuard, cast
 
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, SinkError, shown
-from embedlib.indexing.embedders import QueryEmbedder, SparseEmbedder, check_embedder
+from embedlib.indexing.embedders import (
+    ModelIdentity,
+    QueryEmbedder,
+    SparseEmbedder,
+    check_embedder,
+)
 from embedlib.indexing.rows import model_digest
-from embedlib.indexing.sinks.protocol import Sink, SinkState, Target
+from embedlib.indexing.sinks.protocol import Sink, SinkState, SparseModel, Target
 from embedlib.indexing.sinks.second_rankings import TextSink
 from embedlib.indexing.sparse_rows import can_hold, check_has_sparse, check_stored, sparse_sink
 from embedlib.vectors.sparse import SparseVector
@@ -133,7 +138,7 @@ def _find_sparse(
     sparse_sink(sink)
     stored = state.sparse
     # One model may make both.
-    if given is None and stored is not None and _made(embedder, stored.fingerprint):
+    if given is None and stored is not None and has_made(embedder, stored):
         sparse = cast(SparseEmbedder, embedder)
     elif given is not None and not isinstance(given, str):
         check_embedder(given, SparseEmbedder, "sparse")
@@ -148,5 +153,6 @@ def _find_sparse(
     return sparse
 
 
-def _made(embedder: QueryEmbedder, fingerprint: str) -> bool:
-    return model_digest(embedder.fingerprint) == model_digest(fingerprint)
+def has_made(embedder: ModelIdentity, stored: SparseModel) -> bool:
+    """Return whether an embedder is the model of stored sparse vectors."""
+    return model_digest(embedder.fingerprint) == model_digest(stored.fingerprint)

@@ -101,6 +101,7 @@ async def embed_tokens(
     work: Work,
     output: Literal["token_embeddings", "sparse"],
     *,
+    role: Role | None = None,
     prompt_name: str | None = None,
 ) -> list[Any]:
     """Return the per-token vectors float32[L, H] of each text, or its {token id: weight}.
@@ -113,8 +114,8 @@ async def embed_tokens(
     """
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
-    work.lane = Lane.BULK
-    await model.admission.take(Lane.BULK, len(texts))
+    work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or Lane.BULK
+    await model.admission.take(lane, len(texts))
     try:
         outputs: list[Any] = await asyncio.get_running_loop().run_in_executor(
             model.feeders,
@@ -123,11 +124,12 @@ async def embed_tokens(
                 prompt_name,
                 show_progress_bar=False,
                 output_value=output,
+                role=role,
                 usage=work.usage,
             ),
         )
     finally:
-        model.admission.give_back(Lane.BULK, len(texts))
+        model.admission.give_back(lane, len(texts))
     model.note_answer()
     return outputs
 

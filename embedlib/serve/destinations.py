@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from embedlib.embedder import Embedder
 from embedlib.errors import ConfigError, EmbedlibError, shown
 from embedlib.indexing.filters.expression import Filter
+from embedlib.indexing.hybrid import Asked, Hybrid, has_made
 from embedlib.indexing.searching import find_fused, find_rows, held_state
 from embedlib.indexing.sinks.protocol import Hit, Sink, UnreachableSinkError
 from embedlib.indexing.sinks.replaceable import ReplacedError
@@ -46,6 +48,8 @@ class Destination:
         self.name = name
         self.model: ServedModel | None = None
         """The model of its rows; None: it is not loaded yet, or there is none."""
+        self.sparse: ServedModel | None = None
+        """The model of its rows' sparse vectors; None: they have none, or it is not served."""
         self.error = ""
         """Why it cannot be searched."""
         self._is_own = isinstance(sink, str)
@@ -79,6 +83,9 @@ class Destination:
         embedders = [model.session for model in able if isinstance(model.session, Embedder)]
         self.state = self._thread.submit(held_state, self._sink, embedders).result()
         for model, embedder in zip(able, embedders, strict=True):
+            if self.state.sparse is not None and has_made(embedder, self.state.sparse):
+                self.sparse = model
+        for model, embedder in zip(able, embedders, strict=True):
             if stands_beside(embedder, self.state):
                 self.model = model
                 return
@@ -94,25 +101,41 @@ class Destination:
                 "that model with the same options"
             )
 
-    def check_has_text(self) -> None:
-        """Refuse hybrid search in rows without a full-text index.
+    def second_ranking(self, hybrid: Hybrid) -> Literal["sparse", "text"] | None:
+        """Return what a search asks beside the vectors; None: nothing.
+
+        Args:
+            hybrid: which one; True: sparse vectors where a model here makes them, else words.
 
         Raises:
-            HTTPError: they have none.
+            HTTPError: the rows have no such ranking, or the model of their sparse vectors is not
+                here.
         """
-        if self.state.full_text is None:
-            raise HTTPError(
-                400,
-                f"{self.name} has no full-text index, which hybrid search needs here; load it with "
-                "embedlib index --full-text LANGUAGE and start the server again",
-                "missing",
-                param="hybrid",
-            )
+        if hybrid is False:
+            return None
+        stored = self.state.sparse
+        if hybrid != "text" and self.sparse is not None:
+            return "sparse"
+        if hybrid != "sparse" and self.state.full_text is not None:
+            return "text"
+        if hybrid != "text" and stored is not None:
+            what = f"sparse vectors of {stored.model!r}, which is not served; start the server with"
+            raise _without(f"{self.name} has {what} that model too")
+        ways = {
+            "sparse": ("no sparse vectors", "--sparse MODEL"),
+            "text": ("no full-text index", "--full-text LANGUAGE"),
+            True: ("no sparse vectors and no full-text index", "--full-text LANGUAGE"),
+        }
+        what, option = ways[hybrid]
+        raise _without(
+            f"{self.name} has {what}, which hybrid search needs; load it with embedlib index "
+            f"{option} and start the server again"
+        )
 
     async def find_rows(
         self,
         vector: NDArray[np.float32],
-        words: str | None,
+        asked: Asked | None,
         num_rows: int,
         where: Filter | None,
     ) -> list[Hit]:
@@ -122,7 +145,7 @@ class Destination:
 
         Args:
             vector: of the question.
-            words: of the question, for hybrid search; None: the vectors alone decide.
+            asked: of a second ranking, for hybrid search; None: the vectors alone decide.
             num_rows: how many rows.
             where: None: all rows pass.
 
@@ -136,10 +159,10 @@ class Destination:
             )
         self._num_waiting += 1
         limits = (num_rows, where)
-        if words is None:
+        if asked is None:
             call = self._thread.submit(find_rows, self._sink, vector, *limits)
         else:
-            call = self._thread.submit(find_fused, self._sink, vector, words, *limits)
+            call = self._thread.submit(find_fused, self._sink, vector, asked, *limits)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(call), ANSWER_SECONDS)
         except UnreachableSinkError as error:
@@ -159,6 +182,10 @@ class Destination:
         if self._is_own:
             self._thread.submit(self._sink.close)
         self._thread.close(_CLOSE_SECONDS)
+
+
+def _without(message: str) -> HTTPError:
+    return HTTPError(400, message, "missing", param="hybrid")
 
 
 def _come_again(message: str) -> HTTPError:

@@ -44,6 +44,11 @@ def _invalid(message: str) -> HTTPError:
         name = message.split("`")[1]
         place = f"{place}.{name}".lstrip(".")
         return HTTPError(422, f"{place} is missing; the body must have it", param=place)
+    if "unknown field" in message:
+        name = message.split("`")[1]
+        return HTTPError(
+            422, f"{name} is no field of this route; GET /openapi.json has them", param=name
+        )
     what = _PLACE.sub("", message).removesuffix(" - at ")
     what = what[:1].lower() + what[1:]
     return HTTPError(422, f"{place or 'the body'}: {what}", param=place or None)

@@ -27,6 +27,8 @@ from embedlib.testing import (
     fake_embedder,
     fake_spec,
 )
+from embedlib.testing.models.sparse import write_router
+from embedlib.testing.models.tokenizers import WORDS
 from tests.serve.conftest import Client, fake_reranker
 
 MakeSearch = Callable[..., Client]
@@ -130,24 +132,56 @@ def test_it_answers_as_search_does(make: MakeSearch, store: FakeStore) -> None:
     assert [hit["text"] for hit in high["results"]] == ["7 textss"]
 
 
-def test_hybrid_search(make: MakeSearch, tmp_path: Path) -> None:
+def test_hybrid_search_needs_a_second_ranking(make: MakeSearch) -> None:
+    client = make()
+    for hybrid, what in (
+        (True, "docs has no sparse vectors and no full-text index"),
+        ("text", "docs has no full-text index"),
+        ("sparse", "docs has no sparse vectors"),
+    ):
+        status, error = client.refuse("/v1/search", {"query": "7", "hybrid": hybrid})
+        assert (status, error["error"]["param"]) == (400, "hybrid")
+        assert what in error["error"]["message"]
+
+
+def test_hybrid_search_with_words_and_with_sparse_vectors(make: MakeSearch, tmp_path: Path) -> None:
     pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
-    url, rows = f"edge:{tmp_path / 'db'}", list(make_store().rows.values())
+    url = f"edge:{tmp_path / 'db'}"
+    rows = [{"id": str(n), "text": " ".join(WORDS[n : n + 4]), "page": n} for n in range(12)]
+    sparse = Embedder(write_router(tmp_path / "sparse"), threads=1, on_truncate="ignore")
+    question = f"{WORDS[3]} {WORDS[9]}"
     with fake_embedder() as embedder:
-        documents = [Document(id=row.source_id, text=row.text) for row in rows]
-        index(documents, url, embedder=embedder, full_text="simple")
-        with Search(url, embedder, hybrid=True) as search:
-            found = search.search("textss 7", 3, where="source is not null")
-    body = {"query": ["textss 7", "!"], "top_k": 3, "filter": "source is not null"}
-    client = make({"words": url, "docs": FakeSink(make_store())})
-    answer = client.post("/v1/search", {**body, "collection": "words", "hybrid": True})
-    assert [(hit["id"], hit["score"]) for hit in answer["results"][0]] == [
-        (str(hit.id), hit.score) for hit in found
-    ]
-    assert found[0].text == "7 textss"
-    status, error = client.refuse("/v1/search", {**body, "collection": "docs", "hybrid": True})
+        index(rows, url, embedder=embedder, sparse=sparse, chunk=False, full_text="simple")
+        found = {}
+        for kind in ("sparse", "text"):
+            with Search(
+                url, embedder, hybrid=kind, sparse=sparse if kind == "sparse" else None
+            ) as s:
+                hits = s.search(question, 5, where="page < 10")
+                found[kind] = [(str(hit.id), hit.score) for hit in hits]
+    assert found["sparse"] != found["text"]
+    without = Client(create_app({"embed": fake_embedder()}, search=url))
+    without.start()
+    asked = {"query": [question, "!"], "top_k": 5, "filter": "page < 10"}
+    assert without.post("/v1/search", {**asked, "hybrid": True})["hybrid"] == "text"
+    status, error = without.refuse("/v1/search", {**asked, "hybrid": "sparse"})
     assert (status, error["error"]["param"]) == (400, "hybrid")
-    assert "docs has no full-text index" in error["error"]["message"]
+    assert "which is not served; start the server with that model too" in str(error)
+    without.close()  # one process has the folder
+    client = make(url, {"embed": fake_embedder(), "words": sparse})
+    for hybrid, kind in ((True, "sparse"), ("sparse", "sparse"), ("text", "text")):
+        answer = client.post("/v1/search", {**asked, "hybrid": hybrid})
+        assert answer["hybrid"] == kind
+        assert [(hit["id"], hit["score"]) for hit in answer["results"][0]] == found[kind]
+    assert "hybrid" not in client.post("/v1/search", asked)
+    counted = client.send("GET", "/metrics").text
+    assert 'embedlib_texts_total{model="words",lane="query"} 4' in counted
+
+
+def test_an_unknown_field_is_refused(make: MakeSearch) -> None:
+    status, error = make().refuse("/v1/search", {"query": "7", "where": "n > 3"})
+    assert (status, error["error"]["param"]) == (400, "where")
+    assert error["error"]["message"].startswith("where is no field of this route")
 
 
 def test_it_is_described_where_there_is_something_to_search(make: MakeSearch) -> None:
@@ -177,6 +211,8 @@ def test_a_reranker_of_the_server(make: MakeSearch) -> None:
     by_id = {hit["id"]: hit["score"] for hit in near}
     assert all(hit["vector_score"] == by_id[hit["id"]] for hit in answer["results"])
     assert answer["reranker"] == "rank"
+    named = client.post("/v1/search", {**body, "rerank": "rank"})
+    assert named["results"] == answer["results"]
     assert answer["timings_ms"]["rerank"] > 0
     several = client.post("/v1/search", {**body, "query": ["7 textss", "8 textsss"]})["results"]
     assert several[0] == answer["results"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from numpy.typing import NDArray
@@ -13,12 +14,14 @@ from numpy.typing import NDArray
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError
 from embedlib.indexing.hits import SearchHit, SearchOptions, choose_hits
+from embedlib.indexing.hybrid import Asked
 from embedlib.indexing.options import CANDIDATES, SEARCH_ROWS
 from embedlib.indexing.searching import check_question
 from embedlib.indexing.sinks.protocol import Hit
 from embedlib.serve.asgi import Response
 from embedlib.serve.catalog import ServedModel
-from embedlib.serve.compute import Work, embed, score_pairs
+from embedlib.serve.compute import Work, embed, embed_tokens, score_pairs
+from embedlib.serve.destinations import Destination
 from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.errors import HTTPError
@@ -34,8 +37,8 @@ MAX_ROWS = 1000
 """Rows of an answer, or for a reranker."""
 
 
-class SearchBody(Common, kw_only=True):
-    """The body of `POST /v1/search`."""
+class SearchBody(Common, kw_only=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/search`. Another field, such as `where`, would change the answer."""
 
     query: str | list[str]
     """A question, or several."""
@@ -45,10 +48,11 @@ class SearchBody(Common, kw_only=True):
     """Which rows, such as `year >= 2020 and lang = "de"`."""
     min_score: float | None = None
     """Leave out rows with a lower score."""
-    hybrid: bool = False
-    """Search for the question's words as well, in a full-text index, and fuse the two by rank."""
-    rerank: bool = False
-    """Let the server's reranker order the nearest rows."""
+    hybrid: bool | Literal["sparse", "text"] = False
+    """Search with sparse vectors, or else for the question's words, as well, and fuse the two by
+    rank; "sparse" or "text" names one."""
+    rerank: bool | str = False
+    """Let the server's reranker, or the one of this name, order the nearest rows."""
     num_candidates: int = CANDIDATES
     """Rows that the reranker reads."""
     collection: str | None = None
@@ -73,18 +77,16 @@ async def search(exchange: Exchange) -> Response:
             "wrong_model",
             param="model",
         )
-    if body.hybrid:
-        destination.check_has_text()
-    reranker = _find_reranker(exchange) if body.rerank else None
+    second = destination.second_ranking(body.hybrid)
+    reranker = _find_reranker(exchange, body.rerank) if body.rerank else None
     exchange.work.lane = exchange.work.lane or Lane.QUERY
     started = perf_counter()
     vectors = await embed(model, questions, exchange.work, role="query")
+    asked = await _ask(exchange, destination, second, questions)
     embedded = perf_counter()
     found = await _gather(
-        destination.find_rows(
-            vector, question if body.hybrid else None, options.num_rows, options.where
-        )
-        for vector, question in zip(vectors, questions, strict=True)
+        destination.find_rows(vector, each, options.num_rows, options.where)
+        for vector, each in zip(vectors, asked, strict=True)
     )
     searched = perf_counter()
     scores: list[Any] = [None] * len(questions)
@@ -105,6 +107,7 @@ async def search(exchange: Exchange) -> Response:
         "object": "search",
         "collection": destination.name,
         "model": model.name,
+        **({} if second is None else {"hybrid": second}),
         **({} if reranker is None else {"reranker": reranker.name}),
         "results": answers[0] if isinstance(body.query, str) else answers,
         "timings_ms": {
@@ -137,7 +140,7 @@ def _options(body: SearchBody) -> SearchOptions:
             body.top_k,
             body.filter,
             body.min_score,
-            body.rerank,
+            bool(body.rerank),
             body.num_candidates,
             filter_name="filter",
         )
@@ -145,9 +148,9 @@ def _options(body: SearchBody) -> SearchOptions:
         raise HTTPError(400, str(error), param="filter") from None
 
 
-def _find_reranker(exchange: Exchange) -> ServedModel:
+def _find_reranker(exchange: Exchange, named: bool | str) -> ServedModel:
     try:
-        found = exchange.shared.catalog.find(None, "rerank")
+        found = exchange.shared.catalog.find(None if named is True else str(named), "rerank")
         session = found.open()
     except HTTPError as error:
         error.param = "rerank"
@@ -161,6 +164,31 @@ def _find_reranker(exchange: Exchange) -> ServedModel:
             param="rerank",
         )
     return found
+
+
+async def _ask(
+    exchange: Exchange,
+    destination: Destination,
+    second: Literal["sparse", "text"] | None,
+    questions: list[str],
+) -> Sequence[Asked | None]:
+    """Return what the second ranking is asked for each question; None: there is none."""
+    if second is None:
+        return [None] * len(questions)
+    if second == "text":
+        return questions
+    assert destination.sparse is not None, "second_ranking finds it"
+    work = Work(lane=exchange.work.lane)
+    started = perf_counter()
+    asked = await embed_tokens(destination.sparse, questions, work, "sparse", role="query")
+    _count(exchange, destination.sparse, work, started)
+    return asked
+
+
+def _count(exchange: Exchange, model: ServedModel, work: Work, started: float) -> None:
+    """Count what another model than that of the rows has computed."""
+    seconds = perf_counter() - started
+    exchange.shared.metrics.answered(model, work.lane or Lane.QUERY, work.usage, seconds)
 
 
 async def _rerank(
@@ -177,8 +205,7 @@ async def _rerank(
     work = Work(lane=exchange.work.lane)
     started = perf_counter()
     outputs: NDArray[Any] = await score_pairs(reranker, pairs, work, raw_scores=True)
-    seconds = perf_counter() - started
-    exchange.shared.metrics.answered(reranker, work.lane or Lane.QUERY, work.usage, seconds)
+    _count(exchange, reranker, work, started)
     scores = iter(activate(outputs, "sigmoid")[:, 0].tolist())
     return [[next(scores) for _ in hits] for hits in found]
 

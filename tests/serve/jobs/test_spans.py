@@ -86,10 +86,9 @@ def test_each_run_and_each_delivery_is_told(make_jobs: MakeJobs, clock: FakeCloc
 
 def test_a_batch_has_a_span_for_each_start_of_the_server(make_jobs: MakeJobs) -> None:
     spans: list[JobSpan] = []
-    held = asyncio.Event
 
     async def first() -> None:
-        gate = held()
+        gate = asyncio.Event()
         num_answered = 0
 
         async def answer(path: str, body: bytes, request_id: str) -> Answer:
