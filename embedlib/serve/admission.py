@@ -1,4 +1,4 @@
-"""Who may enter a model now: counted in texts, for each lane. Runs on the event loop alone."""
+"""Who may enter a model now: in texts and tokens, for each lane. Runs on the event loop alone."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from embedlib.engines.base import Lane
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.options import ServeOptions
 
 
+class Load(NamedTuple):
+    """The work of a request."""
+
+    texts: int
+    tokens: int
+    """As estimated: they are not tokenized yet."""
+
+
 @dataclass(slots=True)
 class _Waiting:
-    num_texts: int
+    load: Load
     turn: asyncio.Future[None]
 
 
@@ -22,24 +31,33 @@ class Admission:
     """The door of one model.
 
     Queries enter at once or are told to come again. Bulk requests enter in their order while the
-    texts inside stay below a bound; the others wait, and when too many wait, they are told to come
-    again. A request larger than the bound enters alone.
+    texts and tokens inside stay below bounds; the others wait, and when too many wait, they are
+    told to come again. A request larger than a bound enters alone.
     """
 
-    def __init__(self, options: ServeOptions, texts_per_second: Callable[[], float]) -> None:
+    def __init__(self, options: ServeOptions, tokens_per_second: Callable[[], float]) -> None:
         """Open the door.
 
         Args:
             options: the bounds.
-            texts_per_second: returns the measured rate of the model; 0: not known.
+            tokens_per_second: returns the measured rate of the model; 0: not known.
         """
         self._options = options
-        self._texts_per_second = texts_per_second
+        self._tokens_per_second = tokens_per_second
         self._waiting: deque[_Waiting] = deque()
         self.inside = {Lane.QUERY: 0, Lane.BULK: 0}
         """Texts that the model works on."""
+        self.tokens_inside = {Lane.QUERY: 0, Lane.BULK: 0}
         self.waiting_texts = 0
+        self.waiting_tokens = 0
         self.num_rejected = 0
+
+    def queued(self, lane: Lane) -> Load:
+        """Return what the model works on, and what waits at the door."""
+        texts, tokens = self.inside[lane], self.tokens_inside[lane]
+        if lane is Lane.QUERY:
+            return Load(texts, tokens)
+        return Load(texts + self.waiting_texts, tokens + self.waiting_tokens)
 
     @property
     def num_waiting(self) -> int:
@@ -49,40 +67,48 @@ class Admission:
     @property
     def seconds_of_work(self) -> float:
         """Seconds that the texts inside and at the door need; 0 while the rate is not known."""
-        rate = self._texts_per_second()
-        return (sum(self.inside.values()) + self.waiting_texts) / rate if rate else 0.0
+        rate = self._tokens_per_second()
+        return sum(self.queued(lane).tokens for lane in Lane) / rate if rate else 0.0
 
-    async def take(self, lane: Lane, num_texts: int) -> None:
-        """Take a place for so many texts, until `give_back`.
+    async def take(self, lane: Lane, load: Load) -> None:
+        """Take a place for a request, until `give_back`.
 
         Raises:
             HTTPError: there is no place, now or within `max_wait_seconds`.
         """
         if lane is Lane.QUERY:
-            if self.inside[lane] and self.inside[lane] + num_texts > self._options.max_query_texts:
+            if not self._has_place(lane, load, self._options.max_query_texts):
                 raise self._rejected("queries")
-            self.inside[lane] += num_texts
-        elif self._waiting or not self._has_place(num_texts):
-            await self._wait(num_texts)
+            self._enter(lane, load)
+        elif self._waiting or not self._has_place(lane, load, self._options.max_bulk_texts):
+            await self._wait(load)
         else:
-            self.inside[lane] += num_texts
+            self._enter(lane, load)
 
-    def give_back(self, lane: Lane, num_texts: int) -> None:
+    def give_back(self, lane: Lane, load: Load) -> None:
         """Leave a place, and let in who waits for it."""
-        self.inside[lane] -= num_texts
+        self.inside[lane] -= load.texts
+        self.tokens_inside[lane] -= load.tokens
         if self._waiting:
             self._let_in()
 
-    def _has_place(self, num_texts: int) -> bool:
-        inside = self.inside[Lane.BULK]
-        return not inside or inside + num_texts <= self._options.max_bulk_texts
+    def _has_place(self, lane: Lane, load: Load, max_texts: int) -> bool:
+        texts, tokens = self.inside[lane], self.tokens_inside[lane]
+        return not texts or (
+            texts + load.texts <= max_texts
+            and tokens + load.tokens <= self._options.max_queued_tokens
+        )
 
-    async def _wait(self, num_texts: int) -> None:
+    def _enter(self, lane: Lane, load: Load) -> None:
+        self.inside[lane] += load.texts
+        self.tokens_inside[lane] += load.tokens
+
+    async def _wait(self, load: Load) -> None:
         if len(self._waiting) >= self._options.max_waiting_requests:
             raise self._rejected("texts")
-        waiting = _Waiting(num_texts, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(load, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
-        self.waiting_texts += num_texts
+        self._count_waiting(load, 1)
         try:
             # Not wait_for: before Python 3.12 it loses a cancellation that comes with the turn.
             await asyncio.wait({waiting.turn}, timeout=self._options.max_wait_seconds)
@@ -91,19 +117,24 @@ class Admission:
             raise self._rejected("texts")
         except BaseException:
             if waiting.turn.done():  # it was let in, and its task is cancelled
-                self.inside[Lane.BULK] -= num_texts
+                self.give_back(Lane.BULK, load)
             else:
                 waiting.turn.cancel()
                 self._waiting.remove(waiting)
-                self.waiting_texts -= num_texts
-            self._let_in()
+                self._count_waiting(load, -1)
+                self._let_in()
             raise
 
+    def _count_waiting(self, load: Load, sign: Literal[1, -1]) -> None:
+        self.waiting_texts += sign * load.texts
+        self.waiting_tokens += sign * load.tokens
+
     def _let_in(self) -> None:
-        while self._waiting and self._has_place(self._waiting[0].num_texts):
+        bound = self._options.max_bulk_texts
+        while self._waiting and self._has_place(Lane.BULK, self._waiting[0].load, bound):
             first = self._waiting.popleft()
-            self.waiting_texts -= first.num_texts
-            self.inside[Lane.BULK] += first.num_texts  # its place, until its task runs
+            self._count_waiting(first.load, -1)
+            self._enter(Lane.BULK, first.load)  # its place, until its task runs
             first.turn.set_result(None)
 
     def _rejected(self, what: str) -> HTTPError:

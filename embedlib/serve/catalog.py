@@ -14,11 +14,12 @@ from typing import Literal
 from embedlib.classifier import Classifier
 from embedlib.config import Config
 from embedlib.embedder import Embedder
-from embedlib.engines.base import CallerEngine
+from embedlib.engines.base import CallerEngine, Lane
 from embedlib.errors import EmbedlibError
 from embedlib.reranker import Reranker
 from embedlib.serve.admission import Admission
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.gathering import Gathering
 from embedlib.serve.options import ServeOptions
 from embedlib.serve.sessions import (
@@ -26,7 +27,7 @@ from embedlib.serve.sessions import (
     EmbeddingForms,
     engine_of,
     precision_of,
-    texts_per_second,
+    tokens_per_second,
 )
 from embedlib.session.late_interaction import check_one_vector
 
@@ -55,13 +56,14 @@ class ServedModel:
     admission: Admission = field(init=False)
     gathering: Gathering = field(default_factory=Gathering)
     forms: EmbeddingForms = field(default_factory=EmbeddingForms)
+    estimate: TokenEstimate = field(default_factory=TokenEstimate)
     feeders: ThreadPoolExecutor = field(init=False)
     answered_at: float = 0.0
     """When the engine last answered, on the monotonic clock; 0: never."""
 
     def __post_init__(self) -> None:
         """Open the door of the model, and its threads."""
-        self.admission = Admission(self.options, self.texts_per_second)
+        self.admission = Admission(self.options, self.tokens_per_second)
         self.feeders = ThreadPoolExecutor(FEEDERS, f"embedlib-serve-{self.name}")
 
     @property
@@ -87,11 +89,11 @@ class ServedModel:
         """How far it is."""
         return "failed" if self.error else "loading" if self.session is None else "ready"
 
-    def texts_per_second(self) -> float:
-        """Return the rate at which it computes texts while it computes any; 0: not known."""
+    def tokens_per_second(self) -> float:
+        """Return the rate at which it computes tokens while it computes any; 0: not known."""
         if self.session is None:
             return 0.0
-        return texts_per_second(self.session, self.session.stats())
+        return tokens_per_second(self.session, self.session.stats())
 
     def note_answer(self) -> None:
         """Record that the engine has just answered."""
@@ -211,8 +213,7 @@ def describe_model(model: ServedModel) -> Mapping[str, object]:
     if model.error:
         facts["error"] = model.error
     session = model.session
-    door = model.admission
-    num_texts = sum(door.inside.values()) + door.waiting_texts
+    num_texts = sum(model.admission.queued(lane).texts for lane in Lane)
     # As Infinity's clients read it.
     facts["stats"] = {
         "queue_absolute": num_texts,

@@ -24,6 +24,7 @@ from embedlib.models.prompts import Role
 from embedlib.reranker import Reranker
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.estimate import count_chars
 from embedlib.serve.sessions import (
     AnyModel,
     pair_call,
@@ -115,7 +116,9 @@ async def embed_tokens(
     session = model.open()
     assert isinstance(session, Embedder), "the catalog finds models by their task"
     work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or Lane.BULK
-    await model.admission.take(lane, len(texts))
+    num_chars = count_chars(texts)
+    load = model.estimate.load_of(texts, num_chars)
+    await model.admission.take(lane, load)
     try:
         outputs: list[Any] = await asyncio.get_running_loop().run_in_executor(
             model.feeders,
@@ -129,7 +132,7 @@ async def embed_tokens(
             ),
         )
     finally:
-        model.admission.give_back(lane, len(texts))
+        model.admission.give_back(lane, load)
     model.note_answer()
     return outputs
 
@@ -189,13 +192,14 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
         what `encode` raises.
     """
     work.lane = lane = Lane.BULK if work.is_always_bulk else work.lane or call.lane
-    num_texts = len(call.texts)
-    await model.admission.take(lane, num_texts)
+    num_chars = count_chars(call.texts)
+    load = model.estimate.load_of(call.texts, num_chars)
+    await model.admission.take(lane, load)
     try:
         pipeline = pipeline_of(session)
-        job = pipeline.open_job(num_texts, lane)
+        job = pipeline.open_job(load.texts, lane)
         try:
-            if lane is Lane.QUERY and not _needs_thread(model, call):
+            if lane is Lane.QUERY and not _needs_thread(model, call, num_chars):
                 model.gathering.add(pipeline, call.tokenize(job, 0, call.texts))
             elif lane is Lane.QUERY:
                 model.feeders.submit(pipeline.feed_or_fail, job, call.texts, call.tokenize)
@@ -209,8 +213,10 @@ async def run(model: ServedModel, session: AnyModel, call: Call, work: Work) -> 
             job.future.cancel()  # the client has left: drops what is still queued
             raise
     finally:
-        model.admission.give_back(lane, num_texts)
+        model.admission.give_back(lane, load)
+    num_tokens = work.usage.num_tokens
     call.count(job)
+    model.estimate.learn(call.texts, num_chars, work.usage.num_tokens - num_tokens)
     model.note_answer()
     return rows
 
@@ -224,13 +230,8 @@ def _check_dimensions(model: ServedModel, dimensions: int, num_dims: int) -> Non
         )
 
 
-def _needs_thread(model: ServedModel, call: Call) -> bool:
+def _needs_thread(model: ServedModel, call: Call, num_chars: int) -> bool:
     """Whether a thread should feed these queries: it computes a lone one, or tokenizes for long."""
     if len(call.texts) == 1 and model.computes_on_callers:
         return True
-    return sum(map(_num_chars, call.texts)) > MAX_CHARS_IN_LOOP
-
-
-def _num_chars(text: str | tuple[str, str] | list[int]) -> int:
-    """Return the characters of a text or pair; of token ids their number."""
-    return len(text[0]) + len(text[1]) if isinstance(text, tuple) else len(text)
+    return num_chars > MAX_CHARS_IN_LOOP

@@ -153,13 +153,16 @@ class Metrics:
                 yield line(metric, labels, getattr(lane_metrics, name))
 
     def _gauges(self) -> Iterator[str]:
-        yield from head("embedlib_queued_texts", "gauge", "Texts at the door or in the model.")
-        for model in self._catalog:
-            door = model.admission
-            for lane in Lane:
-                waiting = door.waiting_texts if lane is Lane.BULK else 0
-                labels = {"model": model.name, "lane": lane.value}
-                yield line("embedlib_queued_texts", labels, door.inside[lane] + waiting)
+        for unit, what in (
+            ("texts", "Texts at the door or in the model."),
+            ("tokens", "Tokens of these texts, estimated from their characters."),
+        ):
+            yield from head(f"embedlib_queued_{unit}", "gauge", what)
+            for model in self._catalog:
+                for lane in Lane:
+                    labels = {"model": model.name, "lane": lane.value}
+                    count = getattr(model.admission.queued(lane), unit)
+                    yield line(f"embedlib_queued_{unit}", labels, count)
         yield from head("embedlib_queued_seconds", "gauge", "Seconds of work queued.")
         for model in self._catalog:
             seconds = model.admission.seconds_of_work
@@ -184,10 +187,8 @@ class Metrics:
             yield f"# TYPE {name} counter"
             yield line(name, {}, count)
         yield "# TYPE te_queue_size gauge"
-        queued = sum(
-            sum(model.admission.inside.values()) + model.admission.waiting_texts
-            for model in self._catalog
-        )
+        doors = [model.admission for model in self._catalog]
+        queued = sum(door.queued(lane).texts for door in doors for lane in Lane)
         yield line("te_queue_size", {}, queued)
         for name, part in (
             ("te_request_duration", "duration"),

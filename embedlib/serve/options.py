@@ -34,6 +34,9 @@ class ServeOptions:
     client sends at once."""
     max_bulk_texts: int = 8192
     """Bulk texts that a model works on; more requests wait at the door."""
+    max_queued_tokens: int = 1 << 21
+    """Of the texts of a lane that a model works on, as estimated from their characters: that of
+    8,192 texts of 256 tokens."""
     max_query_texts: int = 4096
     """Queries that a model works on; then 429. Four times what Baseten's client sends at once."""
     max_wait_seconds: float = 600.0

@@ -54,11 +54,11 @@ def ranges_of(embedder: Embedder) -> NDArray[np.float32] | None:
     return embedder._calls.ranges
 
 
-def texts_per_second(session: AnyModel, stats: Stats) -> float:
+def tokens_per_second(session: AnyModel, stats: Stats) -> float:
     """Return the rate while the engine computes; 0: nothing was computed yet."""
     seconds = stats.engine_ms / 1000
     parallel = engine_of(session).limits.num_parallel_batches
-    return stats.num_texts * parallel / seconds if seconds else 0.0
+    return stats.num_tokens * parallel / seconds if seconds else 0.0
 
 
 class EmbeddingForms:

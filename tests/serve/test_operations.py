@@ -16,12 +16,13 @@ from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
 from embedlib.serve.access_log import AccessLog
-from embedlib.serve.admission import Admission
+from embedlib.serve.admission import Admission, Load
 from embedlib.serve.asgi import GONE
 from embedlib.serve.catalog import ServedModel
 from embedlib.serve.deadline import seconds_left
 from embedlib.serve.dialects import search
 from embedlib.serve.errors import HTTPError
+from embedlib.serve.estimate import TokenEstimate
 from embedlib.serve.hosts import check_host
 from embedlib.serve.keys import Keys, read_keys
 from embedlib.serve.routes import ROUTES
@@ -89,7 +90,8 @@ def test_bulk_waits_at_the_door_and_then_is_told_to_come_again(
             engine.release()
             assert (await inside).status_code == (await waiting).status_code == 200
             assert door.inside == {Lane.QUERY: 0, Lane.BULK: 0}
-            assert door.waiting_texts == 0
+            assert door.waiting_texts == door.waiting_tokens == 0
+            assert door.tokens_inside == {Lane.QUERY: 0, Lane.BULK: 0}
 
     client.run(work())
 
@@ -113,11 +115,12 @@ def test_queries_have_a_bound_of_their_own(make_client: MakeClient, engine: Fake
 @asynccontextmanager
 async def inside(door: Admission, num_texts: int) -> AsyncIterator[None]:
     """Hold a place of the bulk lane."""
-    await door.take(Lane.BULK, num_texts)
+    load = Load(num_texts, 5 * num_texts)
+    await door.take(Lane.BULK, load)
     try:
         yield
     finally:
-        door.give_back(Lane.BULK, num_texts)
+        door.give_back(Lane.BULK, load)
 
 
 def test_a_place_is_given_back_by_who_leaves_the_queue() -> None:
@@ -135,9 +138,10 @@ def test_a_place_is_given_back_by_who_leaves_the_queue() -> None:
         tasks[0].cancel()
         await until(lambda: door.num_waiting == 0)
         assert (door.inside[Lane.BULK], door.waiting_texts) == (1, 0)
+        assert (door.tokens_inside[Lane.BULK], door.waiting_tokens) == (5, 0)
         tasks[2].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert door.inside[Lane.BULK] == 0
+        assert door.inside[Lane.BULK] == door.tokens_inside[Lane.BULK] == 0
 
     asyncio.run(work())
 
@@ -167,11 +171,52 @@ def test_bulk_waits_only_so_long() -> None:
         door = Admission(ServeOptions(max_bulk_texts=1, max_wait_seconds=0.001), lambda: 2.0)
         async with inside(door, 1):
             with pytest.raises(HTTPError, match="come again") as caught:
-                await door.take(Lane.BULK, 9)
+                await door.take(Lane.BULK, Load(1, 3))
         assert caught.value.status == 429
+        assert caught.value.retry_seconds == (5 + 3) / 2  # tokens by the measured rate
         assert door.num_rejected == 1
 
     asyncio.run(work())
+
+
+def test_tokens_are_counted_at_the_door(make_client: MakeClient, engine: FakeEngine) -> None:
+    client = make_client({"embed": fake_embedder(engine)}, max_queued_tokens=40)
+    model = client.application.catalog.find("embed", "embed")
+    for _ in range(20):  # a token of this model is a character
+        client.post("/v1/embeddings", {"input": ["a" * 30, "b" * 30]})
+    load = model.estimate.load_of(["c" * 20] * 3, 60)
+    assert load.texts == 3
+    assert 60 <= load.tokens <= 63
+
+    async def work() -> None:
+        async with client.http() as http:
+
+            def send(*texts: str) -> asyncio.Future[Any]:
+                return asyncio.ensure_future(
+                    http.post("/v1/embeddings", json={"input": list(texts)})
+                )
+
+            engine.hold()
+            inside = send("a" * 30, "b")
+            await until(lambda: model.admission.inside[Lane.BULK] == 2)
+            waiting = send("c" * 10, "d")  # few texts, but more tokens than there is place for
+            await until(lambda: model.admission.num_waiting == 1)
+            page = (await http.get("/metrics")).text
+            [queued] = re.findall(r'queued_tokens{model="embed",lane="bulk"} (\d+)', page)
+            assert 40 <= int(queued) <= 47
+            engine.release()
+            assert (await inside).status_code == (await waiting).status_code == 200
+
+    client.run(work())
+
+
+def test_token_ids_are_counted_as_they_are() -> None:
+    estimate = TokenEstimate()
+    assert estimate.load_of([[1, 2, 3], [4]], 4) == Load(2, 4)
+    estimate.learn([[1, 2, 3]], 3, 3)
+    assert estimate.load_of(["a" * 8], 8) == Load(1, 3)  # as before any text
+    estimate.learn([("q", "d" * 95)], 96, 99)
+    assert estimate.load_of([("q", "abc")], 4) == Load(1, 5)
 
 
 def test_a_deadline_drops_the_texts(client: Client, engine: FakeEngine) -> None:
