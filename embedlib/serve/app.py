@@ -223,8 +223,7 @@ class Application:
     def _count(
         self, exchange: Exchange, response: Response, error: HTTPError | None, seconds: float
     ) -> None:
-        family = f"{response.status // 100}xx"
-        self.metrics.statuses[family] = self.metrics.statuses.get(family, 0) + 1
+        self.metrics.statuses[f"{response.status // 100}xx"] += 1
         if error is not None:
             kind = error.kind if error.kind in self.metrics.failures else "invalid"
             self.metrics.failures["failed" if error.status >= 500 else kind] += 1

@@ -32,6 +32,7 @@ from embedlib.serve.sessions import (
     text_call,
 )
 from embedlib.session.call import Call, PromptArguments, VectorArguments
+from embedlib.session.running import aconvert
 
 MAX_CHARS_IN_LOOP = 2000
 """Characters of queries that the event loop tokenizes itself: some 200 microseconds."""
@@ -91,7 +92,7 @@ async def embed(
         work.on_truncate,
         work.side,
     )
-    rows = finish(await run(model, session, call, work))
+    rows = await aconvert(finish, await run(model, session, call, work))
     work.dimensions = rows.shape[1]
     return rows
 

@@ -114,15 +114,16 @@ class Exchange(msgspec.Struct):
         self.work.lane = self._lane(found.lane)
         return found
 
-    async def decode(self, kind: type[T]) -> T:
-        """Return the body as a value of this type.
+    async def decode(self, kind: type[T], part: bytes | None = None) -> T:
+        """Return the body, or a part of it, as a value of this type.
 
         Raises:
             HTTPError: a field is wrong.
         """
-        if len(self.body) <= MAX_BYTES_IN_LOOP:
-            return decode(self.body, kind)
-        return await self.in_thread(lambda: decode(self.body, kind))
+        body = self.body if part is None else part
+        if len(body) <= MAX_BYTES_IN_LOOP:
+            return decode(body, kind)
+        return await self.in_thread(lambda: decode(body, kind))
 
     def find(self, name: str | None, *tasks: Task) -> ServedModel:
         """Return the loaded model of a request, and remember it.
@@ -142,15 +143,24 @@ class Exchange(msgspec.Struct):
         self, rows: NDArray[Any], encode_row: EncodeRow = as_decimals
     ) -> list[msgspec.Raw]:
         """Return each row of an array encoded; many rows by a thread, one by one."""
-        if len(rows) <= MAX_ROWS_IN_LOOP:
-            return [msgspec.Raw(encode_row(row)) for row in rows]
-        return await self.in_thread(lambda: [msgspec.Raw(encode_row(row)) for row in rows])
+        return await self.make(lambda: [msgspec.Raw(encode_row(row)) for row in rows], len(rows))
 
     async def answer(self, content: Any, num_rows: int = 0) -> Response:
-        """Return a JSON response; one with many rows is written by a thread."""
-        if num_rows <= MAX_ROWS_IN_LOOP:
-            return Response(msgspec.json.encode(content))
-        return Response(await self.in_thread(lambda: msgspec.json.encode(content)))
+        """Return a JSON response; one with many rows is written by a thread.
+
+        Args:
+            content: what it says, or a function that makes it there.
+            num_rows: of it.
+        """
+
+        def write() -> bytes:
+            return msgspec.json.encode(content() if callable(content) else content)
+
+        return Response(await self.make(write, num_rows))
+
+    async def make(self, make: Callable[[], T], num_rows: int) -> T:
+        """Return what a function makes of rows; of many by a thread."""
+        return make() if num_rows <= MAX_ROWS_IN_LOOP else await self.in_thread(make)
 
     @property
     def accepts(self) -> str:

@@ -1,8 +1,8 @@
 """Metrics as text for Prometheus: of this server by model and lane, and under TEI's names.
 
 Source: Prometheus' text exposition format 0.0.4; text-embeddings-inference 1.9, metric names. All
-series are there from the start, and none is labelled by what a client sends. Runs on the event
-loop alone.
+series are there from the start, and none is labelled by what a client sends. The event loop alone
+counts; any thread may render.
 """
 
 from __future__ import annotations
@@ -35,18 +35,14 @@ class Histogram:
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.total += seconds
 
-    @property
-    def num_observed(self) -> int:
-        """How many were counted."""
-        return sum(self.counts)
-
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         """Yield the lines of the exposition format."""
         bounds = [f"{bound:g}" for bound in SECONDS] + ["+Inf"]
-        for bound, count in zip(bounds, accumulate(self.counts), strict=True):
+        sums = list(accumulate(self.counts))  # at once: the loop may count meanwhile
+        for bound, count in zip(bounds, sums, strict=True):
             yield line(f"{name}_bucket", {**labels, "le": bound}, count)
         yield line(f"{name}_sum", labels, self.total)
-        yield line(f"{name}_count", labels, self.num_observed)
+        yield line(f"{name}_count", labels, sums[-1])
 
 
 @dataclass(slots=True)
@@ -80,7 +76,7 @@ class Metrics:
         self.lanes = {(model.name, lane): LaneMetrics() for model in catalog for lane in Lane}
         self.failures = dict.fromkeys(REASONS, 0)
         self.num_inflight = 0
-        self.statuses = dict.fromkeys(("2xx", "4xx", "5xx"), 0)
+        self.statuses = dict.fromkeys(("2xx", "3xx", "4xx", "5xx"), 0)
 
     def answered(
         self,

@@ -65,7 +65,7 @@ def inputs_of(value: Input, name: str, options: ServeOptions) -> list[str] | lis
     Raises:
         HTTPError: what `texts_of` raises, but of token ids only where the server takes none.
     """
-    if not options.token_ids or not value or any(isinstance(item, str) for item in value):
+    if not options.token_ids or not value or str in map(type, value):
         return texts_of(value, name, options)
     groups = ids_of(value, name)
     check_count(groups, name, options.max_texts)
@@ -86,15 +86,15 @@ def texts_of(value: Input, name: str, options: ServeOptions) -> list[str]:
     """
     texts = [value] if isinstance(value, str) else value
     check_count(texts, name, options.max_texts)
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise HTTPError(
-                400,
-                f"{name}[{place}] is token ids; send texts (for langchain-openai: "
-                "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with "
-                "--token-ids if they are of the model's own tokenizer",
-                param=name,
-            )
+    if set(map(type, texts)) != {str}:
+        place = next(place for place, text in enumerate(texts) if not isinstance(text, str))
+        raise HTTPError(
+            400,
+            f"{name}[{place}] is token ids; send texts (for langchain-openai: "
+            "OpenAIEmbeddings(check_embedding_ctx_length=False)), or start the server with "
+            "--token-ids if they are of the model's own tokenizer",
+            param=name,
+        )
     return texts  # type: ignore[return-value]
 
 

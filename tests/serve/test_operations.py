@@ -391,7 +391,11 @@ def test_metrics_are_there_from_the_start(client: Client) -> None:
     assert 'embedlib_duration_seconds_count{model="embed",lane="bulk"} 1' in after
     assert "te_request_success 1" in after
     names = {line.rpartition(" ")[0] for line in before.splitlines()}
-    assert names == {line.rpartition(" ")[0] for line in after.splitlines()}
+    assert client.send("GET", "/ui/").status_code == 308
+    later = client.send("GET", "/metrics").text
+    assert 'embedlib_responses_total{status="3xx"} 1' in later
+    for text in (after, later):
+        assert names == {line.rpartition(" ")[0] for line in text.splitlines()}
 
 
 def test_an_engine_that_fails_is_no_bug_of_the_server(client: Client, engine: FakeEngine) -> None:

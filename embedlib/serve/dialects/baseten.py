@@ -18,7 +18,6 @@ from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Exchange
 from embedlib.serve.jobs.deliveries import as_time
 from embedlib.serve.jobs.requests import RequestRow, Status
-from embedlib.serve.wire import decode
 
 PATHS: Final = (
     *("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/classify", "/v2/embed"),
@@ -68,7 +67,7 @@ async def predict(exchange: Exchange) -> Response:
             400, f"path = {body.path!r:.80}; it must be one of {', '.join(PATHS)}", param="path"
         )
     model_input = bytes(body.model_input)
-    path = body.path or _path_of(model_input)
+    path = body.path or await _path_of(exchange, model_input)
     now = jobs.now()
     row = RequestRow(
         id=uuid4().hex,
@@ -91,14 +90,14 @@ async def predict(exchange: Exchange) -> Response:
     return Response(msgspec.json.encode({"request_id": row.id}), 202)
 
 
-def _path_of(model_input: bytes) -> str:
+async def _path_of(exchange: Exchange, model_input: bytes) -> str:
     """Return the route whose fields a body has.
 
     Raises:
         HTTPError: it is no object.
     """
     try:
-        fields = decode(model_input, dict[str, msgspec.Raw])  # parses no text
+        fields = await exchange.decode(dict[str, msgspec.Raw], model_input)  # parses no text
     except HTTPError as error:
         message = error.message.replace("the body", "model_input")
         raise HTTPError(400, message, param="model_input") from None

@@ -28,21 +28,21 @@ class VertexBody(Common, kw_only=True):
 
 async def by_task(exchange: Exchange) -> Response:
     """Answer `POST /` as the route of the only model, or of the fields that the body has."""
-    return await _handle_for(exchange, exchange.body)(exchange)
+    # Parses no text: the route reads the body again.
+    fields = await exchange.decode(dict[str, msgspec.Raw])
+    return await _handle_for(exchange, fields)(exchange)
 
 
-def _handle_for(exchange: Exchange, body: bytes) -> Handle:
-    fields = decode(body, dict[str, Any])
+def _handle_for(exchange: Exchange, fields: dict[str, msgspec.Raw]) -> Handle:
     if "texts" in fields:
         return tei.rerank_texts
     if "documents" in fields and "query" in fields:
         return rerank
     if "documents" in fields or fields.keys() & {"text_1", "data_1", "items"}:
         return score
-    inputs = fields.get("inputs")
-    if isinstance(inputs, dict) and "source_sentence" in inputs:
+    if bytes(fields.get("inputs", b""))[:1] == b"{":
         return tei.compare
-    name = fields.get("model")
+    name = decode(bytes(fields.get("model", b"null")), Any)
     named = name if isinstance(name, str) else None
     model = exchange.shared.catalog.find(named, "embed", "classify", "rerank")
     if "input" in fields:

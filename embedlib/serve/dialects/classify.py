@@ -5,9 +5,13 @@ Source: vLLM, `entrypoints/pooling/classify`; Infinity, `infinity_server.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import time
+from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from embedlib.classifier import Classifier
 from embedlib.serve.asgi import Response, new_id
@@ -38,26 +42,32 @@ async def classify(exchange: Exchange) -> Response:
     scores = await score_texts(model, texts, exchange.work, raw_scores=is_raw)
     session = model.open()
     assert isinstance(session, Classifier), "the catalog finds models by their task"
-    content = {
-        "id": f"classify-{new_id()}",
-        "object": "list",
-        "created": int(time()),
-        "model": model.name,
-        "usage": usage_of(exchange),
-    }
-    if body.raw_scores is not msgspec.UNSET:
-        content |= {"object": "classify", "data": labelled(scores, session.labels)}
-    else:
-        content["data"] = [
-            {
-                "index": index,
-                "label": session.labels[int(row.argmax())],
-                "probs": row.tolist(),
-                "num_classes": len(row),
-            }
-            for index, row in enumerate(scores)
-        ]
+    labels, is_infinity = session.labels, body.raw_scores is not msgspec.UNSET
+
+    def content() -> dict[str, Any]:
+        return {
+            "id": f"classify-{new_id()}",
+            "object": "classify" if is_infinity else "list",
+            "created": int(time()),
+            "model": model.name,
+            "data": labelled(scores, labels) if is_infinity else _described(scores, labels),
+            "usage": usage_of(exchange),
+        }
+
     return await exchange.answer(content, len(scores))
+
+
+def _described(scores: NDArray[np.float32], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the entry of each row of float32[N, labels], as vLLM has it."""
+    return [
+        {
+            "index": index,
+            "label": labels[int(row.argmax())],
+            "probs": row.tolist(),
+            "num_classes": len(row),
+        }
+        for index, row in enumerate(scores)
+    ]
 
 
 ROUTES = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from numpy.typing import NDArray
@@ -54,7 +55,8 @@ async def embed_texts(exchange: Exchange) -> Response:
     embeddings: dict[str, Any] = {}
     for kind in kinds:
         encode_row: EncodeRow = as_base64 if kind == "base64" else as_decimals
-        embeddings[kind] = await exchange.encode_rows(_converted(rows, kind, session), encode_row)
+        converted = await exchange.make(partial(_converted, rows, kind, session), len(rows))
+        embeddings[kind] = await exchange.encode_rows(converted, encode_row)
     num_tokens = exchange.work.usage.num_tokens
     content = {
         "id": new_id(),

@@ -34,6 +34,8 @@ from embedlib.vectors.arrays import Vectors
 
 MSGPACK = "application/msgpack"
 OCTETS = "application/octet-stream"
+MAX_DESCRIBED_ROWS = 64
+"""Of an answer in bytes: a row takes some 100 bytes of a header, and clients refuse 8 kB."""
 
 
 class EmbeddingsBody(PoolingFields, kw_only=True):
@@ -126,7 +128,7 @@ def usage_of(exchange: Exchange) -> dict[str, int]:
 async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, model: str) -> Response:
     encoding = body.encoding_format
     if encoding in ("bytes", "bytes_only") or (encoding is None and OCTETS in exchange.accepts):
-        return _respond_bytes(exchange, rows, body)
+        return await exchange.make(lambda: _respond_bytes(exchange, rows, body), len(rows))
     is_msgpack = encoding is None and MSGPACK in exchange.accepts
     if is_msgpack:
         encoded = [msgspec.Raw(row) for row in await exchange.in_thread(lambda: as_msgpack(rows))]
@@ -136,21 +138,24 @@ async def _respond(exchange: Exchange, rows: Vectors, body: EmbeddingsBody, mode
         if encoding == "base64" and (body.embed_dtype or body.endianness):
             stored, encode_row = _stored(rows, body), as_stored_base64
         encoded = await exchange.encode_rows(stored, encode_row)
-    content: dict[str, Any] = {
-        "id": f"embd-{new_id()}",
-        "object": "list",
-        "created": int(time()),
-        "model": model,
-        "data": [
-            {"object": "embedding", "index": index, "embedding": row}
-            for index, row in enumerate(encoded)
-        ],
-        "usage": usage_of(exchange),
-    }
-    if exchange.work.usage.truncated:
-        content["truncated"] = exchange.truncated_rows
+
+    def content() -> dict[str, Any]:
+        return {
+            "id": f"embd-{new_id()}",
+            "object": "list",
+            "created": int(time()),
+            "model": model,
+            "data": [
+                {"object": "embedding", "index": index, "embedding": row}
+                for index, row in enumerate(encoded)
+            ],
+            "usage": usage_of(exchange),
+            **({"truncated": exchange.truncated_rows} if exchange.work.usage.truncated else {}),
+        }
+
     if is_msgpack:
-        return Response(msgspec.msgpack.encode(content), content_type=MSGPACK)
+        written = await exchange.make(lambda: msgspec.msgpack.encode(content()), len(rows))
+        return Response(written, content_type=MSGPACK)
     return await exchange.answer(content, len(rows))
 
 
@@ -160,11 +165,14 @@ def _stored(rows: Vectors, body: EmbeddingsBody) -> NDArray[Any]:
 
 
 def _respond_bytes(exchange: Exchange, rows: Vectors, body: EmbeddingsBody) -> Response:
-    """Return the plain numbers of all rows; `bytes` has a header that says where each one is."""
+    """Return the plain numbers of all rows; `bytes` has a header that says where each one is.
+
+    Of many rows it would be longer than clients accept; the shape says the same.
+    """
     dim = rows.shape[1]
     stored = _stored(np.asarray(rows), body)
     headers = [("x-embedlib-shape", f"{len(rows)},{dim}")]
-    if body.encoding_format in (None, "bytes"):
+    if body.encoding_format in (None, "bytes") and len(rows) <= MAX_DESCRIBED_ROWS:
         size = dim * stored.itemsize
         data = [
             {
@@ -178,7 +186,7 @@ def _respond_bytes(exchange: Exchange, rows: Vectors, body: EmbeddingsBody) -> R
             for index in range(len(rows))
         ]
         metadata = json.dumps({"data": data, "usage": usage_of(exchange)}, separators=(",", ":"))
-        headers += [("metadata", metadata)] if len(metadata) < 8000 else []
+        headers.append(("metadata", metadata))
     return Response(stored.tobytes(), content_type=OCTETS, headers=headers)
 
 

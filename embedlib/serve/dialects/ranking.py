@@ -33,8 +33,7 @@ async def rank_scores(
     model = exchange.find(name, "rerank", "embed")
     if model.task == "embed":
         vectors = await embed_both(exchange, model, [query], documents)
-        scores: NDArray[np.float32] = similarity("cosine", vectors[:1], vectors[1:])[0]
-        return scores
+        return await exchange.make(lambda: similarity("cosine", *vectors)[0], len(documents))
     check_one_score(model)
     outputs = await score_pairs(
         model,
@@ -68,9 +67,8 @@ def check_one_score(model: ServedModel) -> None:
 
 async def embed_both(
     exchange: Exchange, model: ServedModel, queries: list[str], documents: list[str]
-) -> NDArray[np.float32]:
-    """Return the vectors of queries and, behind them, of documents."""
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the vectors of queries, and those of documents."""
     first = await embed(model, queries, exchange.work, role="query")
     exchange.work.lane = None
-    second = await embed(model, documents, exchange.work, role="document")
-    return np.concatenate([first, second])
+    return first, await embed(model, documents, exchange.work, role="document")

@@ -79,28 +79,35 @@ async def rerank(exchange: Exchange) -> Response:
         raw_scores=bool(body.raw_scores) or body.use_activation is False,
         instruction=body.instruction,
     )
-    results: list[dict[str, Any]] = [
-        {"index": index, "relevance_score": float(scores[index])} for index in ranked(scores, top_k)
-    ]
-    if body.return_documents:  # absent and not null otherwise: LiteLLM refuses null
-        for entry in results:
-            entry["document"] = {"text": documents[entry["index"]]}
     assert exchange.model is not None, "rank_scores finds it"
-    content = {
-        "id": f"rerank-{new_id()}",
-        "object": "list" if is_voyage else "rerank",
-        "model": exchange.model.name,
-        **({} if is_voyage else {"results": results}),
-        # Voyage's own client sends top_k; others that speak to it name only its path.
-        **({"data": results} if is_voyage or is_v1 else {}),
-        "usage": usage_of(exchange),
-        "meta": {
-            "api_version": {"version": "2"},
-            "billed_units": {"search_units": 1},
-            "tokens": {"input_tokens": exchange.work.usage.num_tokens},
-        },
-    }
-    return await exchange.answer(content, len(results))
+    name = exchange.model.name
+
+    def content() -> dict[str, Any]:
+        results = [
+            {
+                "index": index,
+                "relevance_score": float(scores[index]),
+                # Absent and not null otherwise: LiteLLM refuses null.
+                **({"document": {"text": documents[index]}} if body.return_documents else {}),
+            }
+            for index in ranked(scores, top_k)
+        ]
+        return {
+            "id": f"rerank-{new_id()}",
+            "object": "list" if is_voyage else "rerank",
+            "model": name,
+            **({} if is_voyage else {"results": results}),
+            # Voyage's own client sends top_k; others that speak to it name only its path.
+            **({"data": results} if is_voyage or is_v1 else {}),
+            "usage": usage_of(exchange),
+            "meta": {
+                "api_version": {"version": "2"},
+                "billed_units": {"search_units": 1},
+                "tokens": {"input_tokens": exchange.work.usage.num_tokens},
+            },
+        }
+
+    return await exchange.answer(content, len(scores))
 
 
 def _text(document: Document, place: int) -> str:
@@ -158,23 +165,26 @@ async def score(exchange: Exchange) -> Response:
     model = exchange.find(body.model, "rerank", "embed")
     if model.task == "embed":
         vectors = await embed_both(exchange, model, first, second)
-        scores = similarity_pairwise("cosine", vectors[: len(first)], vectors[len(first) :])
+        scores = await exchange.make(lambda: similarity_pairwise("cosine", *vectors), len(second))
     else:
         pairs = list(zip(first, second, strict=True))
         check_one_score(model)
         # By the model's own activation, as vLLM, which may have none; not from 0 to 1 then.
         is_raw = body.use_activation is False
         scores = (await score_pairs(model, pairs, exchange.work, raw_scores=is_raw))[:, 0]
-    content = {
-        "id": f"score-{new_id()}",
-        "object": "list",
-        "model": model.name,
-        "data": [
-            {"index": index, "object": "score", "score": float(value)}
-            for index, value in enumerate(scores)
-        ],
-        "usage": usage_of(exchange),
-    }
+
+    def content() -> dict[str, Any]:
+        return {
+            "id": f"score-{new_id()}",
+            "object": "list",
+            "model": model.name,
+            "data": [
+                {"index": index, "object": "score", "score": value}
+                for index, value in enumerate(scores.tolist())
+            ],
+            "usage": usage_of(exchange),
+        }
+
     return await exchange.answer(content, len(scores))
 
 

@@ -99,24 +99,27 @@ async def search(exchange: Exchange) -> Response:
         "rerank": ended - searched if reranker is not None else 0.0,
     }
     exchange.shared.metrics.searched(destination.name, stages)
-    answers = [
-        [_written(hit, reranker is not None) for hit in choose_hits(rows, each, options)]
-        for rows, each in zip(found, scores, strict=True)
-    ]
-    content = {
-        "object": "search",
-        "collection": destination.name,
-        "model": model.name,
-        **({} if second is None else {"hybrid": second}),
-        **({} if reranker is None else {"reranker": reranker.name}),
-        "results": answers[0] if isinstance(body.query, str) else answers,
-        "timings_ms": {
-            stage: round(seconds * 1e3, 3)
-            for stage, seconds in (*stages.items(), ("total", ended - started))
-        },
-        "usage": usage_of(exchange),
-    }
-    return await exchange.answer(content, sum(map(len, answers)))
+
+    def content() -> dict[str, Any]:
+        answers = [
+            [_written(hit, reranker is not None) for hit in choose_hits(rows, each, options)]
+            for rows, each in zip(found, scores, strict=True)
+        ]
+        return {
+            "object": "search",
+            "collection": destination.name,
+            "model": model.name,
+            **({} if second is None else {"hybrid": second}),
+            **({} if reranker is None else {"reranker": reranker.name}),
+            "results": answers[0] if isinstance(body.query, str) else answers,
+            "timings_ms": {
+                stage: round(seconds * 1e3, 3)
+                for stage, seconds in (*stages.items(), ("total", ended - started))
+            },
+            "usage": usage_of(exchange),
+        }
+
+    return await exchange.answer(content, sum(map(len, found)))
 
 
 def _questions(query: str | list[str]) -> list[str]:

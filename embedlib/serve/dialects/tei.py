@@ -125,11 +125,14 @@ async def embed_all(exchange: Exchange) -> Response:
 async def embed_sparse(exchange: Exchange) -> Response:
     """Answer `POST /embed_sparse`: lexical weights."""
     weights = await _embed_tokens(exchange, "sparse")
-    content = [
-        [{"index": index, "value": float(value)} for index, value in row.items() if value]
-        for row in weights
-    ]
-    return _timed(exchange, await exchange.answer(content, len(content)))
+
+    def content() -> list[list[dict[str, Any]]]:
+        return [
+            [{"index": index, "value": float(value)} for index, value in row.items() if value]
+            for row in weights
+        ]
+
+    return _timed(exchange, await exchange.answer(content, len(weights)))
 
 
 async def _embed_tokens(
@@ -188,8 +191,13 @@ async def predict(exchange: Exchange) -> Response:
         )
     session = model.open()
     assert not isinstance(session, Embedder), "the catalog finds models by their task"
-    named = labelled(scores, session.labels)
-    return _timed(exchange, await exchange.answer(named[0] if is_single else named, len(named)))
+    labels = session.labels
+
+    def content() -> list[Any]:
+        named = labelled(scores, labels)
+        return named[0] if is_single else named
+
+    return _timed(exchange, await exchange.answer(content, len(scores)))
 
 
 async def rerank_texts(exchange: Exchange) -> Response:
@@ -200,13 +208,18 @@ async def rerank_texts(exchange: Exchange) -> Response:
     scores = await rank_scores(
         exchange, body.model, body.query, body.texts, raw_scores=bool(body.raw_scores)
     )
-    answer: list[dict[str, Any]] = [
-        {"index": index, "score": float(scores[index])} for index in ranked(scores, body.top_n)
-    ]
-    if body.return_text:
-        for entry in answer:
-            entry["text"] = body.texts[entry["index"]]
-    return _timed(exchange, await exchange.answer(answer, len(answer)))
+
+    def content() -> list[dict[str, Any]]:
+        return [
+            {
+                "index": index,
+                "score": float(scores[index]),
+                **({"text": body.texts[index]} if body.return_text else {}),
+            }
+            for index in ranked(scores, body.top_n)
+        ]
+
+    return _timed(exchange, await exchange.answer(content, len(scores)))
 
 
 async def compare(exchange: Exchange) -> Response:
@@ -222,8 +235,12 @@ async def compare(exchange: Exchange) -> Response:
         prompt_name=given.prompt_name,
         normalizes=False,
     )
-    scores = similarity("cosine", rows[:1], rows[1:])[0]
-    return _timed(exchange, Response(msgspec.json.encode([float(score) for score in scores])))
+
+    def content() -> list[float]:
+        scores: list[float] = similarity("cosine", rows[:1], rows[1:])[0].tolist()
+        return scores
+
+    return _timed(exchange, await exchange.answer(content, len(rows)))
 
 
 async def info(exchange: Exchange) -> Response:

@@ -5,6 +5,7 @@ Source: text-embeddings-inference 1.9, router/src/http/types.rs; vLLM, `entrypoi
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from embedlib.embedder import Embedder
@@ -91,17 +92,17 @@ async def decode_ids(exchange: Exchange) -> Response:
     body = await exchange.read(DecodeBody)
     session = exchange.find(body.model, "embed", "rerank", "classify").open()
     groups = ids_of(body.ids, "ids")
-    size = session.tokenizer.get_vocab_size(with_added_tokens=True)
-    worst = max((id for ids in groups for id in ids), default=0)
-    least = min((id for ids in groups for id in ids), default=0)
-    if worst >= size or least < 0:
-        wrong = worst if worst >= size else least
-        raise HTTPError(422, f"ids has {wrong}; the ids are 0 to {size - 1}", param="ids")
     skips = body.skip_special_tokens is not False
-    texts = await exchange.in_thread(
-        lambda: session.tokenizer.decode_batch(groups, skip_special_tokens=skips)
-    )
-    return await exchange.answer(texts, len(texts))
+
+    def texts() -> list[str]:
+        size = session.tokenizer.get_vocab_size(with_added_tokens=True)
+        distinct = set(chain.from_iterable(groups))
+        if wrong := [id for id in distinct if not 0 <= id < size]:
+            raise HTTPError(422, f"ids has {wrong[0]}; the ids are 0 to {size - 1}", param="ids")
+        found: list[str] = session.tokenizer.decode_batch(groups, skip_special_tokens=skips)
+        return found
+
+    return await exchange.answer(await exchange.in_thread(texts), len(groups))
 
 
 ROUTES = (
