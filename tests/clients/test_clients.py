@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embedlib.testing.models.tokenizers import WORDS
 from tests.clients.conftest import KEY, Served
 
 TEXTS = ["a cat", "two dogs and a cat", "nothing at all"]
@@ -190,6 +191,52 @@ def test_baseten_hedges(served: Served) -> None:
     hedging = baseten.RequestProcessingPreference(hedge_delay=0.2, batch_size=1)
     answer = client.embed(input=TEXTS * 20, model="embed", preference=hedging)
     assert np.allclose(answer.numpy(), np.concatenate([rows_of(served)] * 20), atol=1e-6)
+
+
+def test_baseten_endpoint_pool(served: Served) -> None:
+    baseten = pytest.importorskip("baseten_performance_client")
+    wrapper = baseten.HttpClientWrapper()
+    endpoint = baseten.Endpoint(base_url=served.url, api_key=KEY, client_wrapper=wrapper)
+    client = baseten.PerformanceClient(
+        base_url=served.url, api_key=KEY, endpoint_pool=baseten.EndpointPool([endpoint])
+    )
+    assert same(client.embed(input=TEXTS, model="embed").numpy(), rows_of(served))
+
+
+def test_the_end_of_long_texts_is_kept_where_clients_ask_for_it(served: Served) -> None:
+    baseten = pytest.importorskip("baseten_performance_client")
+    cohere = pytest.importorskip("cohere")
+    hub = pytest.importorskip("huggingface_hub")
+    words = WORDS * 20
+    text = " ".join(words)
+
+    def end_for(model: Any) -> str:
+        end = " ".join(words[2 - model.max_seq_length :])  # two special tokens
+        assert len(model.tokenizer.encode(end).ids) == model.max_seq_length
+        return end
+
+    right = served.embedder.encode([end_for(served.embedder), text])
+    assert not np.allclose(right[0], right[1], atol=1e-3)  # the beginning has other words
+    left = cohere.ClientV2(base_url=served.url, api_key=KEY).embed(
+        model="embed",
+        input_type="classification",
+        texts=[text],
+        embedding_types=["float"],
+        truncate="START",
+    )
+    assert np.allclose(left.embeddings.float_[0], right[0], atol=1e-6)
+    found = hub.InferenceClient(served.url, token=KEY).feature_extraction(
+        text, normalize=False, truncation_direction="left"
+    )
+    assert np.allclose(found.reshape(-1), right[0], atol=1e-6)
+    client = baseten.PerformanceClient(base_url=served.url, api_key=KEY)
+    for direction in ("Left", "Right"):
+        [[first, *_]] = client.classify(
+            inputs=[text], truncate=True, truncation_direction=direction
+        ).data
+        kept = end_for(served.classifier) if direction == "Left" else text
+        [best, *_] = served.classifier.predict(kept)
+        assert (first.label, first.score) == (best["label"], pytest.approx(best["score"], abs=1e-6))
 
 
 def test_baseten_requests_that_are_answered_later(served: Served) -> None:

@@ -58,6 +58,13 @@ def test_plain_bytes(client: Client) -> None:
     assert (rows == rows_of(TEXTS)).all()
     metadata = msgspec.json.decode(sent.headers["metadata"])
     assert metadata["data"][1]["start"] == FAKE_DIM * 4
+    octets = {"accept": "application/octet-stream"}
+    asked = client.send("POST", "/v1/embeddings", {"input": TEXTS}, headers=octets)
+    assert (asked.content, asked.headers["content-type"]) == (sent.content, octets["accept"])
+    many = client.send("POST", "/v1/embeddings", {"input": TEXTS * 30}, headers=octets)
+    assert many.content == sent.content * 30
+    assert many.headers["x-embedlib-shape"] == f"90,{FAKE_DIM}"
+    assert "metadata" not in many.headers  # too long for clients
 
 
 def test_many_rows_are_encoded_as_few_are(client: Client) -> None:

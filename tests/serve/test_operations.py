@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from embedlib.cli import main
 from embedlib.engines.base import Lane
 from embedlib.errors import ConfigError, EngineRunError
 from embedlib.serve import ServeOptions, create_app
@@ -322,6 +324,28 @@ def test_the_description_asks_for_a_key_where_one_is_needed(make_client: MakeCli
         assert paths["/v1/embeddings"]["post"]["security"] == wanted
         assert ("401" in paths["/v1/embeddings"]["post"]["responses"]) is bool(keys)
         assert paths["/health"]["get"]["security"] == []
+
+
+def test_who_may_be_reached_by_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embedlib.serve.server.serve", lambda application, listen: None)
+    for host, keys, is_warned in (
+        ("127.0.0.1", "", False),
+        ("0.0.0.0", "", True),
+        ("0.0.0.0", "k1,k2", False),
+    ):
+        monkeypatch.setenv("EMBEDLIB_API_KEYS", keys)
+        command = ["serve", "model", "--host", host]
+        told = CliRunner().invoke(main, command, catch_exceptions=False).stderr
+        assert (f"Warning: anybody who reaches http://{host}:8080 may use it" in told) is is_warned
+
+
+def test_pages_of_other_origins_are_not_let_in(client: Client) -> None:
+    origin = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    asked = client.send("OPTIONS", "/v1/embeddings", headers=origin)
+    assert asked.status_code == 405
+    sent = client.send("POST", "/v1/embeddings", {"input": "a"}, headers=origin)
+    for answer in (asked, sent):
+        assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

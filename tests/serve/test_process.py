@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,8 +22,10 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
+from embedlib.serve import create_app
+from embedlib.serve.server import Listen, serve
 from embedlib.serve.slow_readers import ReadLimitedProtocol
-from embedlib.testing import write_tiny_model
+from embedlib.testing import fake_embedder, write_tiny_model
 
 SECONDS = 60.0
 SERVE = """
@@ -85,15 +90,16 @@ class Server:
         return self.process.returncode, output
 
 
-def wait_ready(url: str, process: subprocess.Popen[str], **options: Any) -> None:
+def wait_ready(url: str, process: subprocess.Popen[str] | None, **options: Any) -> None:
     until = time.monotonic() + SECONDS
-    while time.monotonic() < until and process.poll() is None:
+    while time.monotonic() < until and (process is None or process.poll() is None):
         try:
             if httpx.get(f"{url}/health", **options).status_code == 200:
                 return
         except httpx.TransportError:
             time.sleep(0.05)  # a process in its start; there is nothing to wait on
-    raise AssertionError(process.communicate()[0] if process.poll() is not None else "too late")
+    has_ended = process is not None and process.poll() is not None
+    raise AssertionError(process.communicate()[0] if process and has_ended else "too late")
 
 
 @pytest.fixture
@@ -249,6 +255,44 @@ def test_a_port_in_use_is_one_line(start: Callable[..., Server]) -> None:
     )
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1].startswith("embedlib.errors.ConfigError: http://127.0.0.1")
+
+
+def test_tls(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes a certificate, is not installed")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost", "-out", certificate, "-keyout", key),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    application, port = create_app({"fake": fake_embedder()}), free_port()
+    url, answers = f"https://localhost:{port}", list[object]()
+
+    def ask() -> None:
+        trusted = ssl.create_default_context(cafile=certificate)
+        try:
+            wait_ready(url, None, verify=trusted)
+            answers.append(httpx.post(f"{url}/embed", json={"inputs": "a"}, verify=trusted))
+            httpx.get(f"{url}/health")  # nobody vouches for the certificate
+        except httpx.ConnectError as error:
+            answers.append(error)
+        finally:
+            assert application.on_misfit is not None
+            application.on_misfit()  # ends the server
+
+    client = threading.Thread(target=ask)
+    client.start()
+    serve(application, Listen(port=port, certificate=certificate, private_key=key))
+    client.join(SECONDS)
+    answered, refused = answers
+    assert isinstance(answered, httpx.Response)
+    assert answered.status_code == 200
+    assert "CERTIFICATE_VERIFY_FAILED" in str(refused)
 
 
 def test_the_command(tmp_path: Path) -> None:

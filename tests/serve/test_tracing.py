@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,11 +126,3 @@ def test_the_run_of_a_job_is_linked_to_the_request_that_made_it(
 def test_a_collector_is_an_address() -> None:
     with pytest.raises(ConfigError, match="'collector:4317' is no collector; give http"):
         open_tracing("collector:4317")
-
-
-def test_nothing_is_loaded_unless_it_is_switched_on() -> None:
-    code = (
-        "import sys, embedlib.serve, embedlib.serve.server; print('opentelemetry' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

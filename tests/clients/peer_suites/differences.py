@@ -23,7 +23,6 @@ NOT_OURS: Mapping[str, Mapping[str, str]] = {
 WRONG_KEY = "a wrong key is 401, as for OpenAI's clients, not 403"
 TRUNCATED = "long texts are truncated, and the answer says so; they are refused where asked"
 DECIMALS = "decimals are the shortest that give the same float32 again"
-TOKEN_IDS = "token ids are refused: clients count with other tokenizers"
 LIMIT = "the limit of a text is the server's, --max-seq-tokens"
 TOKENS = "special tokens are the model's, and texts are not padded; another wish is refused"
 CHAT = "no chat: texts, not messages"
@@ -34,7 +33,6 @@ FP8 = "vectors are sent as float32, float16 or bfloat16, not as fp8"
 LENGTH = "vectors have the length that the model gives them"
 CUT = "vectors of every model are cut to `dimensions`"
 FIELDS = "documents are sent back where return_documents asks for them"
-START = "texts are truncated at the end"
 DOCUMENT = "a reranked document is an object with `text`, as of Cohere and vLLM"
 STATUS = "a wrong field is 400 on OpenAI's routes, not 422; top_n = 0 means all, as in vLLM"
 
@@ -50,8 +48,6 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         "test_(smaller|bigger)_truncation_size": LIMIT,
         "test_truncate_prompt_tokens": LIMIT,
         "test_rerank_max_tokens_per_doc$": LIMIT,
-        r"test_completion_request(_batched)?\[": TOKEN_IDS,
-        "test_negative_token_ids": TOKEN_IDS,
         "test_empty_input_error": EMPTY,
         "test_(add_special_tokens|padding)": TOKENS,
         "test_(invocations_)?chat_request": CHAT,
@@ -63,7 +59,6 @@ DIFFERENCES: Mapping[str, Mapping[str, str]] = {
         "test_(base64|bytes|bytes_only)_embed_dtype": FP8,
         "embed/test_online.py::test_use_activation": LENGTH,
         "test_matryoshka": CUT,
-        "test_truncate_start": START,
         "test_rerank_api_(texts|top_n)": FIELDS,
         "test_(rerank|score)_api_max_model_len": TRUNCATED,
     },

@@ -31,9 +31,9 @@ class Remote:
 
     def __init__(self, model: str, args: list[str]) -> None:
         """Read the limit of tokens; the other arguments choose vLLM's engine."""
-        options: list[str] = []
+        options = ["--token-ids"]  # the tests send those of the model
         if "--max-model-len" in args and "rerank" not in model and "apeach" not in model:
-            options = ["--max-seq-tokens", args[args.index("--max-model-len") + 1]]
+            options += ["--max-seq-tokens", args[args.index("--max-model-len") + 1]]
         self._url = serving.url_of([model], *options)
 
     def __enter__(self) -> Remote:
