@@ -50,7 +50,6 @@ class Admission:
         self.tokens_inside = {Lane.QUERY: 0, Lane.BULK: 0}
         self.waiting_texts = 0
         self.waiting_tokens = 0
-        self.num_rejected = 0
 
     def queued(self, lane: Lane) -> Load:
         """Return what the model works on, and what waits at the door."""
@@ -138,7 +137,6 @@ class Admission:
             first.turn.set_result(None)
 
     def _rejected(self, what: str) -> HTTPError:
-        self.num_rejected += 1
         seconds = self.seconds_of_work or 1.0
         return HTTPError.overloaded(
             f"the model has {what} for {seconds:.1f} seconds; come again then", seconds

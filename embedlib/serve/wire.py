@@ -72,7 +72,7 @@ def inputs_of(value: Input, name: str, options: ServeOptions) -> list[str] | lis
     return groups
 
 
-def texts_of(value: Input, name: str, options: ServeOptions) -> list[str]:
+def texts_of(value: Input | list[str], name: str, options: ServeOptions) -> list[str]:
     """Return the texts of an input.
 
     Args:

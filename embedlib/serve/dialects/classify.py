@@ -20,7 +20,7 @@ from embedlib.serve.dialects.dialect import OPENAI, Route
 from embedlib.serve.dialects.openai import usage_of
 from embedlib.serve.dialects.vllm import PoolingFields, take_pooling_fields
 from embedlib.serve.exchange import Exchange, labelled
-from embedlib.serve.wire import check_count
+from embedlib.serve.wire import texts_of
 
 
 class ClassifyBody(PoolingFields, kw_only=True):
@@ -34,8 +34,7 @@ class ClassifyBody(PoolingFields, kw_only=True):
 async def classify(exchange: Exchange) -> Response:
     """Answer `POST /classify`."""
     body = await exchange.read(ClassifyBody)
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    check_count(texts, "input", exchange.shared.options.max_texts)
+    texts = texts_of(body.input, "input", exchange.shared.options)
     take_pooling_fields(exchange, body)
     model = exchange.find(body.model, "classify")
     is_raw = body.raw_scores is True or body.use_activation is False

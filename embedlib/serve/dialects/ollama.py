@@ -10,7 +10,7 @@ from embedlib.serve.asgi import Response
 from embedlib.serve.compute import embed
 from embedlib.serve.dialects.dialect import OLLAMA, Route
 from embedlib.serve.exchange import Common, Exchange, check_positive
-from embedlib.serve.wire import check_count
+from embedlib.serve.wire import texts_of
 
 
 class EmbedBody(Common, kw_only=True):
@@ -31,8 +31,7 @@ async def embed_texts(exchange: Exchange) -> Response:
     """Answer `POST /api/embed`; its vectors have unit length."""
     started = perf_counter_ns()
     body = await exchange.read(EmbedBody)
-    texts = [body.input] if isinstance(body.input, str) else body.input
-    check_count(texts, "input", exchange.shared.options.max_texts)
+    texts = texts_of(body.input, "input", exchange.shared.options)
     check_positive(body.dimensions, "dimensions")
     exchange.work.on_truncate = "error" if body.truncate is False else "ignore"
     model = exchange.find(body.model, "embed")

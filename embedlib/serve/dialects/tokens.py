@@ -14,7 +14,7 @@ from embedlib.serve.dialects.dialect import TEI, Route
 from embedlib.serve.errors import HTTPError
 from embedlib.serve.exchange import Common, Exchange
 from embedlib.serve.sessions import AnyModel
-from embedlib.serve.wire import check_count, ids_of
+from embedlib.serve.wire import ids_of, texts_of
 
 
 class TokenizeBody(Common, kw_only=True):
@@ -40,8 +40,7 @@ async def tokenize(exchange: Exchange) -> Response:
     given = body.prompt if body.inputs is None else body.inputs
     if given is None:
         raise HTTPError(422, "inputs is missing; the body must have it", param="inputs")
-    texts = [given] if isinstance(given, str) else given
-    check_count(texts, "inputs", exchange.shared.options.max_texts)
+    texts = texts_of(given, "inputs", exchange.shared.options)
     front = _prompt_of(session, body.prompt_name)
     adds = body.add_special_tokens is not False
     tokens = await exchange.in_thread(

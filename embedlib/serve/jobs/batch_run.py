@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 from embedlib.serve.jobs.answers import Answer
 from embedlib.serve.jobs.batches import BatchRow, End, Progress
@@ -21,10 +21,8 @@ from embedlib.serve.jobs.lines import (
     write_answer,
     write_reason,
 )
-from embedlib.serve.jobs.patience import patiently
+from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.tools import Tools
-
-T = TypeVar("T")
 
 State = Literal["done", "failed", "cancelled", "expired"]
 MAX_TEXTS = 1024
@@ -122,7 +120,7 @@ class BatchRun:
             if self._end != "completed":
                 await self._refuse_lines()
         end, now = self._end, int(tools.clock.now())
-        await self._write(lambda: tools.batches.finish(row.id, end, now))
+        await write_patiently(self._tools, lambda: tools.batches.finish(row.id, end, now))
         return "done" if end == "completed" else end
 
     async def _check(self) -> bool:
@@ -135,15 +133,19 @@ class BatchRun:
             max_line_bytes=tools.options.max_body_bytes,
         )
         while not self._stopped.is_set():
-            if not await self._read(checker.step):
+            if not await read_patiently(self._tools, checker.step):
                 break
         if self._stopped.is_set():
             return False
         now = int(tools.clock.now())
         if checker.errors:
-            await self._write(lambda: tools.batches.fail(row.id, checker.errors, now))
+            await write_patiently(
+                self._tools, lambda: tools.batches.fail(row.id, checker.errors, now)
+            )
             return False
-        await self._write(lambda: tools.batches.begin(row.id, checker.num_requests, now))
+        await write_patiently(
+            self._tools, lambda: tools.batches.begin(row.id, checker.num_requests, now)
+        )
         return True
 
     async def _answer_lines(self) -> None:
@@ -192,11 +194,13 @@ class BatchRun:
             ]
             offset, number = parsed[-1].line.end, parsed[-1].line.number
             progress = Progress(input_offset=offset, num_lines=len(parsed), errors=b"".join(lines))
-            await self._write(partial(self._tools.batches.save, self._row.id, progress))
+            await write_patiently(
+                self._tools, partial(self._tools.batches.save, self._row.id, progress)
+            )
 
     async def _place(self) -> tuple[int, int]:
         """Return where the first line begins that is not saved, and how many are before it."""
-        row = await self._read(lambda: self._tools.batches.get(self._row.id))
+        row = await read_patiently(self._tools, lambda: self._tools.batches.get(self._row.id))
         return row.input_offset, row.num_lines
 
     async def _parse(self, offset: int, number: int) -> deque[_Running]:
@@ -213,7 +217,7 @@ class BatchRun:
                 parsed.append(_Running(line, request, count, None))
             return parsed
 
-        return await self._read(parse)
+        return await read_patiently(self._tools, parse)
 
     def _start(self, parsed: _Running) -> _Running:
         if parsed.request is None:
@@ -269,15 +273,9 @@ class BatchRun:
             num_tokens=num_tokens,
             model=model,
         )
-        await self._write(lambda: tools.batches.save(row.id, progress))
+        await write_patiently(self._tools, lambda: tools.batches.save(row.id, progress))
         tools.metrics.lines["done"] += len(output)
         tools.metrics.lines["failed"] += len(errors)
         self.num_completed += len(output)
         self.num_failed += len(errors)
         self.num_tokens += num_tokens
-
-    async def _read(self, work: Callable[[], T]) -> T:
-        return await patiently(self._tools, lambda: self._tools.thread.run(work))
-
-    async def _write(self, work: Callable[[], T]) -> T:
-        return await patiently(self._tools, lambda: self._tools.thread.write(work))

@@ -14,8 +14,17 @@ DISK_SECONDS = 5.0
 """Before something is read or written again that the disk refused."""
 
 
-async def patiently(tools: Tools, work: Callable[[], Awaitable[T]]) -> T:
-    """Return what some work on the disk returns; while the disk refuses it, try again."""
+async def read_patiently(tools: Tools, work: Callable[[], T]) -> T:
+    """Return what a function returns that writes nothing; while the disk refuses, try again."""
+    return await _patiently(tools, lambda: tools.thread.run(work))
+
+
+async def write_patiently(tools: Tools, work: Callable[[], T]) -> T:
+    """Return what a function returns, once all that it wrote is on disk; it may run again."""
+    return await _patiently(tools, lambda: tools.thread.write(work))
+
+
+async def _patiently(tools: Tools, work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             found = await work()

@@ -11,7 +11,7 @@ from typing import Final
 
 from embedlib.serve.errors import Kind
 from embedlib.serve.jobs.answers import Answer
-from embedlib.serve.jobs.patience import patiently
+from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.requests import RequestRow, Result
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools
@@ -32,8 +32,8 @@ _CODES: Final[Mapping[Kind, str]] = MappingProxyType(
 
 async def run_request(row: RequestRow, tools: Tools) -> None:
     """Answer a request that was taken. Cancelling the task leaves it to the next start."""
-    requests, thread, metrics = tools.requests, tools.thread, tools.metrics
-    body = await patiently(tools, lambda: thread.run(lambda: requests.body(row.id)))
+    requests, metrics = tools.requests, tools.metrics
+    body = await read_patiently(tools, lambda: requests.body(row.id))
     started = tools.clock.now()
     answer = await tools.answer(row.path, body, row.id)
     now = tools.clock.now()
@@ -44,16 +44,12 @@ async def run_request(row: RequestRow, tools: Tools) -> None:
     tools.write_span(_span(row, answer, started, now, state))
     if goes_back:
         wait = _seconds_to_wait(row, answer)
-        await patiently(
+        await write_patiently(
             tools,
-            lambda: thread.write(
-                lambda: requests.put_back(row.id, not_before=now + wait, num_attempts=num_attempts)
-            ),
+            lambda: requests.put_back(row.id, not_before=now + wait, num_attempts=num_attempts),
         )
         return
-    await patiently(
-        tools, lambda: thread.write(lambda: requests.end(row.id, result, tools.clock.now()))
-    )
+    await write_patiently(tools, lambda: requests.end(row.id, result, tools.clock.now()))
     metrics.ended["async", "done" if result.status == "SUCCEEDED" else "failed"] += 1
 
 

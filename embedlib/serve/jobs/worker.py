@@ -10,7 +10,7 @@ from typing import Any
 from embedlib.serve.jobs.batch_run import BatchRun
 from embedlib.serve.jobs.batches import BatchRow
 from embedlib.serve.jobs.deliveries import deliver
-from embedlib.serve.jobs.patience import patiently
+from embedlib.serve.jobs.patience import read_patiently, write_patiently
 from embedlib.serve.jobs.request_run import run_request
 from embedlib.serve.jobs.spans import JobSpan
 from embedlib.serve.jobs.tools import Tools, log
@@ -88,10 +88,7 @@ class Worker:
     async def _start_batches(self) -> None:
         tools = self._tools
         now = tools.clock.now()
-        rows = await patiently(
-            tools,
-            lambda: tools.thread.run(lambda: tools.batches.open(limit=MAX_OPEN, now=now)),
-        )
+        rows = await read_patiently(tools, lambda: tools.batches.open(limit=MAX_OPEN, now=now))
         for row in rows:
             if row.id in self._batches:
                 if row.expires_at <= now:
@@ -119,10 +116,7 @@ class Worker:
                 "param": None,
             }
             now = int(tools.clock.now())
-            await patiently(
-                tools,
-                lambda: tools.thread.write(lambda: tools.batches.fail(row.id, [error], now)),
-            )
+            await write_patiently(tools, lambda: tools.batches.fail(row.id, [error], now))
             state = "failed"
             tools.metrics.ended["batch", state] += 1
         finally:
@@ -154,11 +148,9 @@ class Worker:
         if max_requests <= 0 or max_bytes <= 0:
             return
         now = tools.clock.now()
-        rows = await patiently(
+        rows = await write_patiently(
             tools,
-            lambda: tools.thread.write(
-                lambda: tools.requests.take(max_requests=max_requests, max_bytes=max_bytes, now=now)
-            ),
+            lambda: tools.requests.take(max_requests=max_requests, max_bytes=max_bytes, now=now),
         )
         for row in rows:
             self._requests[row.id] = row.num_bytes
@@ -171,12 +163,10 @@ class Worker:
         if max_requests <= 0 or max_bytes <= 0:
             return
         now = tools.clock.now()
-        rows = await patiently(
+        rows = await read_patiently(
             tools,
-            lambda: tools.thread.run(
-                lambda: tools.requests.due(
-                    max_requests=max_requests, max_bytes=max_bytes, now=now, but=[*running]
-                )
+            lambda: tools.requests.due(
+                max_requests=max_requests, max_bytes=max_bytes, now=now, but=[*running]
             ),
         )
         for row in rows:
@@ -197,9 +187,7 @@ class Worker:
     async def _expire(self) -> None:
         tools = self._tools
         now = tools.clock.now()
-        count = await patiently(
-            tools, lambda: tools.thread.write(lambda: tools.requests.expire(now))
-        )
+        count = await write_patiently(tools, lambda: tools.requests.expire(now))
         tools.metrics.ended["async", "expired"] += count
 
     async def _sweep(self) -> None:
@@ -213,7 +201,7 @@ class Worker:
             tools.requests.delete_ended(before)
             return [*tools.files.delete_expired(now)]
 
-        for file_id in await patiently(tools, lambda: tools.thread.write(delete)):
+        for file_id in await write_patiently(tools, delete):
             await tools.thread.run(partial(tools.folder.remove, file_id))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
