@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embedlib import Embedder
 from embedlib.config import Config
 from embedlib.engines.base import Engine
-from embedlib.session.loading import ModelAroundEngine
+from embedlib.session.model import ModelAroundEngine
 from embedlib.testing import FakeEngine, byte_tokenizer, fake_spec, fake_vector
 
 

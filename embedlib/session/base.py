@@ -11,7 +11,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, TypeVar
@@ -27,7 +27,7 @@ from embedlib.checks import SWITCH
 from embedlib.closing import CLOSE_SECONDS
 from embedlib.config import Config
 from embedlib.engines.base import Engine
-from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning, a_type, shown
+from embedlib.errors import CloseTimeoutError, ConfigError, TruncationWarning, shown
 from embedlib.models.known_models import KnownModel
 from embedlib.models.opening import check_length, longest_sequence
 from embedlib.models.spec import ModelSpec
@@ -36,8 +36,9 @@ from embedlib.session.call import Call
 from embedlib.session.call_stack import stacklevel_of_caller
 from embedlib.session.checked import checked
 from embedlib.session.ending import Ending
-from embedlib.session.foreign_names import FOREIGN_NAMES
-from embedlib.session.loading import ModelAroundEngine, RunningModel, load_model
+from embedlib.session.foreign_names import StrictAttributes
+from embedlib.session.loading import load_model
+from embedlib.session.model import ModelAroundEngine, RunningModel
 from embedlib.session.model_card import ModelCardData
 from embedlib.session.running import arun, run
 from embedlib.vectors.arrays import Vectors
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # of typing from Python 3.11 on
 
     from embedlib.session.signatures import ConfigOptions
-
-_OPTION_NAMES = frozenset(item.name for item in fields(Config))
 
 AnySession = TypeVar("AnySession", bound="Session")
 
@@ -67,7 +66,7 @@ class LengthLimited(Protocol):
         """Return a copy with another length limit."""
 
 
-class Session:
+class Session(StrictAttributes):
     """Base of `Embedder`, `Reranker` and `Classifier`: loading, running, closing.
 
     Any number of threads may call any method. Close it, or use it as a context manager, to free the
@@ -335,29 +334,3 @@ class Session:
     ) -> None:
         """Close without blocking the event loop."""
         await asyncio.to_thread(self.__exit__, exc_type, *exc_info)
-
-    if not TYPE_CHECKING:  # or type checkers would accept any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError; for a name of another library with what replaces it here."""
-            hint = f"; {FOREIGN_NAMES[name]}" if name in FOREIGN_NAMES else ""
-            kind = type(self).__name__
-            raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}")
-
-        def __setattr__(self, name: str, value: object) -> None:
-            """Raise AttributeError where setting an attribute would have no effect."""
-            attribute = getattr(type(self), name, None)
-            if isinstance(attribute, property) and attribute.fset is None:
-                hint = f"pass {name}= to the constructor" if name in _OPTION_NAMES else "leave it"
-                raise AttributeError(f"{type(self).__name__}.{name} is read only; {hint}")
-            if name in FOREIGN_NAMES:
-                self.__getattr__(name)
-            object.__setattr__(self, name, value)
-
-    def __reduce__(self) -> NoReturn:
-        """Raise TypeError: threads and engines cannot be pickled."""
-        kind = type(self).__name__
-        raise TypeError(
-            f"{a_type(self)} cannot be pickled; send the model's "
-            f"name and a Config to the other process and make the {kind} there"
-        )

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+
+from embedlib.config import Config
+from embedlib.errors import a_type
+
+_OPTION_NAMES = frozenset(item.name for item in fields(Config))
 
 FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -35,3 +42,33 @@ FOREIGN_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Of sentence-transformers, fastembed and FlagEmbedding: what to use instead."""
+
+
+class StrictAttributes:
+    """Base of a session: says what to use in place of an attribute that it does not have."""
+
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError; for a name of another library with what replaces it here."""
+            hint = f"; {FOREIGN_NAMES[name]}" if name in FOREIGN_NAMES else ""
+            kind = type(self).__name__
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}{hint}")
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Raise AttributeError where setting an attribute would have no effect."""
+            attribute = getattr(type(self), name, None)
+            if isinstance(attribute, property) and attribute.fset is None:
+                hint = f"pass {name}= to the constructor" if name in _OPTION_NAMES else "leave it"
+                raise AttributeError(f"{type(self).__name__}.{name} is read only; {hint}")
+            if name in FOREIGN_NAMES:
+                self.__getattr__(name)
+            object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: threads and engines cannot be pickled."""
+        kind = type(self).__name__
+        raise TypeError(
+            f"{a_type(self)} cannot be pickled; send the model's "
+            f"name and a Config to the other process and make the {kind} there"
+        )

@@ -18,7 +18,7 @@ from embedlib.models.prompts import Role
 from embedlib.models.reading.files import ModelFiles
 from embedlib.models.reading.tokenizer_files import load_tokenizer
 from embedlib.session.call import Call, EmbeddingCall
-from embedlib.session.loading import RunningModel
+from embedlib.session.model import RunningModel
 from embedlib.session.token_outputs import TokenCall, TokenPipeline, TokenVectors
 from embedlib.vectors.sparse import SparseVector, strongest
 from embedlib.vectors.tokens import lexical_weights

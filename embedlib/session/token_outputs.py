@@ -27,7 +27,7 @@ from embedlib.engines.base import Engine
 from embedlib.errors import ClosedError, CloseTimeoutError, ConfigError, InputError, shown
 from embedlib.models.weights.token_heads import TokenHead, ignored_token_ids, load_token_head
 from embedlib.session.call import Call, EmbeddingCall
-from embedlib.session.loading import RunningModel
+from embedlib.session.model import RunningModel
 from embedlib.vectors.modules import apply_modules
 from embedlib.vectors.similarity import normalize
 from embedlib.vectors.sparse import SparseVector, strongest

@@ -10,13 +10,13 @@ Nothing here sleeps or reads the clock: a fake engine holds batches until the te
 from __future__ import annotations
 
 from embedlib.testing.batches import make_batch
+from embedlib.testing.check_engine import check_engine
 from embedlib.testing.check_replaceable import check_replaceable
 from embedlib.testing.check_sink import check_sink
 from embedlib.testing.engine import (
     FAKE_DIM,
     FakeEngine,
     byte_tokenizer,
-    check_engine,
     fake_embedder,
     fake_spec,
     fake_vector,

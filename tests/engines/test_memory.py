@@ -201,8 +201,8 @@ def test_what_does_not_fit_is_refused_with_what_would(files: ModelFiles) -> None
         ("int8", r"no precision needs less"),
     ):
         message = rf"; {least}; use a machine with more memory, or a smaller model"
+        config = Config(threads=2, precision=precision)  # type: ignore[arg-type]
         with pytest.raises(EngineUnavailableError, match=message):
-            config = Config(threads=2, precision=precision)  # type: ignore[arg-type]
             plan_engine(big, config, machine=smaller)
 
 
