@@ -77,29 +77,44 @@ class Server:
             text=True,
         )
         self.url = f"http://127.0.0.1:{self.port}"
-        wait_ready(self.url, self.process)
+        # One for all requests, each with a connection of its own: a client takes long to make.
+        self.http = httpx.Client(base_url=self.url, headers={"Connection": "close"})
+        wait_ready(self.http, self.process)
 
     def get(self, path: str) -> bytes:
-        return httpx.get(f"{self.url}{path}").content
+        return self.http.get(path).content
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), SECONDS)
+
+    def stop(self) -> None:
+        self.http.close()
+        self.process.kill()
+        self.process.communicate()
 
     def end(self) -> tuple[int, str]:
         output, _ = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, output
 
 
-def wait_ready(url: str, process: subprocess.Popen[str] | None, **options: Any) -> None:
+def wait_ready(http: httpx.Client, process: subprocess.Popen[str] | None) -> None:
     until = time.monotonic() + SECONDS
     while time.monotonic() < until and (process is None or process.poll() is None):
         try:
-            if httpx.get(f"{url}/health", **options).status_code == 200:
+            if http.get("/health").status_code == 200:
                 return
         except httpx.TransportError:
             time.sleep(0.05)  # a process in its start; there is nothing to wait on
     has_ended = process is not None and process.poll() is not None
     raise AssertionError(process.communicate()[0] if process and has_ended else "too late")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that tests share, with nothing of them left in it."""
+    server = Server()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -113,14 +128,12 @@ def start() -> Iterator[Callable[..., Server]]:
 
     yield start
     for server in started:
-        server.process.kill()
-        server.process.communicate()
+        server.stop()
 
 
 def test_the_end_by_a_signal_answers_what_runs(start: Callable[..., Server]) -> None:
     server = start()
-    with httpx.Client(base_url=server.url) as http:
-        assert http.post("/embed", json={"inputs": "a"}).status_code == 200
+    assert server.http.post("/embed", json={"inputs": "a"}).status_code == 200
     server.process.send_signal(signal.SIGTERM)
     code, output = server.end()
     assert code == 0, output
@@ -156,8 +169,7 @@ def test_the_second_signal_ends_at_once(start: Callable[..., Server]) -> None:
     ],
     ids=["silent", "half a line", "half a head", "half a body"],
 )
-def test_who_stalls_is_cut_off(start: Callable[..., Server], sent: bytes, answer: bytes) -> None:
-    server = start()
+def test_who_stalls_is_cut_off(server: Server, sent: bytes, answer: bytes) -> None:
     with server.connect() as client:
         client.sendall(sent)
         received = b""
@@ -172,9 +184,7 @@ def test_who_stalls_is_cut_off(start: Callable[..., Server], sent: bytes, answer
 def test_who_does_not_read_is_cut_off(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start("jobs", str(tmp_path))
     content = bytes(8 << 20)
-    sent = httpx.post(
-        f"{server.url}/v1/files", data={"purpose": "batch"}, files={"file": ("in", content)}
-    )
+    sent = server.http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in", content)})
     path = f"/v1/files/{sent.json()['id']}/content"
     assert server.get(path) == content
     with socket.socket() as client:
@@ -244,12 +254,11 @@ def test_who_leaves_is_noticed(start: Callable[..., Server]) -> None:
         client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\n")
         client.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
     until = time.monotonic() + SECONDS
-    while 'embedlib_failures_total{reason="gone"} 1' not in httpx.get(f"{server.url}/metrics").text:
+    while b'embedlib_failures_total{reason="gone"} 1' not in server.get("/metrics"):
         assert time.monotonic() < until
 
 
-def test_a_port_in_use_is_one_line(start: Callable[..., Server]) -> None:
-    server = start()
+def test_a_port_in_use_is_one_line(server: Server) -> None:
     found = subprocess.run(
         [sys.executable, "-c", SERVE, str(server.port)], capture_output=True, text=True
     )
@@ -276,8 +285,9 @@ def test_tls(tmp_path: Path) -> None:
     def ask() -> None:
         trusted = ssl.create_default_context(cafile=certificate)
         try:
-            wait_ready(url, None, verify=trusted)
-            answers.append(httpx.post(f"{url}/embed", json={"inputs": "a"}, verify=trusted))
+            with httpx.Client(base_url=url, verify=trusted) as http:
+                wait_ready(http, None)
+                answers.append(http.post("/embed", json={"inputs": "a"}))
             httpx.get(f"{url}/health")  # nobody vouches for the certificate
         except httpx.ConnectError as error:
             answers.append(error)
