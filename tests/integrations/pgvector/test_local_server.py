@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,25 @@ def begun(pg: Any, url: str) -> PgvectorSink:
 @pytest.fixture
 def url(pg_folder: Path) -> str:
     return f"pglocal:{pg_folder / 'db'}?table=docs"
+
+
+@pytest.fixture(scope="module")
+def made(pg_session_server: Any) -> Iterator[Path]:
+    """A database without a table, whose server has stopped: making one takes longest."""
+    with TemporaryDirectory(prefix="embedlib-pg-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "db").mkdir()
+        pg_session_server.start_server(folder / "db")
+        pg_session_server.stop_server(folder / "db")
+        yield folder / "db"
+
+
+@pytest.fixture
+def made_url(made: Path, pg_folder: Path, url: str) -> str:
+    """The URL of a copy of it; its files are of the server's own user."""
+    subprocess.run(["cp", "-a", made, pg_folder / "db"], check=True)
+    return url
 
 
 def start_writer(url: str) -> subprocess.Popen[str]:
@@ -183,9 +203,9 @@ def test_a_second_process_does_not_stop_it_under_the_first(
     assert pg.postmaster(pg_folder / "db") is None
 
 
-def test_the_first_process_leaves_it_to_the_second(pg: Any, pg_folder: Path, url: str) -> None:
-    with start_writer(url) as writer:
-        reader = open_sink(url)
+def test_the_first_process_leaves_it_to_the_second(pg: Any, pg_folder: Path, made_url: str) -> None:
+    with start_writer(made_url) as writer:
+        reader = open_sink(made_url)
         assert reader.inspect() is not None
         assert writer.communicate("")[0] == "closed\n"
         assert pg.postmaster(pg_folder / "db") is not None
@@ -195,32 +215,34 @@ def test_the_first_process_leaves_it_to_the_second(pg: Any, pg_folder: Path, url
 
 
 def test_a_server_that_a_killed_process_left_is_taken_over(
-    pg: Any, pg_folder: Path, url: str
+    pg: Any, pg_folder: Path, made_url: str
 ) -> None:
-    with start_writer(url) as writer:
+    with start_writer(made_url) as writer:
         os.kill(writer.pid, signal.SIGKILL)
         writer.communicate()
     left = pg.postmaster(pg_folder / "db")
     assert left is not None
-    sink = begun(pg, url)
+    sink = begun(pg, made_url)
     assert pg.postmaster(pg_folder / "db") == left
     assert len(list(sink.scan())) == 1
     sink.close()
     assert pg.postmaster(pg_folder / "db") is None
 
 
-def test_a_server_that_somebody_else_uses_keeps_running(pg: Any, pg_folder: Path, url: str) -> None:
-    sink = begun(pg, url)
+def test_a_server_that_somebody_else_uses_keeps_running(
+    pg: Any, pg_folder: Path, made_url: str
+) -> None:
+    sink = begun(pg, made_url)
     pg.dsn = f"postgresql://postgres@/postgres?host={pg_folder / 'db'}&application_name=notebook"
     with pg.connect() as connection:
         sink.close()
         assert connection.execute("SELECT 1").fetchone() == (1,)
-    begun(pg, url).close()
+    begun(pg, made_url).close()
     assert pg.postmaster(pg_folder / "db") is None
 
 
-def test_a_server_that_died_is_started_again(pg: Any, pg_folder: Path, url: str) -> None:
-    sink = begun(pg, url)
+def test_a_server_that_died_is_started_again(pg: Any, pg_folder: Path, made_url: str) -> None:
+    sink = begun(pg, made_url)
     pg.stop_server(pg_folder / "db")
     rows = pg.rows(0, 5)
     sink.write(rows, pg.vectors(rows))
