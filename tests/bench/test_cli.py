@@ -1,10 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +9,6 @@ from embedlib.bench import peers as peers_module
 from embedlib.bench.line_up import make_contestant
 from embedlib.bench.peers import PEERS, Peer, missing_modules
 from embedlib.bench.race import start_contestant
-from embedlib.bench.result import BenchResult
 from embedlib.cli import main
 from embedlib.measuring.process import ContestantFailedError
 
@@ -41,29 +35,6 @@ def test_wrong_arguments(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(main, ["bench", "model", *arguments])
     assert done.exit_code != 0
     assert message in done.stderr
-
-
-def test_a_real_run_of_a_tiny_model(tiny_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    arguments = ["--num-texts", "8", "--rounds", "1", "--query-seconds", "1e-3", "--threads", "1"]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "embedlib", "bench", str(tiny_folder("bert"))),
-            *(*arguments, "--json", str(path)),
-        ],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    result = BenchResult.from_json(json.loads(path.read_text(encoding="utf-8")))
-    assert result.num_texts == 8
-    assert result.num_tokens > 8
-    assert "--rounds 1" in result.command
-    assert result.contestants[0].query.num_queries >= 16
-    assert "| bulk, tokens/s" in done.stdout
-    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_the_reason_of_a_failure_is_not_endless() -> None:

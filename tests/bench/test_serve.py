@@ -3,21 +3,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from embedlib.bench import serving
 from embedlib.bench.http_client import ClientCalls, Connection, make_request
 from embedlib.bench.options import ServeBenchOptions
-from embedlib.bench.serve_table import render_serve
 from embedlib.bench.servers import cpu_seconds
-from embedlib.bench.serving import run_serve
 from embedlib.cli import main
-from embedlib.config import Config
 from embedlib.errors import ConfigError
 
 URL = "http://127.0.0.1:1/v1/embeddings"
@@ -81,35 +75,6 @@ def test_clients_that_find_no_server_are_counted() -> None:
 
 def test_the_time_of_a_process() -> None:
     assert 0 < cpu_seconds(os.getpid()) < 1e6
-
-
-def test_a_run_with_a_tiny_model(
-    tiny_folder: Callable[[str], Path], course: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "CLIENTS", 20)
-    options = ServeBenchOptions(
-        model=str(tiny_folder("bert")),
-        urls={"nobody": URL},
-        num_texts=140,
-        rounds=1,
-        query_seconds=0.01,
-        config=Config(threads=1),
-    )
-    result = run_serve(options, machine={}, embedlib_version="9.9", start=course.start)
-    bulk = [line for line in course.log if line.endswith(" bulk")]
-    assert len(bulk) == 3, "one to count tokens, one before the server's turn and one after it"
-    [ours] = result.servers
-    assert (ours.name, ours.request_texts) == ("embedlib serve", 128)
-    assert ours.query.num_queries >= 16
-    assert ours.server_share is not None
-    assert [one.name for one in result.skipped] == ["nobody"]
-    assert result.alone.crowd_requests == 100
-    assert result.alone.crowd_failures == {}
-    assert result.alone.requests_per_core_s > 0
-    json.dumps(result.as_json())
-    text = render_serve(result)
-    for label in ("bulk rate over that in process", "20 clients at once", "nobody: not measured"):
-        assert label in text
 
 
 @pytest.mark.parametrize(

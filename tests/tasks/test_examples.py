@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each prints when it found what it was to find.
 EXPECTED = {
     "langchain_retriever.py": "shutil.copytree",
