@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from embedlib.cli.progress import interrupted_line, quiet_option
+from embedlib.cli.usage_errors import explain
 from embedlib.closing import is_worker
 from embedlib.errors import EmbedlibError, shortened
 from embedlib.version import __version__
@@ -31,8 +31,6 @@ _COMMANDS = (
 """The command NAME is the function NAME in the module NAME of this package, with _ for -."""
 
 _WITHOUT_PROGRESS = {"completion", "config", "doctor", "drop-old", "models", "serve", "status"}
-_ARGUMENTS = {"-m": "MODEL", "--model": "MODEL", "--to": "URL"}
-"""Options of some commands that are arguments of others, and the name of that argument."""
 _DEBUG = "embedlib.debug"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -84,23 +82,27 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = get_close_matches(args[0], _COMMANDS, n=1)
-        if near and args[0] not in _COMMANDS:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        if args[0] not in _COMMANDS:
+            near = get_close_matches(args[0], _COMMANDS, n=1)
+            way = f"Did you mean {near[0]!r}?" if near else "`embedlib --help` lists all commands."
+            ctx.fail(f"No such command {shortened(args[0])!r}. {way}")
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise explain(error, ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
         formatwarning, warnings.formatwarning = warnings.formatwarning, _format_warning
         unraisable, sys.unraisablehook = sys.unraisablehook, _report_unraisable
         try:
             return super().invoke(ctx)
-        except click.NoSuchOption as error:
-            raise _without_flag(error) from None
+        except click.UsageError as error:
+            raise explain(error, ctx) from None
         except click.ClickException as error:
-            if isinstance(error, click.BadParameter):
-                _name_variable(error)
-            # It quotes a value of any length; a new error would lose the kind and its usage line.
-            error.message = shortened(error.message)  # type: ignore[misc]
+            error.message = shortened(error.message)  # type: ignore[misc] # may quote a long value
             raise
         except EmbedlibError as error:
             if ctx.meta.get(_DEBUG):
@@ -122,28 +124,6 @@ class _Commands(click.Group):
         finally:
             warnings.formatwarning = formatwarning
             sys.unraisablehook = unraisable
-
-
-def _name_variable(error: click.BadParameter) -> None:
-    """Let the error say which variable has the value, if it is none of the command line."""
-    option = error.param
-    if not (error.ctx and isinstance(option, click.Option) and isinstance(option.envvar, str)):
-        return
-    source = error.ctx.get_parameter_source(str(option.name))
-    if source is ParameterSource.ENVIRONMENT and not error.param_hint:
-        error.param_hint = f"{option.envvar}, which sets {option.get_error_hint(error.ctx)}"
-
-
-def _without_flag(error: click.NoSuchOption) -> click.UsageError:
-    """Return an error that says how to pass a value that only other commands take as an option."""
-    argument = _ARGUMENTS.get(error.option_name, "")
-    parameters = error.ctx.command.params if error.ctx is not None else []
-    if argument not in [parameter.human_readable_name for parameter in parameters]:
-        return error
-    return click.UsageError(
-        f"No such option {error.option_name!r}; give {argument} without it, as shown above.",
-        error.ctx,
-    )
 
 
 def _report_unraisable(unraisable: Any) -> None:

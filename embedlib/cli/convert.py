@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("folder", type=FilePath(path_type=Path, file_okay=False, exists=True))
+@click.argument("folder", type=FilePath(path_type=Path, file_okay=False))
 @click.option(
     "--out",
     "-o",
@@ -51,6 +51,12 @@ def convert(folder: Path, out: Path | None, adapter: str | None, as_json: bool) 
     from embedlib.models.converting.convert import convert_folder, describe
     from embedlib.models.converting.merge import merge_adapter
 
+    if not folder.is_dir():
+        raise click.BadParameter(
+            f"there is no folder {str(folder)!r}; give one with a model's files, which "
+            "`hf download BAAI/bge-m3 --local-dir bge-m3` makes of a hub name",
+            param_hint="'FOLDER'",
+        )
     if adapter is not None and out is None:
         raise click.UsageError("--adapter needs --out, a new folder for the merged model")
     reading = Reading()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -18,5 +19,27 @@ class FilePath(click.Path):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Return the path; fails as click's own type does."""
-        return super().convert(os.path.expanduser(value), param, ctx)
+        """Return the path; fails as click's own type does, and says what is there."""
+        path = os.path.expanduser(value)
+        try:
+            return super().convert(path, param, ctx)
+        except click.BadParameter as error:
+            if not os.path.lexists(path):
+                way = _what_is_there(path)
+            elif os.path.isdir(path) != self.dir_okay:
+                way = "give a file" if os.path.isdir(path) else "give a folder"
+            else:
+                raise
+            self.fail(f"{error.message.removesuffix('.')}; {way}", param, ctx)
+
+
+def _what_is_there(path: str) -> str:
+    """Return what may have been meant by a path that does not exist."""
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        near = get_close_matches(name, os.listdir(folder), n=1)
+    except OSError as error:
+        return f"its folder {folder!r} cannot be read: {error.strerror}"
+    if near:
+        return f"did you mean {os.path.join(os.path.dirname(path), near[0])!r}?"
+    return f"{folder} has nothing of a similar name"

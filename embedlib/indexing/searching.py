@@ -147,6 +147,4 @@ def check_question(question: object) -> None:
     if not isinstance(question, str):
         raise ConfigError(f"question = {shown(question)}; it must be a str")
     if not question.strip():
-        raise ConfigError(
-            f"question = {shown(question)}; it is empty, and any row would be an answer"
-        )
+        raise ConfigError(f"question = {shown(question)}; it is empty; ask something")

@@ -177,7 +177,10 @@ def open_writer(output: str, output_format: str, dim: int) -> Iterator[VectorWri
         raise  # the reader closed the pipe: click exits without a message
     except OSError as error:
         name = "standard output" if output == STDOUT else repr(output)
-        raise SinkError(f"cannot write {name}: {error.strerror or error}") from error
+        reason = error.strerror or error
+        if isinstance(error, FileNotFoundError):
+            reason = f"there is no folder {os.path.dirname(output)!r}; make it"
+        raise SinkError(f"cannot write {name}: {reason}") from error
 
 
 @contextmanager

@@ -49,8 +49,8 @@ def test_every_command_and_option_has_help(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "variable", "message"),
     [
-        ("search", "EMBEDLIB_SEARCH_TO", "no sink for 'nowhere'"),
-        ("bench-write", "EMBEDLIB_BENCH_WRITE_TO", "no sink for 'nowhere'"),
+        ("search", "EMBEDLIB_SEARCH_TO", "no destination begins with 'nowhere:'"),
+        ("bench-write", "EMBEDLIB_BENCH_WRITE_TO", "no destination begins with 'nowhere:'"),
         ("encode", "EMBEDLIB_ENCODE_FORMAT", "'nowhere:x' is not one of 'npy', 'jsonl'"),
     ],
 )
@@ -91,8 +91,9 @@ def test_a_default_is_that_of_python(name: str, defaults: dict[str, object]) -> 
         (["encode", "-m", "x"], "No such option '-m'; give MODEL without it, as shown above."),
         (["inspect", "--model=x"], "'--model'; give MODEL without it, as shown above."),
         (["status", "--to", "x"], "No such option '--to'; give URL without it, as shown above."),
-        (["status", "--model", "x"], "No such option '--model'."),
-        (["index", "--modle", "x"], "'--model'"),
+        (["status", "--model", "x"], "'--model'; `main status --help` lists those it takes."),
+        (["index", "--modle", "x"], "No such option '--modle'. Did you mean '--model'?"),
+        (["--model", "x"], "'--model'; options stand behind the name of a command."),
         (["index", "docs", "-m", "x"], "Missing option '--to'."),
     ],
 )
@@ -105,7 +106,7 @@ def test_a_flag_that_is_an_argument_here(arguments: list[str], message: str, run
 
 def test_a_mistyped_command(run: Run) -> None:
     assert "No such command 'idnex'. Did you mean 'index'?" in run("idnex", "docs").stderr
-    assert "No such command 'xyz'." in run("xyz").stderr
+    assert "No such command 'xyz'. `embedlib --help` lists all" in run("xyz").stderr
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -180,7 +181,7 @@ def test_a_long_value_is_not_quoted_whole(run: Run) -> None:
     result = run("encode", "nowhere", "--truncate-dim", "x" * 100_000)
     assert result.exit_code == 2
     assert "Invalid value for '--truncate-dim': 'xxx" in result.stderr
-    assert "xxx' is not a valid integer" in result.stderr
+    assert "xxx'; give a whole number" in result.stderr
     assert len(result.stderr) < 3000
 
 

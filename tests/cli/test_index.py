@@ -375,7 +375,7 @@ def test_a_destination_knows_its_model(
     ("arguments", "message"),
     [
         (["x", "-k", 0], "k = 0; it must be a whole number of at least 1"),
-        ([" "], "question = ' '; it is empty, and any row would be an answer"),
+        ([" "], "question = ' '; it is empty; ask something"),
         (
             ["x", "--where", "lang = de"],
             "--where: character 8, 'de': a value must be here; put a string in quotes: \"de\"",
@@ -431,7 +431,7 @@ def test_status_tells_what_is_there(run: Run, model: str, docs: Path, out: str) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["docs", "--to", "nowhere:x"], "no sink for 'nowhere'"),
+        (["docs", "--to", "nowhere:x"], "no destination begins with 'nowhere:'"),
         (["no-such-folder", "--to", "jsonl:x"], "no-such-folder"),
         (["sqlite:app.db", "--to", "jsonl:x"], "a database URL needs --sql"),
         (["docs", "--to", "jsonl:x", "--halfvec"], "has no option 'halfvec'"),

@@ -364,7 +364,7 @@ def test_mounted_it_answers_why(make: MakeSearch) -> None:
 @pytest.mark.parametrize(
     ("search", "kind", "words"),
     [
-        ({"docs": "nowhere:x"}, SinkError, "no sink for 'nowhere'"),
+        ({"docs": "nowhere:x"}, SinkError, "no destination begins with 'nowhere:'"),
         ({"docs": 3}, ConfigError, "sink = 3; it must be a URL"),
         ({"": FakeSink(FakeStore())}, ConfigError, "a destination is called ''"),
         ({"docs": FakeSink(FakeStore())}, SinkError, "fake: holds nothing; load it with"),
@@ -389,7 +389,7 @@ def test_the_description_has_the_body(make: MakeSearch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--search", "nowhere:x?a=b"], "Error: no sink for 'nowhere'"),
+        (["--search", "nowhere:x?a=b"], "Error: no destination begins with 'nowhere:'"),
         (["--search", "docs=jsonl:/no/such/folder/x"], "there is no folder"),
         (["--search", "a=jsonl:x", "--search", "a=jsonl:y"], "two destinations are called 'a'"),
         (["--search", "jsonl:x", "--search", "jsonl:y"], "two destinations are called 'default'"),

@@ -102,7 +102,8 @@ def replaceable(sink: Sink) -> ReplaceableSink:
     """
     if not can_replace(sink):
         raise SinkError(
-            f"{sink.name} cannot hold rows of two models at a time; load into a new destination, "
-            "let searches use that, and remove this one"
+            f"{sink.name} cannot hold rows of two models at a time; for another model load into a "
+            "new destination, let searches use that, and remove this one, or start over here with "
+            "--recreate"
         )
     return sink

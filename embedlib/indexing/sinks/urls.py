@@ -127,14 +127,14 @@ def _find_opener(scheme: str) -> Callable[[SinkUrl], Sink]:
         return opener
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if scheme not in found:
-        known = sorted({*_BUILT_IN, *found})
-        near = get_close_matches(scheme, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        raise SinkError(f"no sink for {scheme!r}; {hint}")
+        known = sorted(f"{name}:" for name in {*_BUILT_IN, *found})
+        near = get_close_matches(f"{scheme}:", known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {' '.join(known)}"
+        raise SinkError(f"no destination begins with '{scheme}:'; {hint}")
     try:
         opener = found[scheme].load()
     except ImportError as error:
-        raise SinkError(f"the sink for {scheme}: cannot be loaded: {error}") from error
+        raise SinkError(f"destinations of {scheme}: cannot be opened: {error}") from error
     return opener
 
 

@@ -108,8 +108,11 @@ def test_the_home_folder_is_where_a_shell_has_it(monkeypatch: pytest.MonkeyPatch
         ("jsonl:.", "needs a file"),
         ("jsonl:/", "needs a file"),
         ("qdrant://[x/c", "such as qdrant://localhost"),
-        ("postgressql://h/db", "no sink for 'postgressql'; did you mean 'postgresql'"),
-        ("mongodb://h/db", "no sink for 'mongodb'; known: .*jsonl"),
+        (
+            "postgressql://h/db",
+            "no destination begins with 'postgressql:'; did you mean 'postgresql:'",
+        ),
+        ("mongodb://h/db", "no destination begins with 'mongodb:'; known: .*jsonl:"),
         ("jsonl:a?flag", "has no option 'flag'"),
     ],
 )
@@ -139,7 +142,9 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 def test_a_sink_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("other", "no_such_module:make", "embedlib.sinks")
     monkeypatch.setattr("embedlib.indexing.sinks.urls.entry_points", lambda group: [point])
-    with pytest.raises(SinkError, match=r"other: cannot be loaded: No module named"):
+    with pytest.raises(
+        SinkError, match=r"destinations of other: cannot be opened: No module named"
+    ):
         open_sink("other:x")
 
 

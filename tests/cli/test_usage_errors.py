@@ -1,0 +1,95 @@
+"""Wrong command lines of all commands: one line says what is wrong and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import Result
+
+from embedlib.cli import main
+
+Run = Callable[..., Result]
+CONTEXT = click.Context(main, **main.context_settings)
+COMMANDS = main.list_commands(CONTEXT)
+
+
+def error_line(done: Result) -> str:
+    """The one line with the error; click has told the usage above it."""
+    *usage, line = done.stderr.splitlines()
+    assert usage[0].startswith("Usage: ")
+    assert not any(each.startswith("Error: ") for each in usage)
+    assert done.exit_code == 2
+    return line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option(name: str, run: Run) -> None:
+    line = error_line(run(name, "--xyzzy", "1"))
+    assert line.startswith("Error: No such option '--xyzzy'; `main ")
+    assert line.endswith(" --help` lists those it takes.")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_missing_is_shown_by_an_example(
+    name: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EMBEDLIB_MODEL", raising=False)
+    command = main.get_command(CONTEXT, name)
+    assert command is not None
+    needed = [each for each in command.params if each.required]
+    if not needed:
+        return
+    line = error_line(run(name))
+    assert line.startswith("Error: Missing ")
+    assert f" For example: embedlib {name} " in line
+    assert all(option in line for each in needed[:1] for option in each.opts if option[0] == "-")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["index", "docs", "-m", "x"],
+            "Missing option '--to'. For example: embedlib index docs/ --model "
+            "BAAI/bge-small-en-v1.5 --to edge:my-docs",
+        ),
+        (
+            ["encode"],
+            "EMBEDLIB_MODEL, or model in a file of settings. For example: embedlib encode",
+        ),
+        (
+            ["search", "x", "--to"],
+            "'--to' requires an argument. For example: embedlib search \"how",
+        ),
+        (
+            ["search", "how", "do", "I", "--to", "edge:x"],
+            "unexpected extra arguments (do I). A value with blanks needs quotes. For example: ",
+        ),
+        (["index", "a", "--to", "edge:x", "--limit", "x"], "'--limit': 'x'; give a whole number"),
+        (["serve", "m", "--port", "x"], "'--port': 'x'; give a whole number from 1 to 65535"),
+        (["tune", "m", "--texts", "."], "File '.' is a directory; give a file"),
+        (["config", "x"], "extra argument (x). A value with blanks needs quotes. `main config -"),
+        (["models", "x", "y"], 'needs quotes. For example: embedlib models "qwen3 apache"'),
+        (["convert", "NOWHERE"], "there is no folder 'NOWHERE'; give one with a model's files, "),
+        (
+            ["tune", "m", "--texts", "near.txt"],
+            "'near.txt' does not exist; did you mean 'nearby.txt'",
+        ),
+        (["tune", "m", "--texts", "x.txt"], "'x.txt' does not exist; /"),
+        (["tune", "m", "--texts", "no/x.txt"], "/no' cannot be read: No such file or directory"),
+    ],
+)
+def test_the_remedy(
+    arguments: list[str],
+    message: str,
+    run: Run,
+    tmp_path: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(str(tmp_path))
+    monkeypatch.delenv("EMBEDLIB_MODEL", raising=False)
+    with open("nearby.txt", "w"):
+        pass
+    assert message in error_line(run(*arguments))
