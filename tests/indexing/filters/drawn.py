@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import random
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,9 +37,9 @@ from embedlib.testing.check_sink import DIM, TARGET
 STRINGS = ("", "a", "b", "A", "ä", "1", "true", "null", "2024-05-01", "2024-05-01T10:00:00Z")
 ODD_STRINGS = ("'; DROP TABLE x; --", '"', "\\", "%s {} $1 ?", "\n\t", "\ufffd", "\U0001f600")
 HOSTILE = (
-    *ODD_STRINGS,
-    *('" or 1=1 --', "x = 1) or (1 = 1", "' union select 1 '", "x in (select 1)", "$1", "{}", "%s"),
-    *("\0", "\ud800", "\u202e", "`", "((((", "[].x", "__class__", "${jndi:ldap://x}", "\x1b[2J"),
+    *("'; DROP TABLE docs; --", '" or 1=1 --', "x = 1) or (1 = 1", "%s", "{}", "$1", "\\", "\0"),
+    *("${jndi:ldap://x}", "`x`; x", "x = 1/**/", "1e999", "-", "((((", "\ud800", "\u202e", "`"),
+    *("x in (select 1)", "' union select 1 '", "[].x", "__class__", "x = 'a' 'b'", "\x1b[2J"),
 )
 NUMBERS = (0, 1, -1, 2.5, 1e-7, -3.25e10, (1 << 53) - 1)
 FIELDS = (("x",), ("y",), ("o", "x"), ("o", "p", "x"), ("x", "0"), ("odd %s {} .'", "[0]"))
@@ -49,23 +52,24 @@ VALUES: tuple[Any, ...] = (
     *([{"x": "a"}], [2.5, 7], {"0": "a"}, ["b", ["a"]], [""], [False, 0]),
 )
 """Values that rows have; some are beyond what a filter can name."""
+NUM_HOSTILE = 200
 
 
 def drawn_rows(num_rows: int = 120) -> list[Row]:
     """Rows with every value in several fields, the same in every run."""
-    random = np.random.default_rng(0)
+    dice = np.random.default_rng(0)
 
     def value() -> Any:
-        return VALUES[int(random.integers(len(VALUES)))]
+        return VALUES[int(dice.integers(len(VALUES)))]
 
     rows = []
     for number in range(num_rows):
         metadata: dict[str, Any] = {"x": VALUES[number % len(VALUES)]}
-        if random.random() < 0.8:
+        if dice.random() < 0.8:
             metadata["y"] = value()
-        if random.random() < 0.6:
+        if dice.random() < 0.6:
             metadata["o"] = {"x": value(), "p": value() if number % 2 else {"x": value()}}
-        if random.random() < 0.3:
+        if dice.random() < 0.3:
             metadata["odd %s {} .'"] = {"[0]": value()}
         rows.append(
             Row(
@@ -93,18 +97,42 @@ def load(sink: Sink, rows: list[Row]) -> Sink:
 
 
 def check_filters(sink: Any, rows: list[Row], num_drawn: int) -> None:
-    """Check that a sink finds the rows that the reference accepts, for so many drawn filters."""
+    """Check that a sink finds the rows that the reference accepts, for drawn and hostile filters.
 
-    @settings(max_examples=num_drawn, deadline=None, database=None, derandomize=True)
+    Args:
+        sink: a loaded one.
+        rows: what it was loaded with.
+        num_drawn: how many are drawn, unless EMBEDLIB_TEST_FILTERS asks for more; then two hostile
+            texts stand in each hostile filter as well, and 200 that are not refused are asked.
+    """
+    num_asked = int(os.environ.get("EMBEDLIB_TEST_FILTERS", "0"))
+
+    @settings(max_examples=num_asked or num_drawn, deadline=None, database=None, derandomize=True)
     @given(FILTERS)
     def check(where: Filter) -> None:
         _check_same_rows(sink, rows, where)
 
     check()
-    for part in HOSTILE:
-        for text in (f"x = '{part}'", f"`{part}` = 1", f"x = {part}"):
+    hostile = read_filters([*HOSTILE, *pairs_of(HOSTILE)] if num_asked else HOSTILE)
+    if num_asked:
+        hostile = random.Random(0).sample(hostile, NUM_HOSTILE)
+    for where in hostile:
+        _check_same_rows(sink, rows, where)
+
+
+def pairs_of(parts: Iterable[str]) -> list[str]:
+    """Every two texts, one behind the other."""
+    return [f"{a} {b}" for a, b in product(parts, repeat=2)]
+
+
+def read_filters(texts: Iterable[str]) -> list[Filter]:
+    """Each text as a value, as the name of a field and as it is; without those that are refused."""
+    found = []
+    for text in texts:
+        for written in (f"x = '{text}'", f"`{text}` = 1", f"x = {text}", text):
             with suppress(ConfigError):
-                _check_same_rows(sink, rows, parse_filter(text))
+                found.append(parse_filter(written))
+    return found
 
 
 def _check_same_rows(sink: Any, rows: list[Row], where: Filter) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("qdrant_edge", reason="needs the extra qdrant")
 
 
 @pytest.mark.parametrize("url", ["edge:{}", "qdrant+local:{}"])
-def test_qdrant_in_this_process(url: str, tmp_path: Path) -> None:
+def test_drawn_filters_in_this_process(url: str, tmp_path: Path) -> None:
     rows = drawn_rows()
     sink = load(open_sink(url.format(tmp_path / "db")), rows)
     check_filters(sink, rows, 60 if url.startswith("edge") else 10)
@@ -24,7 +24,7 @@ def test_qdrant_in_this_process(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.qdrant_server
-def test_a_qdrant_server(qdrant_url: str) -> None:
+def test_drawn_filters_of_a_server(qdrant_url: str) -> None:
     rows = drawn_rows()
     indexes = "payload_index=x:float,y:keyword"
     sink = load(open_sink(f"{qdrant_url}/filters-{uuid4().hex}?{indexes}"), rows)
