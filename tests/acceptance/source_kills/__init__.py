@@ -1,0 +1,1 @@
+"""Loads of every form of source that are killed."""
